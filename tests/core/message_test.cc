@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages: every field survives the bytes, and bad bytes are refused.
+#include "core/message.h"
+
+#include <limits>
+#include <random>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+Signature ExampleSignature() {
+  Signature signature;
+  signature.verb = Verb::kBroadcast;
+  signature.dtype = DataType::kBfloat16;
+  signature.wire_dtype = DataType::kFloat16;
+  signature.memory = MemoryKind::kCuda;
+  signature.reduce_op = ReduceOp::kProduct;
+  signature.prescale = 1.0 / 3;
+  signature.postscale = -0.0;
+  signature.root = 7;
+  signature.shapes = {{}, {0}, {3, int64_t{1} << 40}};
+  return signature;
+}
+
+Envelope ExampleReport() {
+  Submission full;
+  full.key = {"gradient/dense/kernel:0", 12};
+  full.signature = ExampleSignature();
+  full.step = std::numeric_limits<int64_t>::min();
+  full.error = InvalidArgument("no root 9");
+  Submission cached;
+  cached.cache_id = 4000000000u;
+  cached.key.instance = std::numeric_limits<uint64_t>::max();
+  cached.first_dims = {5, 0};
+  cached.step = 77;
+  Withdrawal withdrawal{{"x", 1}, 3, Cancelled("NaN in 'loss'")};
+  ScopeEnd end{"gradient/", "it is over"};
+  return {63, Report{9, {full, cached, withdrawal, end}}};
+}
+
+Envelope ExampleLog() {
+  AgreedTensor tensor;
+  tensor.cache_id = 3;
+  tensor.key = {"y", 0};
+  tensor.first_dims = {{1, 2, 3}, {}};
+  return {0, LogMessage{100,
+                        {AgreedBatch{{tensor, tensor}},
+                         Failure{{"z", 2}, {0, 5}, PeerLost("rank 1 left")},
+                         Eviction{{1, 2, 300}}}}};
+}
+
+Envelope ExamplePeerEnd() {
+  return {0, PeerEndMessage{true, "ValueError: no", {{0, 12}, {3, 1}}}};
+}
+
+TEST(message_report_survives_its_bytes) {
+  auto decoded = Decode(Encode(ExampleReport()));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value().set_id, 63);
+  auto& report = std::get<Report>(decoded.value().message);
+  EXPECT_EQ(report.log_seen, 9u);
+  ASSERT_EQ(report.items.size(), 4u);
+  auto& full = std::get<Submission>(report.items[0]);
+  EXPECT_TRUE((full.key == Key{"gradient/dense/kernel:0", 12}));
+  EXPECT_TRUE(full.signature == ExampleSignature());
+  EXPECT_EQ(full.step, std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(full.error.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(full.error.message(), "no root 9");
+  auto& cached = std::get<Submission>(report.items[1]);
+  EXPECT_EQ(cached.cache_id, 4000000000u);
+  EXPECT_EQ(cached.key.instance, std::numeric_limits<uint64_t>::max());
+  EXPECT_TRUE((cached.first_dims == Shape{5, 0}));
+  auto& withdrawal = std::get<Withdrawal>(report.items[2]);
+  EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
+  EXPECT_EQ(withdrawal.step, 3);
+  EXPECT_EQ(std::get<ScopeEnd>(report.items[3]).name_prefix, "gradient/");
+}
+
+TEST(message_log_and_peer_end_survive_their_bytes) {
+  auto decoded = Decode(Encode(ExampleLog()));
+  ASSERT_TRUE(decoded.ok());
+  auto& log = std::get<LogMessage>(decoded.value().message);
+  EXPECT_EQ(log.first_number, 100u);
+  ASSERT_EQ(log.records.size(), 3u);
+  auto& batch = std::get<AgreedBatch>(log.records[0]);
+  ASSERT_EQ(batch.tensors.size(), 2u);
+  EXPECT_TRUE((batch.tensors[1].first_dims ==
+               std::vector<std::vector<int64_t>>{{1, 2, 3}, {}}));
+  auto& failure = std::get<Failure>(log.records[1]);
+  EXPECT_TRUE((failure.ranks == std::vector<int>{0, 5}));
+  EXPECT_EQ(failure.status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
+               std::vector<CacheId>{1, 2, 300}));
+  auto end = Decode(Encode(ExamplePeerEnd()));
+  ASSERT_TRUE(end.ok());
+  auto& peer_end = std::get<PeerEndMessage>(end.value().message);
+  EXPECT_TRUE(peer_end.failed);
+  EXPECT_EQ(peer_end.log_seen.at(3), 1u);
+}
+
+TEST(message_cut_or_lengthened_bytes_are_refused) {
+  for (const Envelope& envelope :
+       {ExampleReport(), ExampleLog(), ExamplePeerEnd()}) {
+    const std::string bytes = Encode(envelope);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_FALSE(Decode(bytes.substr(0, size)).ok());
+    }
+    EXPECT_FALSE(Decode(bytes + '\0').ok());
+  }
+}
+
+TEST(message_random_damage_never_crashes) {
+  std::mt19937 random(7);
+  for (const Envelope& envelope :
+       {ExampleReport(), ExampleLog(), ExamplePeerEnd()}) {
+    const std::string bytes = Encode(envelope);
+    for (int i = 0; i < 20000; ++i) {
+      std::string damaged = bytes;
+      for (int hits = 1 + static_cast<int>(random() % 3); hits > 0; --hits) {
+        damaged[random() % damaged.size()] = static_cast<char>(random());
+      }
+      auto decoded = Decode(damaged);
+      // What does parse must be encodable again.
+      if (decoded.ok()) EXPECT_FALSE(Encode(decoded.value()).empty());
+    }
+  }
+}
+
+TEST(message_in_steady_state_takes_few_bytes_a_tensor) {
+  Report report{1000, {}};
+  for (CacheId id = 1; id <= 100; ++id) {
+    Submission cached;
+    cached.cache_id = id;
+    cached.step = 0x123456789abcdef;
+    report.items.push_back(cached);
+  }
+  EXPECT_TRUE(Encode({0, report}).size() < 100 * 16);
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options: defaults, aliases, precedence and refused values.
+#include "core/options.h"
+
+#include <map>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+Result<Options> ParseFrom(const std::map<std::string, std::string>& variables) {
+  return Options::Parse([&](const char* name) {
+    auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(options_defaults_hold_when_nothing_is_set) {
+  Options options = Options::Defaults();
+  EXPECT_EQ(options.fusion_bytes, 128 << 20);
+  EXPECT_EQ(options.batches_in_flight, 4);
+  EXPECT_EQ(options.stall_warning_s, 60.0);
+  EXPECT_EQ(options.host_id, "");
+}
+
+TEST(options_horovod_names_count_and_ours_win) {
+  auto alias = ParseFrom({{"HOROVOD_FUSION_THRESHOLD", "1024"}});
+  EXPECT_EQ(alias.value().fusion_bytes, 1024);
+  auto both = ParseFrom(
+      {{"HOROVOD_FUSION_THRESHOLD", "1024"}, {"HVD_FUSION_BYTES", "4096"}});
+  EXPECT_EQ(both.value().fusion_bytes, 4096);
+  EXPECT_EQ(ParseFrom({{"HVD_HOST_ID", "left"}}).value().host_id, "left");
+}
+
+TEST(options_bad_values_name_the_variable_the_value_and_the_range) {
+  for (const char* bad : {"", "ten", "0", "-3", "12MB", "1e9", "129"}) {
+    auto options = ParseFrom({{"HVD_BATCHES_IN_FLIGHT", bad}});
+    ASSERT_FALSE(options.ok());
+    const std::string& text = options.status().message();
+    EXPECT_NE(text.find("HVD_BATCHES_IN_FLIGHT='" + std::string(bad) + "'"),
+              std::string::npos);
+    EXPECT_NE(text.find("at least 1 and at most 128"), std::string::npos);
+  }
+  auto alias = ParseFrom({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "-1"}});
+  ASSERT_FALSE(alias.ok());
+  EXPECT_NE(alias.status().message().find("HOROVOD_STALL_CHECK_TIME_SECONDS"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace hvd

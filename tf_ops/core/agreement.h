@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the ranks of a set ask for the same collective under one name.
+//
+// Pure: the same submissions give the same answer and text everywhere.
+#ifndef HVD_CORE_AGREEMENT_H_
+#define HVD_CORE_AGREEMENT_H_
+
+#include <string>
+#include <vector>
+
+#include "core/request.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// One rank's side of a key.
+struct RankRequest {
+  int job_rank = 0;  // for messages
+  const Signature* signature = nullptr;
+  const Status* error = nullptr;
+};
+
+// Ok, or a FailedPrecondition (a rank's own error: with its code) that names
+// the tensor, every rank's value and what to do.
+[[nodiscard]] Status CheckAgreement(const std::string& name,
+                                    const std::vector<RankRequest>& ranks);
+
+// "rank 1", "ranks 0-2, 5": ascending input.
+[[nodiscard]] std::string NameRanks(const std::vector<int>& ranks);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_AGREEMENT_H_

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backend: one rank's door to its peers: who they are, messages, transports.
+#ifndef HVD_CORE_BACKEND_H_
+#define HVD_CORE_BACKEND_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "core/transport.h"
+
+namespace hvd {
+
+// Where this rank stands in the job. A host is a set of ranks that share
+// memory, or that were told so by HVD_HOST_ID.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this host, in rank order
+  int local_size = 1;
+  int cross_rank = 0;  // among the ranks with this local_rank, over hosts
+  int cross_size = 1;
+  bool is_homogeneous = true;      // every host has the same number of ranks
+  std::vector<std::string> hosts;  // host name of each rank, for messages
+};
+
+// Small messages between ranks: the control plane. In order between any two
+// ranks, never lost, never blocking.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual void Send(int peer, std::string message) = 0;
+  // False when nothing has arrived.
+  virtual bool Receive(int* peer, std::string* message) = 0;
+  // Frees what has been sent. True while messages are still on their way.
+  virtual bool Flush() = 0;
+};
+
+// Owned by the Runtime; used by its background thread only, but for topology,
+// which is constant, and Abort.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const Topology& topology() const = 0;
+  virtual Channel& channel() = 0;
+
+  // A data plane among `ranks` (of the job, ascending, this one among them).
+  // Every member calls it, in any order with regard to other sets; it does not
+  // wait for them. `set_id` below 64 tells the sets apart on the wire.
+  virtual Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) = 0;
+
+  // Asks that `ring` be called, from any thread, when something may have
+  // arrived. False: this wire cannot, and must be polled.
+  virtual bool RingOnArrival(std::function<void()> ring) = 0;
+
+  // Ends the whole job with `exit_code`, this process included. Any thread.
+  virtual void Abort(int exit_code) = 0;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_BACKEND_H_

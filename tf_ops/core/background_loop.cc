@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes commands, exchanges messages, advances batches, and waits in between.
+#include "core/background_loop.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWatchInterval{250};
+// How long a rank that leaves serves what is on the wire, and how long a set
+// waits for the rest of its log after a member has ended.
+constexpr milliseconds kDrainLimit{5000};
+constexpr milliseconds kLogEndLimit{1000};
+
+// A wire that cannot ring is polled: at once for a moment, because an answer
+// is often that near, then ever more rarely, at about a quarter of the time
+// already waited.
+constexpr microseconds kPollAtOnce{50};
+constexpr microseconds kShortestSleep{20};
+constexpr microseconds kLongestBusySleep{500};
+constexpr microseconds kLongestIdleSleep{10000};
+// A wire that rings needs no polling; these only bound a lost bell.
+constexpr microseconds kRingingBusySleep{50000};
+constexpr microseconds kRingingIdleSleep{1000000};
+
+// The thread must not take the process's signals (Python's handlers run on the
+// main thread), and its short sleeps must not be stretched by timer slack.
+void PrepareThread() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+#ifdef __linux__
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  pthread_setname_np(pthread_self(), "hvd_tf");
+#endif
+}
+
+}  // namespace
+
+BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
+                               std::shared_ptr<Doorbell> doorbell,
+                               const Options& options)
+    : backend_(backend),
+      queue_(queue),
+      doorbell_(std::move(doorbell)),
+      options_(options),
+      rings_(backend->RingOnArrival([bell = doorbell_] { bell->Ring(); })) {}
+
+BackgroundLoop::~BackgroundLoop() = default;
+
+Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
+  auto transport = backend_->NewTransport(id, members.ranks);
+  if (!transport.ok()) return transport.status();
+  auto executor = std::make_unique<Executor>(std::move(transport.value()));
+  Executor* lane = executor.get();
+  auto negotiator = std::make_unique<Negotiator>(
+      id, members.rank, members.ranks, options_,
+      [lane](ReadyBatch ready) { lane->Execute(std::move(ready)); },
+      [lane] { return lane->in_flight(); });
+  sets_.push_back({id, members, std::move(negotiator), std::move(executor)});
+  return Status::Ok();
+}
+
+void BackgroundLoop::Run() {
+  PrepareThread();
+  now_ = last_moved_ = last_watch_ = Clock::now();
+  while (!stopping_) {
+    if (Pass()) {
+      last_moved_ = now_;
+    } else {
+      Wait();
+    }
+  }
+  Drain();
+}
+
+bool BackgroundLoop::Pass() {
+  now_ = Clock::now();
+  bool moved = TakeCommands();
+  moved |= ReceiveMessages();
+  moved |= AdvanceSets();
+  moved |= SendMessages();
+  for (Set& set : sets_) moved |= set.executor->Progress();
+  flushing_ = backend_->channel().Flush();
+  if (now_ - last_watch_ >= kWatchInterval) Watch();
+  return moved;
+}
+
+bool BackgroundLoop::TakeCommands() {
+  commands_.clear();
+  queue_->Take(&commands_);
+  for (Command& command : commands_) {
+    std::visit([this](auto& value) { CarryOut(std::move(value)); }, command);
+  }
+  return !commands_.empty();
+}
+
+void BackgroundLoop::CarryOut(EnqueueCommand command) {
+  FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));
+}
+
+void BackgroundLoop::CarryOut(CancelCommand command) {
+  FindSet(command.set_id)->negotiator->Cancel(command.ticket, command.why);
+}
+
+void BackgroundLoop::CarryOut(AbortStepCommand command) {
+  FindSet(command.set_id)
+      ->negotiator->AbortStep(command.key, command.step, command.why);
+}
+
+void BackgroundLoop::CarryOut(EndScopeCommand command) {
+  FindSet(command.set_id)
+      ->negotiator->EndScope(command.name_prefix, command.text);
+}
+
+void BackgroundLoop::CarryOut(EndCommand command) {
+  EndSelf(command.failed, command.text);
+  stopping_ = stopping_ || !command.failed;
+}
+
+bool BackgroundLoop::ReceiveMessages() {
+  int peer = 0;
+  std::string bytes;
+  bool moved = false;
+  while (backend_->channel().Receive(&peer, &bytes)) {
+    moved = true;
+    Result<Envelope> envelope = Decode(bytes);
+    Status status =
+        envelope.ok() ? Handle(peer, envelope.value()) : envelope.status();
+    if (!status.ok()) {
+      EndSelf(true, "a message from " + NamePeer(peer) +
+                        " makes no sense: " + status.message());
+    }
+  }
+  return moved;
+}
+
+Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
+  if (auto end = std::get_if<PeerEndMessage>(&envelope.message)) {
+    HandlePeerEnd(peer, *end);
+    return Status::Ok();
+  }
+  Set* set = FindSet(envelope.set_id);
+  if (set == nullptr) {
+    return Internal("this rank is not in process set " +
+                    std::to_string(envelope.set_id) + ".");
+  }
+  const std::vector<int>& ranks = set->members.ranks;
+  auto found = std::find(ranks.begin(), ranks.end(), peer);
+  if (found == ranks.end()) {
+    return Internal("the sender is not in process set " +
+                    std::to_string(envelope.set_id) + ".");
+  }
+  const int rank = static_cast<int>(found - ranks.begin());
+  if (auto report = std::get_if<Report>(&envelope.message)) {
+    return set->negotiator->HandleReport(rank, *report, now_);
+  }
+  if (rank != 0) return Internal("a log came from a rank that does not lead.");
+  return set->negotiator->HandleLog(std::get<LogMessage>(envelope.message));
+}
+
+bool BackgroundLoop::AdvanceSets() {
+  bool moved = false;
+  for (Set& set : sets_) {
+    Result<bool> advanced = set.negotiator->Advance(now_);
+    if (!advanced.ok()) {
+      EndSelf(true, advanced.status().message());
+      return true;
+    }
+    moved |= advanced.value();
+  }
+  if (end_deadline_.has_value() && now_ >= *end_deadline_) {
+    end_deadline_.reset();
+    for (Set& set : sets_) {
+      if (set.negotiator->has_ended()) set.negotiator->FailAll(end_status_);
+    }
+  }
+  return moved;
+}
+
+bool BackgroundLoop::SendMessages() {
+  bool moved = false;
+  for (Set& set : sets_) {
+    for (auto& message : set.negotiator->TakeMessages()) {
+      backend_->channel().Send(set.members.ranks[message.rank],
+                               std::move(message.bytes));
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+void BackgroundLoop::Watch() {
+  last_watch_ = now_;
+  for (Set& set : sets_) {
+    for (const std::string& warning : set.negotiator->Watch(now_)) {
+      Log(LogLevel::kWarning, warning);
+    }
+  }
+}
+
+bool BackgroundLoop::Busy() const {
+  return flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
+           return !s.negotiator->idle() || s.executor->in_flight() > 0;
+         });
+}
+
+void BackgroundLoop::Wait() {
+  const bool busy = Busy();
+  if (rings_) {
+    doorbell_->Wait(busy ? kRingingBusySleep : kRingingIdleSleep);
+    return;
+  }
+  const auto waited =
+      std::chrono::duration_cast<microseconds>(Clock::now() - last_moved_);
+  if (busy && waited < kPollAtOnce) {
+    sched_yield();
+    return;
+  }
+  doorbell_->Wait(std::clamp(waited / 4, kShortestSleep,
+                             busy ? kLongestBusySleep : kLongestIdleSleep));
+}
+
+void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
+  {
+    std::lock_guard<std::mutex> lock(peer_end_mutex_);
+    // A failure is worth more than a rank that left in its wake.
+    if (!first_peer_end_.has_value() ||
+        (end.failed && !first_peer_end_->failed)) {
+      first_peer_end_ = PeerEnd{peer, end.failed, end.text};
+    }
+  }
+  end_status_ = PeerLost(NamePeer(peer) +
+                         (end.failed ? " failed: " : " has left: ") + end.text);
+  for (Set& set : sets_) {
+    auto number = end.log_seen.find(set.id);
+    if (number != end.log_seen.end()) {
+      set.negotiator->EndAt(number->second, end_status_);
+      set.executor->CancelAfter(number->second, end_status_);
+    } else if (end.failed) {
+      // Not a member, but the job is going to be aborted.
+      set.negotiator->FailAll(end_status_);
+    }
+  }
+  end_deadline_ = now_ + kLogEndLimit;
+}
+
+void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
+  if (ended_) return;
+  ended_ = true;
+  const Status why =
+      failed ? PeerLost("this rank failed: " + text)
+             : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
+  queue_->Close(why);
+  PeerEndMessage end{failed, text, {}};
+  for (Set& set : sets_) {
+    end.log_seen[set.id] = set.negotiator->log_seen();
+    set.negotiator->EndAt(set.negotiator->log_seen(), why);
+  }
+  const Topology& topology = backend_->topology();
+  const std::string bytes = Encode({0, std::move(end)});
+  for (int rank = 0; rank < topology.size; ++rank) {
+    if (rank != topology.rank) backend_->channel().Send(rank, bytes);
+  }
+  flushing_ = backend_->channel().Flush();
+  if (failed) {
+    Log(LogLevel::kError, why.message());
+    failure_announced_.set_value();
+  }
+}
+
+void BackgroundLoop::Drain() {
+  const Clock::time_point limit = Clock::now() + kDrainLimit;
+  // Commands pushed before the queue was closed, failures announced by peers
+  // and batches that all have agreed on are still taken care of.
+  while (Clock::now() < limit) {
+    const bool moved = Pass();
+    if (moved) last_moved_ = now_;
+    const bool on_wire =
+        flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
+          return s.executor->in_flight() > 0;
+        });
+    if (!on_wire && !moved) break;
+    if (!moved) Wait();
+  }
+  const Status why = PeerLost("hvd_tf was shut down on this rank.");
+  for (Set& set : sets_) {
+    set.negotiator->FailAll(why);
+    set.executor->CancelAfter(0, why);
+    set.executor->Progress();
+  }
+}
+
+BackgroundLoop::Set* BackgroundLoop::FindSet(int id) {
+  for (Set& set : sets_) {
+    if (set.id == id) return &set;
+  }
+  return nullptr;
+}
+
+std::string BackgroundLoop::NamePeer(int rank) const {
+  const std::vector<std::string>& hosts = backend_->topology().hosts;
+  std::string text = "rank " + std::to_string(rank);
+  if (rank < static_cast<int>(hosts.size())) text += " (" + hosts[rank] + ")";
+  return text;
+}
+
+std::optional<PeerEnd> BackgroundLoop::first_peer_end() const {
+  std::lock_guard<std::mutex> lock(peer_end_mutex_);
+  return first_peer_end_;
+}
+
+}  // namespace hvd

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// BackgroundLoop: what the background thread does, pass by pass.
+#ifndef HVD_CORE_BACKGROUND_LOOP_H_
+#define HVD_CORE_BACKGROUND_LOOP_H_
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/doorbell.h"
+#include "core/executor.h"
+#include "core/message.h"
+#include "core/negotiator.h"
+#include "core/options.h"
+#include "core/runtime.h"
+#include "core/tensor_queue.h"
+
+namespace hvd {
+
+// Owns the negotiators and executors of the sets that this rank is in; uses
+// the backend and the queue, which outlive it. Everything but first_peer_end
+// belongs to the thread that calls Run.
+class BackgroundLoop {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  BackgroundLoop(Backend* backend, TensorQueue* queue,
+                 std::shared_ptr<Doorbell> doorbell, const Options& options);
+  ~BackgroundLoop();
+
+  // Before Run.
+  Status AddSet(int id, const ProcessSet& set);
+
+  // Until an EndCommand that is not a failure has been carried out.
+  void Run();
+
+  // Any thread. Fulfilled once a failure announced by an EndCommand is sent.
+  std::future<void> failure_announced() {
+    return failure_announced_.get_future();
+  }
+  std::optional<PeerEnd> first_peer_end() const;
+
+ private:
+  struct Set {
+    int id;
+    ProcessSet members;
+    std::unique_ptr<Negotiator> negotiator;
+    std::unique_ptr<Executor> executor;
+  };
+
+  // One look at everything. True if anything moved.
+  bool Pass();
+  bool TakeCommands();
+  bool ReceiveMessages();
+  bool AdvanceSets();
+  bool SendMessages();
+  void Watch();
+  // Sleeps until something may have happened.
+  void Wait();
+
+  void CarryOut(EnqueueCommand command);
+  void CarryOut(CancelCommand command);
+  void CarryOut(AbortStepCommand command);
+  void CarryOut(EndScopeCommand command);
+  void CarryOut(EndCommand command);
+
+  Status Handle(int peer, const Envelope& envelope);
+  void HandlePeerEnd(int peer, const PeerEndMessage& end);
+  // Tells the peers and fails what is pending here.
+  void EndSelf(bool failed, const std::string& text);
+  // After EndSelf: what is on the wire may finish, within a limit.
+  void Drain();
+
+  Set* FindSet(int id);
+  bool Busy() const;
+  std::string NamePeer(int rank) const;
+
+  Backend* const backend_;
+  TensorQueue* const queue_;
+  const std::shared_ptr<Doorbell> doorbell_;
+  const Options options_;
+  const bool rings_;  // the wire rings the doorbell
+
+  std::vector<Set> sets_;
+  std::vector<Command> commands_;
+  Clock::time_point now_;
+  Clock::time_point last_moved_;
+  Clock::time_point last_watch_;
+  bool flushing_ = false;
+  bool ended_ = false;  // EndSelf was called
+  bool stopping_ = false;
+  // What is left of a set whose member has ended fails at this time even if
+  // its log has not come to the end.
+  std::optional<Clock::time_point> end_deadline_;
+  Status end_status_;
+
+  std::promise<void> failure_announced_;
+  mutable std::mutex peer_end_mutex_;
+  std::optional<PeerEnd> first_peer_end_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_BACKGROUND_LOOP_H_

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// From agreed entries to a scatter list, and back to each entry's done.
+#include "core/executor.h"
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace hvd {
+namespace {
+
+// Outputs of an entry that nobody waits for any more.
+struct Scratch {
+  std::vector<std::vector<std::byte>> buffers;
+
+  void* New(int64_t bytes) {
+    buffers.emplace_back(static_cast<size_t>(bytes));
+    return buffers.back().data();
+  }
+};
+
+int64_t RowCount(const Shape& shape) {
+  return CountOf(Shape(shape.begin() + 1, shape.end()));
+}
+
+// Moves of bytes fuse whatever the bytes mean.
+int64_t UnitsPerElement(const Signature& signature) {
+  return signature.verb == Verb::kAllreduce
+             ? 1
+             : static_cast<int64_t>(SizeOf(signature.dtype));
+}
+
+Batch HeadOf(const Signature& signature) {
+  Batch batch;
+  batch.verb = signature.verb;
+  if (signature.verb == Verb::kAllreduce) {
+    batch.dtype = signature.dtype;
+    batch.wire_dtype = signature.wire_dtype;
+    batch.reduce_op = signature.reduce_op;
+    batch.prescale = signature.prescale;
+    batch.postscale = signature.postscale;
+  } else {
+    batch.dtype = batch.wire_dtype = DataType::kUint8;
+  }
+  batch.root = signature.root;
+  return batch;
+}
+
+// Shapes of the gathered outputs; `counts` gets elements of [shape][rank].
+std::vector<Shape> GatheredShapes(
+    const Signature& signature,
+    const std::vector<std::vector<int64_t>>& first_dims,
+    std::vector<std::vector<int64_t>>* counts) {
+  std::vector<Shape> shapes = signature.shapes;
+  counts->resize(shapes.size());
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const int64_t row = RowCount(shapes[i]);
+    shapes[i][0] = 0;
+    for (int64_t rows : first_dims[i]) {
+      shapes[i][0] += rows;
+      (*counts)[i].push_back(rows * row);
+    }
+  }
+  return shapes;
+}
+
+}  // namespace
+
+// What must live until the wire is done.
+struct Executor::Work {
+  ReadyBatch ready;
+  Scratch scratch;
+};
+
+Executor::Executor(std::unique_ptr<Transport> host_transport)
+    : transport_(std::move(host_transport)) {}
+
+Executor::~Executor() = default;
+
+void Executor::Execute(ReadyBatch ready) {
+  auto work = std::make_shared<Work>();
+  work->ready = std::move(ready);
+  std::vector<Outstanding>& tensors = work->ready.tensors;
+  Batch batch = HeadOf(tensors[0].entry.request.signature);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    Entry& entry = tensors[t].entry;
+    const Signature& signature = entry.request.signature;
+    const int64_t units = UnitsPerElement(signature);
+    const int64_t unit_bytes =
+        static_cast<int64_t>(SizeOf(signature.dtype)) / units;
+    std::vector<Shape> out_shapes = signature.shapes;
+    std::vector<std::vector<int64_t>> counts;
+    if (signature.verb == Verb::kAllgather) {
+      out_shapes =
+          GatheredShapes(signature, work->ready.first_dims[t], &counts);
+      if (!tensors[t].cancelled && batch.local_error.ok()) {
+        batch.local_error = entry.allocate(out_shapes, &entry.outputs);
+      }
+    }
+    for (size_t i = 0; i < signature.shapes.size(); ++i) {
+      Segment segment;
+      segment.count = CountOf(signature.shapes[i]) * units;
+      segment.in = entry.inputs[i];
+      if (!batch.local_error.ok()) {
+        segment.out = nullptr;
+      } else if (tensors[t].cancelled) {
+        segment.out =
+            work->scratch.New(CountOf(out_shapes[i]) * units * unit_bytes);
+      } else {
+        segment.out = entry.outputs[i];
+      }
+      batch.segments.push_back(segment);
+      if (signature.verb != Verb::kAllgather) continue;
+      for (int64_t& count : counts[i]) count *= units;
+      batch.counts.push_back(std::move(counts[i]));
+    }
+  }
+  const uint64_t number = work->ready.log_number;
+  // Registered first: a transport may not call done from Start, but Cancel
+  // calls it at once.
+  running_[number] = transport_->Start(
+      std::move(batch), [this, work, number](const Status& status) {
+        running_.erase(number);
+        for (Outstanding& tensor : work->ready.tensors) {
+          if (!tensor.cancelled) tensor.entry.done(status);
+        }
+      });
+}
+
+bool Executor::Progress() { return transport_->Progress(); }
+
+void Executor::CancelAfter(uint64_t log_number, const Status& why) {
+  std::vector<BatchId> late;
+  for (const auto& [number, id] : running_) {
+    if (number > log_number) late.push_back(id);
+  }
+  for (BatchId id : late) transport_->Cancel(id, why);
+}
+
+}  // namespace hvd

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: carries out a set's agreed batches on its lane.
+#ifndef HVD_CORE_EXECUTOR_H_
+#define HVD_CORE_EXECUTOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "core/negotiator.h"
+#include "core/status.h"
+#include "core/transport.h"
+
+namespace hvd {
+
+// Turns a ReadyBatch into the transport's Batch: allocates gathered outputs,
+// lists the segments, and calls each entry's done when the wire is. Background
+// thread only.
+class Executor {
+ public:
+  explicit Executor(std::unique_ptr<Transport> host_transport);
+  ~Executor();
+
+  void Execute(ReadyBatch ready);
+  bool Progress();
+  int in_flight() const { return transport_->in_flight(); }
+
+  // Ends the batches of log records behind `log_number`: a member takes no
+  // part in them. 0 ends all.
+  void CancelAfter(uint64_t log_number, const Status& why);
+
+ private:
+  struct Work;
+
+  std::unique_ptr<Transport> transport_;
+  std::map<uint64_t, BatchId> running_;  // by log number
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_EXECUTOR_H_

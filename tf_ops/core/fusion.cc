@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Greedy fusion: each tensor joins the open batch of its kind, if it fits.
+#include "core/fusion.h"
+
+namespace hvd {
+namespace {
+
+bool MoveAlike(const Signature& a, const Signature& b) {
+  if (a.verb != b.verb || a.memory != b.memory) return false;
+  switch (a.verb) {
+    case Verb::kAllreduce:
+      return a.dtype == b.dtype && a.wire_dtype == b.wire_dtype &&
+             a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
+             a.postscale == b.postscale;
+    case Verb::kAllgather:
+      return true;  // bytes are moved, whatever they mean
+    case Verb::kBroadcast:
+      return a.root == b.root;
+  }
+  return false;
+}
+
+// A batch that may still grow.
+struct OpenBatch {
+  const Signature* kind;
+  int64_t bytes;
+  size_t position;  // in the plan
+};
+
+}  // namespace
+
+std::vector<std::vector<size_t>> PlanFusion(
+    const std::vector<FusionCandidate>& candidates, int64_t fusion_bytes) {
+  std::vector<std::vector<size_t>> plan;
+  std::vector<OpenBatch> open;  // one per kind
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const FusionCandidate& candidate = candidates[i];
+    auto batch = open.begin();
+    while (batch != open.end() &&
+           !MoveAlike(*batch->kind, *candidate.signature)) {
+      ++batch;
+    }
+    if (batch == open.end()) {
+      batch = open.insert(open.end(), {candidate.signature, 0, plan.size()});
+      plan.emplace_back();
+    } else if (batch->bytes + candidate.bytes > fusion_bytes) {
+      *batch = {candidate.signature, 0, plan.size()};
+      plan.emplace_back();
+    }
+    batch->bytes += candidate.bytes;
+    plan[batch->position].push_back(i);
+  }
+  return plan;
+}
+
+}  // namespace hvd

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leader: decides, once and for all ranks of a set, what travels and when.
+#ifndef HVD_CORE_LEADER_H_
+#define HVD_CORE_LEADER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/message.h"
+#include "core/options.h"
+#include "core/response_cache.h"
+#include "core/step_aborts.h"
+
+namespace hvd {
+
+// Exists on one rank of each set, beside that rank's Negotiator, which hands
+// it every member's reports (its own too) and carries out and sends on the
+// records that Next gives. Knows no clock but what it is told, and no wire.
+// Background thread only. Ranks are the set's unless a name says job.
+class Leader {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `cache` is the cache of the leader's own rank.
+  Leader(std::vector<int> job_ranks, const Options& options,
+         ResponseCache* cache);
+
+  // Not Ok: the report makes no sense (a bug, or another build on that rank).
+  Status Handle(int rank, const Report& report, Clock::time_point now);
+
+  // The next record of the log; carry it out before asking again. Batches are
+  // held back while `in_flight` batches are on the wire, so that what is
+  // agreed meanwhile travels together.
+  std::optional<LogRecord> Next(int in_flight);
+
+  // Warnings that are due, one text each; tensors that can never be agreed
+  // because every rank waits in one eager call are failed.
+  std::vector<std::string> Watch(Clock::time_point now);
+
+  // Whether Watch has something to look at.
+  bool waiting() const { return !pending_.empty(); }
+
+ private:
+  // One rank's submission of a key.
+  struct Waiting {
+    std::shared_ptr<const Signature> signature;  // null: none
+    int64_t step = 0;
+    Status error;
+  };
+  struct Pending {
+    Key key;
+    std::vector<Waiting> fronts;  // by rank
+    // Further submissions of a rank whose front still waits.
+    std::deque<std::pair<int, Waiting>> later;
+    int ready = 0;
+    Clock::time_point since;
+    Clock::time_point warned;
+  };
+  struct Agreed {
+    Key key;
+    std::shared_ptr<const Signature> signature;  // the leader's own
+    std::vector<std::vector<int64_t>> first_dims;
+    int64_t bytes = 0;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
+    }
+  };
+  struct EndedScope {
+    int rank;
+    ScopeEnd end;
+  };
+  struct Retired {
+    ResponseCache::Remembered remembered;
+    uint64_t number;  // of the record that evicted it
+  };
+
+  Status HandleItem(int rank, const Submission& submission,
+                    Clock::time_point now);
+  Status HandleItem(int rank, const Withdrawal& withdrawal,
+                    Clock::time_point now);
+  Status HandleItem(int rank, const ScopeEnd& end, Clock::time_point now);
+
+  // Name and signature of a cached submission; not Ok for an unknown number.
+  Status Resolve(const Submission& submission, Key* key,
+                 std::shared_ptr<const Signature>* signature) const;
+  // True when the submission is doomed: it is then failed.
+  bool FailIfDoomed(int rank, const Key& key, int64_t step);
+  bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
+  void Add(int rank, const Key& key, Waiting waiting, Clock::time_point now);
+  void Decide(const Key& key);
+  // Empties the fronts and lets later submissions take their place.
+  void ClearFronts(Pending* pending);
+  void EraseIfEmpty(const Key& key);
+
+  void Fail(const Key& key, std::vector<int> ranks, Status status);
+  // Fails every submission of that step and what they drag along.
+  void HitStep(StepAborts::AbortId abort, const Status& why, int rank,
+               int64_t step);
+  // Takes the rank's submission of the key out, if it belongs to the step.
+  bool TakeOut(Pending* pending, int rank, int64_t step);
+
+  // Moves what fits on the wire from agreed_ to planned_.
+  void Plan(int in_flight);
+  AgreedBatch MakeBatch(std::vector<Agreed> tensors);
+  Eviction MakeEviction();
+  void Retire(CacheId id);
+  void ForgetRetired();
+  std::string RankName(int rank) const;
+
+  void WarnOfStalls(Clock::time_point now, std::vector<std::string>* warnings);
+  void WarnOfMismatch(Clock::time_point now,
+                      std::vector<std::string>* warnings);
+  // `waits`: by rank, what it waits for.
+  std::string LikelyPairs(
+      const std::vector<std::vector<const Pending*>>& waits) const;
+
+  const std::vector<int> job_ranks_;
+  const int size_;
+  const Options options_;
+  ResponseCache* const cache_;
+
+  std::unordered_map<Key, Pending, KeyHash> pending_;
+  std::vector<Agreed> agreed_;
+  std::deque<Failure> failures_;
+  std::deque<std::vector<Agreed>> planned_;
+  std::vector<EndedScope> ended_scopes_;
+  StepAborts step_aborts_;
+
+  CacheId next_id_ = 1;
+  uint64_t log_number_ = 0;  // of the last record given out
+  std::vector<uint64_t> log_seen_;
+  std::map<CacheId, Retired> retired_;
+
+  Clock::time_point last_submission_;
+  bool mismatch_warned_ = false;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_LEADER_H_

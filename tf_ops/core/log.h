@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line to stderr with time, level and rank. Any thread.
+#ifndef HVD_CORE_LOG_H_
+#define HVD_CORE_LOG_H_
+
+#include <functional>
+#include <string>
+
+namespace hvd {
+
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// Lines below `level` are dropped; `rank` (-1: none) stands in every line.
+void ConfigureLog(LogLevel level, int rank);
+
+// Tests take the lines instead of stderr; null gives them back.
+using LogSink = std::function<void(LogLevel, const std::string&)>;
+void SetLogSink(LogSink sink);
+
+void Log(LogLevel level, const std::string& message);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_LOG_H_

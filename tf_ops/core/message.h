@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control plane's messages and their bytes.
+//
+// Three kinds travel: a Report from a member to its set's leader, a LogMessage
+// from the leader to each member, and a PeerEndMessage from a rank that leaves
+// to every other. Integers are variable-length, little end first. Decoding
+// trusts nothing: bytes that do not parse are a Status, never an assert.
+#ifndef HVD_CORE_MESSAGE_H_
+#define HVD_CORE_MESSAGE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/request.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// Small number for a signature that the set has agreed on; 0 stands for none.
+using CacheId = uint32_t;
+
+// "I have this tensor ready."
+struct Submission {
+  // Not 0: the name and signature are the remembered ones, and only what may
+  // change travels beside it.
+  CacheId cache_id = 0;
+  Key key;              // name left empty when cached
+  Signature signature;  // when not cached
+  Shape first_dims;     // allgather and cached: dimension 0 of each shape
+  int64_t step = 0;
+  Status error;
+};
+
+// "The step of this tensor was aborted here."
+struct Withdrawal {
+  Key key;
+  int64_t step = 0;
+  Status why;
+};
+
+// "I shall not ask for names with this prefix until I ask for one again", or
+// until I say so with an empty text.
+struct ScopeEnd {
+  std::string name_prefix;
+  std::string text;
+};
+
+using ReportItem = std::variant<Submission, Withdrawal, ScopeEnd>;
+
+struct Report {
+  uint64_t log_seen = 0;  // number of the last log record carried out
+  std::vector<ReportItem> items;
+};
+
+struct AgreedTensor {
+  CacheId cache_id = 0;
+  Key key;  // name left empty when every member knows cache_id
+  // allgather: dimension 0 of [shape][rank of the set]
+  std::vector<std::vector<int64_t>> first_dims;
+};
+
+// "These travel now, together."
+struct AgreedBatch {
+  std::vector<AgreedTensor> tensors;
+};
+
+// "These ranks' submissions of this key failed."
+struct Failure {
+  Key key;
+  std::vector<int> ranks;  // of the set
+  Status status;
+};
+
+// "Forget these."
+struct Eviction {
+  std::vector<CacheId> ids;
+};
+
+using LogRecord = std::variant<AgreedBatch, Failure, Eviction>;
+
+// Records are numbered 1, 2, ... over the life of the set.
+struct LogMessage {
+  uint64_t first_number = 1;
+  std::vector<LogRecord> records;
+};
+
+struct PeerEndMessage {
+  bool failed = false;
+  std::string text;
+  // By process set id: the last log record that the rank has carried out;
+  // batches after it will not see its part.
+  std::map<int, uint64_t> log_seen;
+};
+
+using Message = std::variant<Report, LogMessage, PeerEndMessage>;
+
+struct Envelope {
+  int set_id = 0;
+  Message message;
+};
+
+[[nodiscard]] std::string Encode(const Envelope& envelope);
+[[nodiscard]] Result<Envelope> Decode(const std::string& bytes);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_MESSAGE_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Negotiator: one rank's side of a process set's control plane.
+#ifndef HVD_CORE_NEGOTIATOR_H_
+#define HVD_CORE_NEGOTIATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/leader.h"
+#include "core/message.h"
+#include "core/options.h"
+#include "core/request.h"
+#include "core/response_cache.h"
+
+namespace hvd {
+
+// An entry on its way. Once cancelled its done has been called: what the wire
+// still delivers for it is dropped.
+struct Outstanding {
+  Entry entry;
+  bool cancelled = false;
+};
+
+// An AgreedBatch with this rank's entries.
+struct ReadyBatch {
+  uint64_t log_number = 0;
+  std::vector<Outstanding> tensors;
+  // By tensor: dimension 0 of [shape][rank], for an allgather.
+  std::vector<std::vector<std::vector<int64_t>>> first_dims;
+};
+
+// Keeps this rank's entries from Submit until the log decides on them: every
+// submission is answered by exactly one log record, which takes the entry out.
+// The set's first rank has the Leader inside. Sends nothing itself: what is to
+// be sent waits in TakeMessages. Background thread only. Ranks are the set's.
+class Negotiator {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct OutgoingMessage {
+    int rank;
+    std::string bytes;
+  };
+
+  // `execute` is called for each batch in the order of the log. Entries' done
+  // must not be called once the Negotiator is gone.
+  Negotiator(int set_id, int rank, std::vector<int> job_ranks,
+             const Options& options, std::function<void(ReadyBatch)> execute,
+             std::function<int()> batches_in_flight);
+
+  void Submit(Entry entry);
+  // An entry that is on the wire completes; the peers learn of the aborted
+  // step all the same.
+  void Cancel(uint64_t ticket, const Status& why);
+  void AbortStep(const Key& key, int64_t step, const Status& why);
+  void EndScope(const std::string& name_prefix, const std::string& text);
+
+  // From the member `rank`, at the leader; from the leader, at a member.
+  Status HandleReport(int rank, const Report& report, Clock::time_point now);
+  Status HandleLog(const LogMessage& log);
+
+  // Hands the news of this pass to the leader and lets it decide. True if
+  // anything happened; not Ok for a bug.
+  Result<bool> Advance(Clock::time_point now);
+  std::vector<OutgoingMessage> TakeMessages();
+  // Warnings that are due (leader only).
+  std::vector<std::string> Watch(Clock::time_point now);
+
+  // A member has ended and took part up to that record: later ones are not
+  // carried out, and once this rank has seen that one what is left fails with
+  // `why`, as does what is submitted from now on.
+  void EndAt(uint64_t log_number, const Status& why);
+  // Fails everything at once.
+  void FailAll(const Status& why);
+
+  uint64_t log_seen() const { return log_seen_; }
+  bool idle() const { return outstanding_.empty(); }
+  bool has_ended() const { return !ended_.ok(); }
+
+ private:
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
+    }
+  };
+
+  struct Undone {
+    Key key;
+    int64_t step;
+  };
+
+  ReportItem MakeSubmission(const Request& request) const;
+  Status CarryOut(const LogRecord& record);
+  Status CarryOut(const AgreedBatch& batch);
+  Status CarryOut(const Failure& failure);
+  Status CarryOut(const Eviction& eviction);
+  // The oldest entry of the key, taken out.
+  std::optional<Outstanding> Take(const Key& key);
+  void FailIfEnded();
+
+  const int set_id_;
+  const int rank_;
+  const int size_;
+  const Options options_;
+  const std::function<void(ReadyBatch)> execute_;
+  const std::function<int()> batches_in_flight_;
+
+  std::unordered_map<Key, std::deque<Outstanding>, KeyHash> outstanding_;
+  // Entries whose done has not been called.
+  std::unordered_map<uint64_t, Undone> undone_;
+  ResponseCache cache_;
+  std::vector<ReportItem> news_;
+  uint64_t log_seen_ = 0;
+  // Set by EndAt.
+  std::optional<uint64_t> last_log_number_;
+  Status ended_;
+
+  std::unique_ptr<Leader> leader_;
+  std::vector<LogRecord> log_news_;  // leader: not yet in messages
+  std::vector<OutgoingMessage> outgoing_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_NEGOTIATOR_H_

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of knobs: name, alias, default, range, documentation.
+#include "core/options.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <limits>
+#include <variant>
+
+namespace hvd {
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+struct Knob {
+  const char* name;
+  const char* alias;  // Horovod's name for it; null where it has none
+  std::variant<int64_t Options::*, double Options::*, std::string Options::*>
+      field;
+  const char* fallback;
+  double lowest;
+  double highest;
+  const char* doc;
+};
+
+// One line a knob. docs/knobs.md is this table for readers.
+const Knob kKnobs[] = {
+    {"HVD_FUSION_BYTES", "HOROVOD_FUSION_THRESHOLD", &Options::fusion_bytes,
+     "134217728", 0, 1e15, "bytes of tensors that travel as one batch at most"},
+    {"HVD_PIECE_BYTES", nullptr, &Options::piece_bytes, "1048576", 1024, 1e9,
+     "bytes that a batch is cut into on a wire without shared memory"},
+    {"HVD_CACHE_ENTRIES", "HOROVOD_CACHE_CAPACITY", &Options::cache_entries,
+     "4096", 0, 1e9, "agreed tensors remembered by a small number"},
+    {"HVD_BATCHES_IN_FLIGHT", nullptr, &Options::batches_in_flight, "4", 1, 128,
+     "batches on the wire before further tensors are held to be fused"},
+    {"HVD_MISMATCH_WARNING_S", nullptr, &Options::mismatch_warning_s, "5", 0,
+     kNoLimit, "seconds of silence before unmatched names are reported"},
+    {"HVD_STALL_WARNING_S", "HOROVOD_STALL_CHECK_TIME_SECONDS",
+     &Options::stall_warning_s, "60", 0, kNoLimit,
+     "seconds a tensor waits for ranks before they are named"},
+    {"HVD_LOG_LEVEL", nullptr, &Options::log_level, "2", 0, 3,
+     "0 debug, 1 info, 2 warning, 3 error"},
+    {"HVD_HOST_ID", nullptr, &Options::host_id, "", 0, 0,
+     "ranks with equal ids share a host, whatever the machine says"},
+};
+
+std::string Expected(const Knob& knob) {
+  std::string text = std::holds_alternative<int64_t Options::*>(knob.field)
+                         ? "a whole number"
+                         : "a number";
+  text += " of at least " + std::to_string(static_cast<int64_t>(knob.lowest));
+  if (knob.highest < kNoLimit) {
+    text +=
+        " and at most " + std::to_string(static_cast<int64_t>(knob.highest));
+  }
+  return text;
+}
+
+// False when `text` is not wholly a number in the knob's range.
+bool ParseNumber(const Knob& knob, const char* text, Options* options) {
+  char* end = nullptr;
+  errno = 0;
+  double number = 0;
+  if (auto field = std::get_if<int64_t Options::*>(&knob.field)) {
+    long long whole = std::strtoll(text, &end, 10);
+    number = static_cast<double>(whole);
+    options->** field = whole;
+  } else if (auto real = std::get_if<double Options::*>(&knob.field)) {
+    number = std::strtod(text, &end);
+    options->** real = number;
+  }
+  return errno == 0 && end != text && *end == '\0' && number >= knob.lowest &&
+         number <= knob.highest;
+}
+
+}  // namespace
+
+Result<Options> Options::Parse(
+    const std::function<const char*(const char*)>& get) {
+  Options options;
+  for (const Knob& knob : kKnobs) {
+    const char* name = knob.name;
+    const char* text = get(knob.name);
+    if (text == nullptr && knob.alias != nullptr) {
+      name = knob.alias;
+      text = get(knob.alias);
+    }
+    if (text == nullptr) text = knob.fallback;
+    if (auto field = std::get_if<std::string Options::*>(&knob.field)) {
+      options.** field = text;
+    } else if (!ParseNumber(knob, text, &options)) {
+      return InvalidArgument(std::string(name) + "='" + text + "' (" +
+                             knob.doc + "): must be " + Expected(knob) + ".");
+    }
+  }
+  return options;
+}
+
+Options Options::Defaults() {
+  return Parse([](const char*) { return nullptr; }).value();
+}
+
+}  // namespace hvd

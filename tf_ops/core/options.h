@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options: every HVD_* variable that the C++ side reads, parsed once.
+#ifndef HVD_CORE_OPTIONS_H_
+#define HVD_CORE_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/status.h"
+
+namespace hvd {
+
+// One field per knob; the table in options.cc has names, aliases, defaults and
+// one line of documentation each.
+struct Options {
+  int64_t fusion_bytes = 0;
+  int64_t piece_bytes = 0;
+  int64_t cache_entries = 0;
+  int64_t batches_in_flight = 0;
+  double mismatch_warning_s = 0;
+  double stall_warning_s = 0;
+  int64_t log_level = 0;
+  std::string host_id;
+
+  // Reads the variables through `get`, which returns null for an unset one
+  // (std::getenv in the product). A value that does not parse or is out of
+  // range is an error that names the variable, the value and what is allowed.
+  [[nodiscard]] static Result<Options> Parse(
+      const std::function<const char*(const char* name)>& get);
+
+  // The defaults.
+  [[nodiscard]] static Options Defaults();
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_OPTIONS_H_

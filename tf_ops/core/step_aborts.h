@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepAborts: which ranks' steps are lost because one rank aborted its own.
+#ifndef HVD_CORE_STEP_ABORTS_H_
+#define HVD_CORE_STEP_ABORTS_H_
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <set>
+#include <vector>
+
+#include "core/request.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// A TensorFlow step fails as a whole. When one rank's step is aborted the
+// other ranks' running step would wait for ever for the tensors that will not
+// come, so it is "hit" too. Steps carry numbers that mean something on their
+// own rank only; which of them belong together is known from
+//   - tensors that were agreed (all ranks' steps at that moment), or else
+//   - the keys of the aborted step: the first time that a rank not yet hit
+//     submits one of them, it does so in the step that belongs to the abort.
+// A step is hit at most once, so one abort cannot spill into later steps.
+//
+// Belongs to the leader of a set. Background thread only. Ranks are the set's.
+class StepAborts {
+ public:
+  explicit StepAborts(int size) : size_(size), hits_(size) {}
+
+  // A tensor was agreed in these steps, one per rank.
+  void Correspond(const std::vector<int64_t>& steps);
+
+  // The steps, by rank, that are known to belong to this step of `rank`; 0
+  // where unknown. Empty when none is.
+  std::vector<int64_t> Corresponding(int rank, int64_t step) const;
+
+  // Why this step was hit; null when it was not, and for step 0.
+  const Status* FindHit(int rank, int64_t step) const;
+
+  // Opens an abort that no rank is hit by yet; it closes when all are. 0 is
+  // never open.
+  using AbortId = uint64_t;
+  AbortId Open(Status why);
+
+  // The oldest open abort that has not hit the rank; 0: none. When the rank
+  // aborts a step of its own accord, that is its part in this one: ranks often
+  // lose the same step for a reason of their own each.
+  AbortId OldestFor(int rank) const;
+
+  // The step of `rank` is hit, as its part in an abort that may be closed.
+  void Hit(AbortId id, int rank, int64_t step, const Status& why);
+
+  // Ranks that an open abort has not hit yet are when they submit this key.
+  void AddKey(AbortId id, const Key& key);
+
+  // The open abort that a rank runs into by submitting this key; 0: none.
+  AbortId Find(int rank, const Key& key, Status* why) const;
+
+  bool quiet() const { return open_.empty(); }
+
+ private:
+  struct OpenAbort {
+    AbortId id;
+    Status why;
+    std::set<int> not_hit;
+    std::set<Key> keys;
+  };
+  struct HitStep {
+    int64_t step;
+    Status why;
+  };
+  // More than the steps a rank has running at once; older ones are forgotten.
+  static constexpr size_t kRemembered = 16;
+
+  const int size_;
+  AbortId next_id_ = 1;
+  std::list<OpenAbort> open_;
+  std::vector<std::deque<HitStep>> hits_;  // by rank
+  std::deque<std::vector<int64_t>> corresponding_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_STEP_ABORTS_H_

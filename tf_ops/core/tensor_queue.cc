@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hand-off from the framework's threads to the background thread.
+#include "core/tensor_queue.h"
+
+#include <iterator>
+#include <utility>
+
+namespace hvd {
+
+Status TensorQueue::Push(Command&& command) {
+  bool was_empty;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!closed_.ok()) return closed_;
+    was_empty = commands_.empty();
+    commands_.push_back(std::move(command));
+  }
+  // Whoever filled the empty queue has rung; the thread takes all at once.
+  if (was_empty) doorbell_->Ring();
+  return Status::Ok();
+}
+
+void TensorQueue::PushEnd(EndCommand command) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  doorbell_->Ring();
+}
+
+void TensorQueue::Take(std::vector<Command>* commands) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (commands->empty()) {
+    commands->swap(commands_);
+    return;
+  }
+  std::move(commands_.begin(), commands_.end(), std::back_inserter(*commands));
+  commands_.clear();
+}
+
+void TensorQueue::Close(Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_.ok()) closed_ = std::move(why);
+}
+
+}  // namespace hvd

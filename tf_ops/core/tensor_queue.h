@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorQueue: the border between the framework's threads and ours.
+#ifndef HVD_CORE_TENSOR_QUEUE_H_
+#define HVD_CORE_TENSOR_QUEUE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/doorbell.h"
+#include "core/request.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// What framework threads ask of the background thread, in the order asked.
+struct EnqueueCommand {
+  int set_id;
+  Entry entry;
+};
+struct CancelCommand {
+  int set_id;
+  uint64_t ticket;
+  Status why;
+};
+struct AbortStepCommand {
+  int set_id;
+  Key key;
+  int64_t step;
+  Status why;
+};
+struct EndScopeCommand {
+  int set_id;
+  std::string name_prefix;
+  std::string text;
+};
+// This rank ends: `failed` by an uncaught error, else by shutdown.
+struct EndCommand {
+  bool failed;
+  std::string text;
+};
+using Command = std::variant<EnqueueCommand, CancelCommand, AbortStepCommand,
+                             EndScopeCommand, EndCommand>;
+
+class TensorQueue {
+ public:
+  explicit TensorQueue(std::shared_ptr<Doorbell> doorbell)
+      : doorbell_(std::move(doorbell)) {}
+
+  // Any thread. Not Ok, and the command is left as it was, once closed.
+  Status Push(Command&& command);
+
+  // Like Push, and closed or not: the end of this rank must reach the thread.
+  void PushEnd(EndCommand command);
+
+  // Background thread. Appends what has been pushed.
+  void Take(std::vector<Command>* commands);
+
+  // From now on Push fails with `why`; what was pushed before is still taken.
+  void Close(Status why);
+
+ private:
+  const std::shared_ptr<Doorbell> doorbell_;
+  std::mutex mutex_;
+  std::vector<Command> commands_;
+  Status closed_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_TENSOR_QUEUE_H_
