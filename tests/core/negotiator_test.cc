@@ -424,7 +424,17 @@ TEST(negotiator_an_ended_scope_fails_who_goes_on) {
   world.Deliver();
   ExpectFailed(&world, 0, "gradient/b", StatusCode::kPeerLost, "rank 1");
   EXPECT_TRUE(world.Results(0, "metric").empty());
-  // It begins another loop.
+  // It may take that back,
+  world.at(1).EndScope("gradient/", "");
+  world.Deliver();
+  world.Submit(0, "gradient/c", 9);
+  world.Deliver();
+  EXPECT_TRUE(world.Results(0, "gradient/c").empty());
+  world.Submit(1, "gradient/c", 3);
+  world.at(1).EndScope("gradient/", "its loop ended again.");
+  world.Deliver();
+  ExpectDone(&world, 0, "gradient/c");
+  // or begin another loop.
   world.Submit(1, "gradient/a", 3);
   world.Submit(1, "metric", 3);
   world.Deliver();

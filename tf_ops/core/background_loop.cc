@@ -94,7 +94,12 @@ bool BackgroundLoop::Pass() {
   moved |= ReceiveMessages();
   moved |= AdvanceSets();
   moved |= SendMessages();
-  for (Set& set : sets_) moved |= set.executor->Progress();
+  for (Set& set : sets_) {
+    moved |= set.executor->Progress();
+    if (set.executor->breakdown().has_value()) {
+      Break(set.executor->breakdown()->status.message());
+    }
+  }
   flushing_ = backend_->channel().Flush();
   if (now_ - last_watch_ >= kWatchInterval) Watch();
   return moved;
@@ -142,8 +147,8 @@ bool BackgroundLoop::ReceiveMessages() {
     Status status =
         envelope.ok() ? Handle(peer, envelope.value()) : envelope.status();
     if (!status.ok()) {
-      EndSelf(true, "a message from " + NamePeer(peer) +
-                        " makes no sense: " + status.message());
+      Break("a message from " + NamePeer(peer) +
+            " makes no sense: " + status.message());
     }
   }
   return moved;
@@ -178,7 +183,7 @@ bool BackgroundLoop::AdvanceSets() {
   for (Set& set : sets_) {
     Result<bool> advanced = set.negotiator->Advance(now_);
     if (!advanced.ok()) {
-      EndSelf(true, advanced.status().message());
+      Break(advanced.status().message());
       return true;
     }
     moved |= advanced.value();
@@ -259,6 +264,11 @@ void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
   end_deadline_ = now_ + kLogEndLimit;
 }
 
+void BackgroundLoop::Break(const std::string& text) {
+  if (!ended_) Log(LogLevel::kError, text);
+  EndSelf(true, text);
+}
+
 void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   if (ended_) return;
   ended_ = true;
@@ -268,7 +278,12 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   queue_->Close(why);
   PeerEndMessage end{failed, text, {}};
   for (Set& set : sets_) {
-    end.log_seen[set.id] = set.negotiator->log_seen();
+    uint64_t& last = end.log_seen[set.id];
+    last = set.negotiator->log_seen();
+    if (auto breakdown = set.executor->breakdown()) {
+      // Peers must not wait for what this rank did not finish.
+      last = std::min(last, breakdown->log_number - 1);
+    }
     set.negotiator->EndAt(set.negotiator->log_seen(), why);
   }
   const Topology& topology = backend_->topology();
@@ -278,7 +293,6 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   }
   flushing_ = backend_->channel().Flush();
   if (failed) {
-    Log(LogLevel::kError, why.message());
     failure_announced_.set_value();
   }
 }
@@ -292,7 +306,7 @@ void BackgroundLoop::Drain() {
     if (moved) last_moved_ = now_;
     const bool on_wire =
         flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
-          return s.executor->in_flight() > 0;
+          return s.executor->needed_in_flight() > 0;
         });
     if (!on_wire && !moved) break;
     if (!moved) Wait();

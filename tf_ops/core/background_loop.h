@@ -73,6 +73,8 @@ class BackgroundLoop {
   void HandlePeerEnd(int peer, const PeerEndMessage& end);
   // Tells the peers and fails what is pending here.
   void EndSelf(bool failed, const std::string& text);
+  // Ends this rank because of something that must not happen.
+  void Break(const std::string& text);
   // After EndSelf: what is on the wire may finish, within a limit.
   void Drain();
 

@@ -121,6 +121,10 @@ void Executor::Execute(ReadyBatch ready) {
   running_[number] = transport_->Start(
       std::move(batch), [this, work, number](const Status& status) {
         running_.erase(number);
+        if (status.code() == StatusCode::kInternal &&
+            (!breakdown_.has_value() || number < breakdown_->log_number)) {
+          breakdown_ = Breakdown{number, status};
+        }
         for (Outstanding& tensor : work->ready.tensors) {
           if (!tensor.cancelled) tensor.entry.done(status);
         }
@@ -134,6 +138,8 @@ void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   for (const auto& [number, id] : running_) {
     if (number > log_number) late.push_back(id);
   }
+  // The ended member would have to take part for them to leave the wire.
+  cancelled_ += static_cast<int>(late.size());
   for (BatchId id : late) transport_->Cancel(id, why);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/negotiator.h"
 #include "core/status.h"
@@ -24,6 +25,15 @@ class Executor {
   void Execute(ReadyBatch ready);
   bool Progress();
   int in_flight() const { return transport_->in_flight(); }
+  // Of these, what a peer may still need: all but those ended by CancelAfter.
+  int needed_in_flight() const { return in_flight() - cancelled_; }
+
+  // A batch that failed though all ranks were well: the lane is broken.
+  struct Breakdown {
+    uint64_t log_number;
+    Status status;
+  };
+  const std::optional<Breakdown>& breakdown() const { return breakdown_; }
 
   // Ends the batches of log records behind `log_number`: a member takes no
   // part in them. 0 ends all.
@@ -34,6 +44,8 @@ class Executor {
 
   std::unique_ptr<Transport> transport_;
   std::map<uint64_t, BatchId> running_;  // by log number
+  int cancelled_ = 0;
+  std::optional<Breakdown> breakdown_;  // the one with the lowest number
 };
 
 }  // namespace hvd

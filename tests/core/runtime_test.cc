@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runtime: whole jobs with ranks as threads, from Enqueue to done.
+#include "core/runtime.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "harness.h"
+#include "thread_backend.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+using Floats = std::vector<float>;
+
+// One call under way, as a caller sees it.
+class Pending {
+ public:
+  void Finish(const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    EXPECT_FALSE(result_.has_value());  // told once
+    result_ = status;
+    told_.notify_all();
+  }
+  // Internal after `limit`.
+  Status Wait(milliseconds limit = milliseconds(20000)) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!told_.wait_for(lock, limit, [&] { return result_.has_value(); })) {
+      return Internal("still waiting");
+    }
+    return *result_;
+  }
+  bool told() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return result_.has_value();
+  }
+
+  uint64_t ticket = 0;
+  std::vector<Floats> in, out;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable told_;
+  std::optional<Status> result_;
+};
+using PendingPtr = std::shared_ptr<Pending>;
+
+struct Ask {
+  std::string name;
+  Verb verb = Verb::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  int set = 0;
+  int64_t step = 0;
+};
+
+// Starts a collective of one tensor per vector in `in`.
+PendingPtr Start(Runtime* runtime, const Ask& ask, std::vector<Floats> in) {
+  auto pending = std::make_shared<Pending>();
+  pending->in = std::move(in);
+  Entry entry;
+  Request& request = entry.request;
+  request.key.name = ask.name;
+  request.step = ask.step;
+  request.signature.verb = ask.verb;
+  request.signature.reduce_op = ask.op;
+  request.signature.root = ask.root;
+  for (const Floats& tensor : pending->in) {
+    request.signature.shapes.push_back({static_cast<int64_t>(tensor.size())});
+    entry.inputs.push_back(tensor.data());
+    if (ask.verb == Verb::kAllgather) continue;
+    pending->out.emplace_back(tensor.size());
+    entry.outputs.push_back(pending->out.back().data());
+  }
+  // emplace_back may have moved the vectors, not their data.
+  Pending* raw = pending.get();
+  entry.allocate = [raw](const std::vector<Shape>& shapes,
+                         std::vector<void*>* outputs) {
+    for (const Shape& shape : shapes) raw->out.emplace_back(shape[0]);
+    for (Floats& tensor : raw->out) outputs->push_back(tensor.data());
+    return Status::Ok();
+  };
+  entry.ticket = pending->ticket = runtime->NewTicket();
+  entry.keep_alive = pending;
+  entry.done = [raw](const Status& status) { raw->Finish(status); };
+  runtime->Enqueue(ask.set, std::move(entry));
+  return pending;
+}
+
+// A job: body(rank, runtime) on one thread per rank, stopped at the end.
+void RunJob(ThreadWorld* world, int size,
+            const std::vector<std::vector<int>>& sets,
+            const std::function<void(int, Runtime*)>& body,
+            const std::vector<std::shared_ptr<Faults>>& faults = {}) {
+  RunRanks(size, [&](int rank) {
+    Runtime runtime(
+        faults.empty() ? world->Open(rank) : world->Open(rank, faults[rank]),
+        Options::Defaults());
+    EXPECT_EQ(runtime.Start(sets).message(), "");
+    body(rank, &runtime);
+    runtime.Stop();
+  });
+}
+
+void RunJob(int size, const std::function<void(int, Runtime*)>& body) {
+  ThreadWorld world(size, {}, 4096);
+  RunJob(&world, size, {}, body);
+}
+
+Floats Filled(size_t count, float value) { return Floats(count, value); }
+
+TEST(runtime_every_verb_at_many_sizes) {
+  for (int size : {1, 2, 3, 4, 8}) {
+    RunJob(size, [size](int rank, Runtime* runtime) {
+      for (size_t count : {0, 1, 5, 1000, 70000}) {
+        const std::string tag = std::to_string(count);
+        auto sum = Start(runtime, {"sum" + tag},
+                         {Filled(count, rank + 1.0f), Filled(3, 2.0f)});
+        auto gather = Start(runtime, {"gather" + tag, Verb::kAllgather},
+                            {Filled(count + rank, 1.0f * rank)});
+        Ask from_last{"bcast" + tag, Verb::kBroadcast};
+        from_last.root = size - 1;
+        auto bcast = Start(runtime, from_last, {Filled(count, 10.0f + rank)});
+        EXPECT_EQ(sum->Wait().message(), "");
+        EXPECT_EQ(gather->Wait().message(), "");
+        EXPECT_EQ(bcast->Wait().message(), "");
+        EXPECT_TRUE(sum->out[0] == Filled(count, size * (size + 1) / 2.0f));
+        EXPECT_TRUE(sum->out[1] == Filled(3, 2.0f * size));
+        EXPECT_TRUE(bcast->out[0] == Filled(count, 10.0f + size - 1));
+        Floats rows;
+        for (int r = 0; r < size; ++r) rows.insert(rows.end(), count + r, r);
+        EXPECT_TRUE(gather->out[0] == rows);
+      }
+    });
+  }
+}
+
+TEST(runtime_random_order_from_many_threads) {
+  constexpr int kSize = 3, kSteps = 12, kTensors = 40;
+  RunJob(kSize, [](int rank, Runtime* runtime) {
+    std::mt19937 random(rank);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<int> order(kTensors);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<PendingPtr> calls(kTensors);
+      auto start = [&](int begin, int end) {
+        for (int i = begin; i < end; ++i) {
+          const int t = order[i];
+          calls[t] =
+              Start(runtime, {"t" + std::to_string(t)},
+                    {Filled(static_cast<size_t>(t) * 97, t + step + rank)});
+        }
+      };
+      std::thread other(start, 0, kTensors / 2);
+      start(kTensors / 2, kTensors);
+      other.join();
+      for (int t = 0; t < kTensors; ++t) {
+        EXPECT_EQ(calls[t]->Wait().message(), "");
+        EXPECT_TRUE(calls[t]->out[0] ==
+                    Filled(static_cast<size_t>(t) * 97,
+                           kSize * (t + step) + 0.0f + 1 + 2));
+      }
+    }
+  });
+}
+
+TEST(runtime_opposite_order_with_gaps) {
+  RunJob(2, [](int rank, Runtime* runtime) {
+    std::vector<PendingPtr> calls;
+    for (int i = 0; i < 20; ++i) {
+      const int t = rank == 0 ? i : 19 - i;
+      calls.push_back(
+          Start(runtime, {"t" + std::to_string(t)}, {Filled(8, 1.0f)}));
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    for (auto& call : calls) {
+      EXPECT_EQ(call->Wait().message(), "");
+      EXPECT_TRUE(call->out[0] == Filled(8, 2.0f));
+    }
+  });
+}
+
+TEST(runtime_a_disagreement_fails_on_all_and_the_job_goes_on) {
+  RunJob(3, [](int rank, Runtime* runtime) {
+    auto bad = Start(runtime, {"x"}, {Filled(rank == 1 ? 4 : 3, 1.0f)});
+    Status status = bad->Wait();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("ranks 0, 2: [3]; rank 1: [4]"),
+              std::string::npos);
+    auto good = Start(runtime, {"x"}, {Filled(3, 1.0f)});
+    EXPECT_EQ(good->Wait().message(), "");
+    EXPECT_TRUE(good->out[0] == Filled(3, 3.0f));
+  });
+}
+
+TEST(runtime_an_aborted_step_is_seen_within_a_second) {
+  RunJob(2, [](int rank, Runtime* runtime) {
+    Ask ask{"x"};
+    ask.step = 10 + rank;
+    if (rank == 1) {
+      auto call = Start(runtime, ask, {Filled(2, 1.0f)});
+      runtime->Cancel(0, call->ticket, Cancelled("NaN in 'loss'"));
+      EXPECT_EQ(call->Wait().code(), StatusCode::kCancelled);
+    } else {
+      std::this_thread::sleep_for(milliseconds(20));
+      auto call = Start(runtime, ask, {Filled(2, 1.0f)});
+      Status status = call->Wait(milliseconds(1000));
+      EXPECT_NE(status.message().find("rank 1 aborted its step: NaN"),
+                std::string::npos);
+    }
+    ask.step = 20 + rank;
+    auto next = Start(runtime, ask, {Filled(2, 1.0f)});
+    EXPECT_EQ(next->Wait().message(), "");
+  });
+}
+
+TEST(runtime_a_rank_that_leaves_fails_what_waits_for_it) {
+  ThreadWorld world(3, {"alpha", "beta", "gamma"});
+  RunJob(&world, 3, {}, [](int rank, Runtime* runtime) {
+    auto first = Start(runtime, {"x"}, {Filled(50000, 1.0f)});
+    EXPECT_EQ(first->Wait().message(), "");
+    if (rank == 1) return;
+    auto second = Start(runtime, {"y"}, {Filled(2, 1.0f)});
+    Status status = second->Wait();
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_NE(status.message().find("'y' cannot complete: rank 1 (beta) has "
+                                    "left"),
+              std::string::npos);
+    auto third = Start(runtime, {"z"}, {Filled(2, 1.0f)});
+    EXPECT_EQ(third->Wait().code(), StatusCode::kPeerLost);
+    EXPECT_EQ(runtime->first_peer_end()->rank, 1);
+    EXPECT_FALSE(runtime->first_peer_end()->failed);
+  });
+}
+
+TEST(runtime_an_announced_failure_reaches_all_ranks_and_sets) {
+  ThreadWorld world(3, {"alpha", "beta", "gamma"});
+  RunJob(&world, 3, {{0, 1}}, [](int rank, Runtime* runtime) {
+    if (rank == 2) {
+      runtime->AnnounceFailure("ValueError: no such file");
+      auto own = Start(runtime, {"x"}, {Filled(2, 1.0f)});
+      EXPECT_EQ(own->Wait().code(), StatusCode::kPeerLost);
+      return;
+    }
+    auto global = Start(runtime, {"x"}, {Filled(2, 1.0f)});
+    Status status = global->Wait();
+    EXPECT_NE(status.message().find(
+                  "rank 2 (gamma) failed: ValueError: no such file"),
+              std::string::npos);
+    // The job is going to end: sets without that rank fail too.
+    Ask pair{"y"};
+    pair.set = 1;
+    EXPECT_EQ(Start(runtime, pair, {Filled(2, 1.0f)})->Wait().code(),
+              StatusCode::kPeerLost);
+    EXPECT_TRUE(runtime->first_peer_end()->failed);
+    EXPECT_EQ(runtime->first_peer_end()->text, "ValueError: no such file");
+  });
+}
+
+TEST(runtime_stop_fails_what_is_pending_and_refuses_the_rest) {
+  ThreadWorld world(2);
+  RunRanks(2, [&](int rank) {
+    Runtime runtime(world.Open(rank), Options::Defaults());
+    EXPECT_TRUE(runtime.Start({}).ok());
+    PendingPtr call;
+    if (rank == 0) call = Start(&runtime, {"x"}, {Filled(2, 1.0f)});
+    runtime.Stop();
+    if (rank == 0) EXPECT_EQ(call->Wait().code(), StatusCode::kPeerLost);
+    Status late = Start(&runtime, {"y"}, {Filled(2, 1.0f)})->Wait();
+    EXPECT_NE(late.message().find("'y' cannot start: hvd_tf was shut down"),
+              std::string::npos);
+    runtime.Stop();  // twice is harmless
+  });
+}
+
+TEST(runtime_sets_work_side_by_side) {
+  ThreadWorld world(4, {}, 4096);
+  RunJob(&world, 4, {{0, 2}, {3, 1, 0}, {0, 1, 2, 3}},
+         [](int rank, Runtime* runtime) {
+           EXPECT_EQ(runtime->process_set_count(), 4);
+           EXPECT_EQ(runtime->process_set(2)->ranks[1], 1);
+           std::vector<int> order = {0, 1, 2, 3};
+           if (rank % 2 == 1) std::reverse(order.begin(), order.end());
+           std::map<int, PendingPtr> calls;
+           for (int set : order) {
+             Ask ask{"x"};  // one name, four sets
+             ask.set = set;
+             calls[set] =
+                 Start(runtime, ask, {Filled(9000, static_cast<float>(rank))});
+           }
+           const std::map<int, float> sums = {{0, 6}, {1, 2}, {2, 4}, {3, 6}};
+           for (auto& [set, call] : calls) {
+             const bool member = runtime->process_set(set)->rank >= 0;
+             Status status = call->Wait();
+             EXPECT_EQ(status.ok(), member);
+             if (member) {
+               EXPECT_TRUE(call->out[0] == Filled(9000, sums.at(set)));
+             } else {
+               EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+             }
+           }
+           Ask unknown{"x"};
+           unknown.set = 9;
+           EXPECT_EQ(Start(runtime, unknown, {Filled(2, 1.0f)})->Wait().code(),
+                     StatusCode::kInvalidArgument);
+         });
+}
+
+TEST(runtime_a_frozen_rank_does_not_stop_the_sets_without_it) {
+  ThreadWorld world(3);
+  std::vector<std::shared_ptr<Faults>> faults;
+  for (int i = 0; i < 3; ++i) faults.push_back(std::make_shared<Faults>());
+  std::atomic<int> finished{0};
+  RunJob(
+      &world, 3, {{0, 1}},
+      [&](int rank, Runtime* runtime) {
+        auto warm = Start(runtime, {"warm"}, {Filled(2, 1.0f)});
+        EXPECT_EQ(warm->Wait().message(), "");
+        if (rank == 2) {
+          faults[2]->Freeze();
+          while (finished < 2) std::this_thread::sleep_for(milliseconds(1));
+          faults[2]->Thaw();
+        } else {
+          while (!runtime->process_set(1)) {
+          }
+          auto stuck = Start(runtime, {"stuck"}, {Filled(2, 1.0f)});
+          for (int i = 0; i < 20; ++i) {
+            Ask pair{"pair"};
+            pair.set = 1;
+            auto call = Start(runtime, pair, {Filled(9000, 1.0f)});
+            EXPECT_EQ(call->Wait().message(), "");
+            EXPECT_TRUE(call->out[0] == Filled(9000, 2.0f));
+          }
+          EXPECT_FALSE(stuck->told());
+          ++finished;
+          // Thawed, it leaves.
+          EXPECT_EQ(stuck->Wait().code(), StatusCode::kPeerLost);
+        }
+      },
+      faults);
+}
+
+TEST(runtime_slow_ranks_change_no_number) {
+  ThreadWorld world(3, {}, 4096);
+  std::vector<std::shared_ptr<Faults>> faults;
+  for (int i = 0; i < 3; ++i) {
+    faults.push_back(std::make_shared<Faults>());
+    faults[i]->Delay(std::chrono::microseconds(50 * i));
+  }
+  RunJob(
+      &world, 3, {},
+      [](int rank, Runtime* runtime) {
+        for (int step = 0; step < 5; ++step) {
+          std::vector<PendingPtr> calls;
+          for (int t = 0; t < 10; ++t) {
+            calls.push_back(Start(runtime, {"t" + std::to_string(t)},
+                                  {Filled(3000, 0.1f * (rank + t))}));
+          }
+          for (int t = 0; t < 10; ++t) {
+            EXPECT_EQ(calls[t]->Wait().message(), "");
+            // Rank order, bit for bit.
+            const float sum = (0.1f * t + 0.1f * (1 + t)) + 0.1f * (2 + t);
+            EXPECT_TRUE(calls[t]->out[0] == Filled(3000, sum));
+          }
+        }
+      },
+      faults);
+}
+
+TEST(runtime_a_failing_wire_fails_the_tensor_and_does_not_hang) {
+  ThreadWorld world(2, {}, 4096);
+  std::vector<std::shared_ptr<Faults>> faults = {std::make_shared<Faults>(),
+                                                 std::make_shared<Faults>()};
+  RunJob(
+      &world, 2, {},
+      [&](int rank, Runtime* runtime) {
+        auto good = Start(runtime, {"x"}, {Filled(10, 1.0f)});
+        EXPECT_EQ(good->Wait().message(), "");
+        if (rank == 0) faults[0]->FailMove(3);
+        auto bad = Start(runtime, {"x"}, {Filled(90000, 1.0f)});
+        EXPECT_FALSE(bad->Wait(milliseconds(10000)).ok());
+        EXPECT_TRUE(bad->told());
+      },
+      faults);
+}
+
+TEST(runtime_a_job_follows_a_job) {
+  for (int i = 0; i < 20; ++i) {
+    RunJob(2, [](int, Runtime* runtime) {
+      auto call = Start(runtime, {"x"}, {Filled(2, 1.0f)});
+      EXPECT_EQ(call->Wait().message(), "");
+    });
+  }
+}
+
+TEST(runtime_bad_process_sets_are_refused) {
+  struct Case {
+    std::vector<int> ranks;
+    const char* text;
+  };
+  for (const Case& c : {Case{{}, "has no ranks"}, Case{{0, 0}, "twice"},
+                        Case{{0, 2}, "rank 2"}, Case{{-1}, "rank -1"}}) {
+    ThreadWorld world(1);
+    Runtime runtime(world.Open(0), Options::Defaults());
+    Status status = runtime.Start({c.ranks});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(c.text), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace hvd

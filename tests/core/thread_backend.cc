@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mailboxes between threads: a Channel, a Wire and their faulty wrappers.
+#include "thread_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+struct Message {
+  int peer = 0;
+  std::string bytes;
+};
+
+// Process set, sender (rank of the job) and tag of a move.
+using MoveKey = std::tuple<int, int, uint32_t>;
+
+// What has arrived at one rank.
+struct Mailbox {
+  std::mutex mutex;
+  std::deque<Message> messages;
+  std::map<MoveKey, std::deque<std::string>> moves;
+  std::function<void()> ring;
+
+  // With the mutex held: a rank that closes its backend waits for a bell that
+  // is being rung.
+  void Ring() {
+    if (ring) ring();
+  }
+};
+
+}  // namespace
+
+struct ThreadWorld::State {
+  explicit State(int size) : boxes(size) {}
+
+  std::vector<Mailbox> boxes;  // by rank
+  std::vector<Topology> topologies;
+  int64_t piece_bytes = 0;
+  std::atomic<bool> aborted{false};
+  std::atomic<int> abort_code{0};
+};
+
+namespace {
+
+using WorldState = std::shared_ptr<ThreadWorld::State>;
+
+std::vector<Topology> MakeTopologies(const std::vector<std::string>& hosts) {
+  const int size = static_cast<int>(hosts.size());
+  std::map<std::string, std::vector<int>> of_host;
+  for (int rank = 0; rank < size; ++rank) of_host[hosts[rank]].push_back(rank);
+  std::vector<Topology> topologies(size);
+  for (int rank = 0; rank < size; ++rank) {
+    Topology& mine = topologies[rank];
+    const std::vector<int>& here = of_host[hosts[rank]];
+    mine.rank = rank;
+    mine.size = size;
+    mine.local_rank = static_cast<int>(
+        std::find(here.begin(), here.end(), rank) - here.begin());
+    mine.local_size = static_cast<int>(here.size());
+    mine.cross_size = 0;
+    for (const auto& [host, ranks] : of_host) {
+      if (static_cast<int>(ranks.size()) <= mine.local_rank) continue;
+      ++mine.cross_size;
+      if (ranks[mine.local_rank] < rank) ++mine.cross_rank;
+    }
+    for (const auto& [host, ranks] : of_host) {
+      if (ranks.size() != here.size()) mine.is_homogeneous = false;
+    }
+    mine.hosts = hosts;
+  }
+  return topologies;
+}
+
+// Copies, so that a sender never waits.
+class ThreadWire final : public Wire {
+ public:
+  // All sends are done at once, and have this id.
+  static constexpr MoveId kSent = 0;
+
+  ThreadWire(WorldState world, int set_id, int rank, std::vector<int> ranks)
+      : world_(std::move(world)),
+        set_id_(set_id),
+        rank_(rank),
+        ranks_(std::move(ranks)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  Status status() const override { return status_; }
+  void Abandon(std::shared_ptr<void>) override { posted_.clear(); }
+
+  MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    Mailbox& box = world_->boxes[ranks_[peer]];
+    std::lock_guard<std::mutex> lock(box.mutex);
+    box.moves[{set_id_, ranks_[rank_], tag}].emplace_back(
+        static_cast<const char*>(data), bytes);
+    box.Ring();
+    return kSent;
+  }
+
+  MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override {
+    const MoveId id = next_id_++;
+    const MoveKey key{set_id_, ranks_[peer], tag};
+    posted_[key].push_back({id, data, bytes});
+    keys_[id] = key;
+    return id;
+  }
+
+  bool Test(MoveId id) override {
+    if (id == kSent) return true;
+    auto found = keys_.find(id);
+    if (found == keys_.end()) return false;
+    Match(found->second);
+    if (arrived_.erase(id) == 0) return false;
+    keys_.erase(found);
+    return true;
+  }
+
+ private:
+  struct Posted {
+    MoveId id = 0;
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  void Match(const MoveKey& key) {
+    std::deque<Posted>& posted = posted_[key];
+    Mailbox& box = world_->boxes[ranks_[rank_]];
+    std::lock_guard<std::mutex> lock(box.mutex);
+    auto mail = box.moves.find(key);
+    if (mail == box.moves.end()) return;
+    while (!posted.empty() && !mail->second.empty()) {
+      const Posted move = posted.front();
+      const std::string bytes = std::move(mail->second.front());
+      posted.pop_front();
+      mail->second.pop_front();
+      if (bytes.size() > move.bytes) {
+        status_ = Internal("a message of " + std::to_string(bytes.size()) +
+                           " bytes came for memory of " +
+                           std::to_string(move.bytes) + ".");
+        return;
+      }
+      std::memcpy(move.data, bytes.data(), bytes.size());
+      arrived_[move.id] = true;
+    }
+    if (mail->second.empty()) box.moves.erase(mail);
+    if (posted.empty()) posted_.erase(key);
+  }
+
+  const WorldState world_;
+  const int set_id_;
+  const int rank_;  // within the set
+  const std::vector<int> ranks_;
+  MoveId next_id_ = 1;
+  std::map<MoveKey, std::deque<Posted>> posted_;
+  std::map<MoveId, MoveKey> keys_;
+  std::map<MoveId, bool> arrived_;
+  Status status_;
+};
+
+class ThreadChannel final : public Channel {
+ public:
+  ThreadChannel(WorldState world, int rank, std::shared_ptr<Faults> faults)
+      : world_(std::move(world)), rank_(rank), faults_(std::move(faults)) {}
+
+  void Send(int peer, std::string message) override {
+    faults_->WaitWhileFrozen();
+    Mailbox& box = world_->boxes[peer];
+    std::lock_guard<std::mutex> lock(box.mutex);
+    box.messages.push_back({rank_, std::move(message)});
+    box.Ring();
+  }
+
+  bool Receive(int* peer, std::string* message) override {
+    faults_->WaitWhileFrozen();
+    Mailbox& box = world_->boxes[rank_];
+    {
+      std::lock_guard<std::mutex> lock(box.mutex);
+      if (box.messages.empty()) return false;
+      *peer = box.messages.front().peer;
+      *message = std::move(box.messages.front().bytes);
+      box.messages.pop_front();
+    }
+    faults_->WaitDelay();
+    return true;
+  }
+
+  bool Flush() override { return false; }
+
+ private:
+  const WorldState world_;
+  const int rank_;
+  const std::shared_ptr<Faults> faults_;
+};
+
+class ThreadBackend final : public Backend {
+ public:
+  ThreadBackend(WorldState world, int rank, std::shared_ptr<Faults> faults)
+      : world_(std::move(world)),
+        rank_(rank),
+        faults_(std::move(faults)),
+        channel_(world_, rank, faults_) {}
+  ~ThreadBackend() override { RingOnArrival(nullptr); }
+
+  const Topology& topology() const override {
+    return world_->topologies[rank_];
+  }
+  Channel& channel() override { return channel_; }
+
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    auto found = std::find(ranks.begin(), ranks.end(), rank_);
+    if (found == ranks.end()) {
+      return InvalidArgument("rank " + std::to_string(rank_) +
+                             " is not in process set " +
+                             std::to_string(set_id) + ".");
+    }
+    auto wire = std::make_unique<ThreadWire>(
+        world_, set_id, static_cast<int>(found - ranks.begin()), ranks);
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::make_unique<FaultyWire>(std::move(wire), faults_), ranks,
+        world_->piece_bytes));
+  }
+
+  bool RingOnArrival(std::function<void()> ring) override {
+    Mailbox& box = world_->boxes[rank_];
+    std::lock_guard<std::mutex> lock(box.mutex);
+    box.ring = std::move(ring);
+    return true;
+  }
+
+  void Abort(int exit_code) override {
+    if (!world_->aborted.exchange(true)) world_->abort_code = exit_code;
+  }
+
+ private:
+  const WorldState world_;
+  const int rank_;
+  const std::shared_ptr<Faults> faults_;
+  ThreadChannel channel_;
+};
+
+}  // namespace
+
+ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
+                         int64_t piece_bytes)
+    : state_(std::make_shared<State>(size)) {
+  if (hosts.empty()) hosts.assign(size, "localhost");
+  state_->topologies = MakeTopologies(hosts);
+  state_->piece_bytes = piece_bytes;
+}
+
+std::unique_ptr<Backend> ThreadWorld::Open(int rank) {
+  return Open(rank, std::make_shared<Faults>());
+}
+
+std::unique_ptr<Backend> ThreadWorld::Open(int rank,
+                                           std::shared_ptr<Faults> faults) {
+  return std::make_unique<ThreadBackend>(state_, rank, std::move(faults));
+}
+
+std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int set_id,
+                                           const std::vector<int>& ranks) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return std::make_unique<ThreadWire>(
+      state_, set_id, static_cast<int>(found - ranks.begin()), ranks);
+}
+
+std::optional<int> ThreadWorld::abort_code() const {
+  if (!state_->aborted) return std::nullopt;
+  return state_->abort_code.load();
+}
+
+void Faults::Freeze() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  frozen_ = true;
+}
+
+void Faults::Thaw() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    frozen_ = false;
+  }
+  thawed_.notify_all();
+}
+
+void Faults::WaitWhileFrozen() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  thawed_.wait(lock, [this] { return !frozen_; });
+}
+
+void Faults::WaitDelay() const {
+  const std::chrono::microseconds delay(delay_us_.load());
+  if (delay.count() > 0) std::this_thread::sleep_for(delay);
+}
+
+bool Faults::ConsumeFailure() {
+  int64_t left = moves_until_failure_.load();
+  while (left > 0) {
+    if (moves_until_failure_.compare_exchange_weak(left, left - 1)) {
+      return left == 1;
+    }
+  }
+  return false;
+}
+
+FaultyWire::FaultyWire(std::unique_ptr<Wire> wire,
+                       std::shared_ptr<Faults> faults)
+    : wire_(std::move(wire)), faults_(std::move(faults)) {}
+
+void FaultyWire::Fault() {
+  faults_->WaitWhileFrozen();
+  if (status_.ok() && faults_->ConsumeFailure()) {
+    status_ = Internal("this move was made to fail.");
+  }
+}
+
+MoveId FaultyWire::Send(int peer, uint32_t tag, const void* data,
+                        size_t bytes) {
+  Fault();
+  if (!status_.ok()) return ThreadWire::kSent;
+  return wire_->Send(peer, tag, data, bytes);
+}
+
+MoveId FaultyWire::Receive(int peer, uint32_t tag, void* data, size_t bytes) {
+  Fault();
+  if (!status_.ok()) return ThreadWire::kSent;
+  return wire_->Receive(peer, tag, data, bytes);
+}
+
+bool FaultyWire::Test(MoveId id) {
+  faults_->WaitWhileFrozen();
+  if (!status_.ok()) return false;
+  if (!wire_->Test(id)) return false;
+  if (id != ThreadWire::kSent) faults_->WaitDelay();
+  return true;
+}
+
+Status FaultyWire::status() const {
+  return status_.ok() ? wire_->status() : status_;
+}
+
+void FaultyWire::Abandon(std::shared_ptr<void> memory) {
+  wire_->Abandon(std::move(memory));
+}
+
+void RunRanks(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&body, rank] { body(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace hvd

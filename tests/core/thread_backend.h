@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// ThreadWorld: a job whose ranks are threads of one process, with faults.
+#ifndef HVD_TESTS_CORE_THREAD_BACKEND_H_
+#define HVD_TESTS_CORE_THREAD_BACKEND_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/transport.h"
+#include "transport/staged_transport.h"
+#include "transport/wire.h"
+
+namespace hvd {
+
+// What goes wrong on one rank. Any thread may change it while the rank runs.
+class Faults {
+ public:
+  // From now on the `n`-th move posted (1: the next one) fails, and with it
+  // its wire for good.
+  void FailMove(int64_t n) { moves_until_failure_ = n; }
+
+  // The rank's thread sleeps that long over every move and message that
+  // arrives: a slow rank.
+  void Delay(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+
+  // Stops the rank's thread at its next call to a wire or the channel, as a
+  // SIGSTOP would, until Thaw. A frozen rank cannot be joined.
+  void Freeze();
+  void Thaw();
+
+  // For the wrappers below.
+  bool ConsumeFailure();
+  void WaitDelay() const;
+  void WaitWhileFrozen();
+
+ private:
+  std::atomic<int64_t> moves_until_failure_{0};  // 0: none will
+  std::atomic<int64_t> delay_us_{0};
+  std::mutex mutex_;
+  std::condition_variable thawed_;
+  bool frozen_ = false;
+};
+
+// The mailboxes of a job. Outlives nothing: backends share ownership of them.
+// A rank may be opened once.
+class ThreadWorld {
+ public:
+  // hosts[r] is the host of rank r; empty: all on one. Pieces are as for
+  // StagedTransport.
+  explicit ThreadWorld(int size, std::vector<std::string> hosts = {},
+                       int64_t piece_bytes = kDefaultPieceBytes);
+
+  // To be used by one thread, as any Backend.
+  std::unique_ptr<Backend> Open(int rank);
+  std::unique_ptr<Backend> Open(int rank, std::shared_ptr<Faults> faults);
+
+  // The wire under a transport, for tests of wires and for wrappers.
+  std::unique_ptr<Wire> NewWire(int rank, int set_id,
+                                const std::vector<int>& ranks);
+
+  // The code of the first Backend::Abort; the process lives on.
+  std::optional<int> abort_code() const;
+
+  struct State;  // thread_backend.cc
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Passes moves on, but for its faults.
+class FaultyWire final : public Wire {
+ public:
+  FaultyWire(std::unique_ptr<Wire> wire, std::shared_ptr<Faults> faults);
+  int rank() const override { return wire_->rank(); }
+  int size() const override { return wire_->size(); }
+  MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
+  MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
+  bool Test(MoveId id) override;
+  Status status() const override;
+  void Abandon(std::shared_ptr<void> memory) override;
+
+ private:
+  void Fault();
+
+  std::unique_ptr<Wire> wire_;
+  std::shared_ptr<Faults> faults_;
+  Status status_;
+};
+
+// Runs body(rank) on one thread per rank and joins them.
+void RunRanks(int size, const std::function<void(int rank)>& body);
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_THREAD_BACKEND_H_

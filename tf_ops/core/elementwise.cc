@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops that compilers vectorise, over chunks that stay in the cache.
+#include "core/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "core/float16.h"
+
+namespace hvd {
+namespace {
+
+// Elements of a chunk: what is worked on between main memory and main memory
+// stays in the first-level cache.
+constexpr int64_t kChunk = 1024;
+
+// The type that arithmetic on T is done in: its loads and stores round.
+template <typename T>
+struct ComputeType {
+  using type = T;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<Bfloat16> {
+  using type = float;
+};
+template <typename T>
+using Compute = typename ComputeType<T>::type;
+
+// Calls visit(T()) with the element type of `dtype`; bool is a byte.
+template <typename Visit>
+void WithType(DataType dtype, Visit visit) {
+  switch (dtype) {
+    case DataType::kBool:
+    case DataType::kUint8:
+      return visit(uint8_t());
+    case DataType::kInt8:
+      return visit(int8_t());
+    case DataType::kUint16:
+      return visit(uint16_t());
+    case DataType::kInt16:
+      return visit(int16_t());
+    case DataType::kInt32:
+      return visit(int32_t());
+    case DataType::kInt64:
+      return visit(int64_t());
+    case DataType::kFloat16:
+      return visit(Float16());
+    case DataType::kBfloat16:
+      return visit(Bfloat16());
+    case DataType::kFloat32:
+      return visit(float());
+    case DataType::kFloat64:
+      return visit(double());
+  }
+}
+
+template <typename Visit>
+void WithFloatingType(DataType dtype, Visit visit) {
+  WithType(dtype, [&](auto type) {
+    if constexpr (!std::is_integral_v<decltype(type)>) visit(type);
+  });
+}
+
+// --- One element
+// --------------------------------------------------------------
+
+// Truncates; what T cannot hold becomes its nearest value, NaN becomes 0.
+template <typename T>
+T Saturate(double value) {
+  constexpr double kLowest =
+      static_cast<double>(std::numeric_limits<T>::lowest());
+  // The first double that is too large; exact, unlike max() of int64.
+  constexpr double kBeyond =
+      2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  if (!(value >= kLowest)) {
+    return value < kLowest ? std::numeric_limits<T>::lowest() : T();
+  }
+  if (value >= kBeyond) return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
+}
+
+// value * scale, as T computes.
+template <typename T>
+T Scaled(T value, double scale) {
+  if constexpr (std::is_integral_v<T>) {
+    return Saturate<T>(static_cast<double>(value) * scale);
+  } else {
+    return value * static_cast<T>(scale);
+  }
+}
+
+// The unsigned type in which T's arithmetic wraps without being widened to a
+// signed int on the way.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+struct Add {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Multiply {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) *
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+// a != a: NaN is handed on.
+struct Smaller {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return (a <= b) | (a != a) ? a : b;
+  }
+};
+struct Larger {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return (a >= b) | (a != a) ? a : b;
+  }
+};
+
+template <typename Visit>
+void WithOperator(ReduceOp op, Visit visit) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return visit(Add());
+    case ReduceOp::kMin:
+      return visit(Smaller());
+    case ReduceOp::kMax:
+      return visit(Larger());
+    case ReduceOp::kProduct:
+      return visit(Multiply());
+  }
+}
+
+// --- One chunk
+// ---------------------------------------------------------------- The loops
+// are told that elements do not depend on each other (ivdep), which holds
+// although `out` may be one of the inputs.
+
+template <typename From, typename To>
+void Convert(const From* in, To* out, int64_t count) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (in != out)
+      std::memcpy(out, in, static_cast<size_t>(count) * sizeof(To));
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) out[i] = ConvertFloat<To>(in[i]);
+  }
+}
+
+template <typename T>
+void Scale(const T* in, T* out, int64_t count, double scale) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = Scaled(in[i], scale);
+}
+
+template <typename T, typename Operator>
+void Combine(const T* a, const T* b, T* out, int64_t count, Operator op) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
+}
+
+template <typename T>
+void Divide(T* values, int64_t count, int64_t ranks) {
+  if constexpr (std::is_integral_v<T>) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
+    }
+  } else {
+    const T divisor = static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
+  }
+}
+
+// The values of `in` as the type to compute in, converted into `space` if they
+// have another.
+template <typename T>
+const Compute<T>* Load(const T* in, Compute<T>* space, int64_t count) {
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    return in;
+  } else {
+    Convert(in, space, count);
+    return space;
+  }
+}
+
+// --- A whole buffer
+// -----------------------------------------------------------
+
+template <typename T, typename Operator>
+void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
+            bool average, double postscale, Operator op) {
+  using C = Compute<T>;
+  C sum_space[kChunk], load_space[kChunk];
+  const int64_t ranks = static_cast<int64_t>(blocks.size());
+  const bool finishes = average || postscale != 1.0;
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    T* const target = static_cast<T*>(out) + at;
+    const auto block = [&](int64_t i) {
+      return static_cast<const T*>(blocks[i]) + at;
+    };
+    const C* sum = Load(block(0), sum_space, length);
+    for (int64_t i = 1; i < ranks; ++i) {
+      C* to = sum_space;
+      // The last sum may go to where the result belongs: nothing is read after
+      // it, so `out` may be any block.
+      if constexpr (std::is_same_v<T, C>) {
+        if (i == ranks - 1 && !finishes) to = target;
+      }
+      Combine(sum, Load(block(i), load_space, length), to, length, op);
+      sum = to;
+    }
+    if (finishes) {
+      if (sum != sum_space) Convert(sum, sum_space, length);
+      if (average) Divide(sum_space, length, ranks);
+      if (postscale != 1.0) Scale(sum_space, sum_space, length, postscale);
+      sum = sum_space;
+    }
+    Convert(sum, target, length);
+  }
+}
+
+// float16 and bfloat16 are scaled in float32, everything else as it is.
+template <typename From, typename To>
+void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
+  using C = Compute<From>;
+  C space[kChunk];
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    Scale(Load(in + at, space, length), space, length, scale);
+    Convert(space, out + at, length);
+  }
+}
+
+}  // namespace
+
+void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
+          int64_t count, double prescale) {
+  if (prescale == 1.0) return Unpack(dtype, wire_dtype, in, out, count);
+  WithType(dtype, [&](auto from) {
+    using From = decltype(from);
+    if (dtype == wire_dtype) {
+      ScaleAndConvert(static_cast<const From*>(in), static_cast<From*>(out),
+                      count, prescale);
+    } else if constexpr (!std::is_integral_v<From>) {
+      WithFloatingType(wire_dtype, [&](auto to) {
+        ScaleAndConvert(static_cast<const From*>(in),
+                        static_cast<decltype(to)*>(out), count, prescale);
+      });
+    }
+  });
+}
+
+void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
+            int64_t count) {
+  if (wire_dtype == dtype) {
+    if (in != out && count > 0) {
+      std::memcpy(out, in, static_cast<size_t>(count) * SizeOf(dtype));
+    }
+    return;
+  }
+  WithFloatingType(wire_dtype, [&](auto from) {
+    WithFloatingType(dtype, [&](auto to) {
+      Convert(static_cast<const decltype(from)*>(in),
+              static_cast<decltype(to)*>(out), count);
+    });
+  });
+}
+
+void ReduceBlocks(DataType dtype, ReduceOp op,
+                  const std::vector<const void*>& blocks, void* out,
+                  int64_t count, double postscale) {
+  WithType(dtype, [&](auto type) {
+    WithOperator(op, [&](auto combine) {
+      Reduce<decltype(type)>(blocks, out, count, op == ReduceOp::kAverage,
+                             postscale, combine);
+    });
+  });
+}
+
+void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
+                    const void* in, void* out, int64_t count, double prescale,
+                    double postscale) {
+  std::byte space[kChunk * sizeof(double)];
+  const int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    const auto* from = static_cast<const std::byte*>(in) + at * bytes;
+    auto* to = static_cast<std::byte*>(out) + at * bytes;
+    Pack(dtype, wire_dtype, from, space, length, prescale);
+    ReduceBlocks(wire_dtype, op, {space}, space, length, postscale);
+    Unpack(wire_dtype, dtype, space, to, length);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// BatchWork: what the pieces of one staged batch share.
+#ifndef HVD_TRANSPORT_BATCH_WORK_H_
+#define HVD_TRANSPORT_BATCH_WORK_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/status.h"
+#include "core/transport.h"
+#include "transport/wire.h"
+
+namespace hvd {
+
+// Why a rank sends no data: travels instead of it.
+struct Poison {
+  StatusCode code = StatusCode::kOk;
+  int origin = 0;  // rank within the set
+
+  explicit operator bool() const { return code != StatusCode::kOk; }
+};
+
+// Elements of a list of segments, numbered through.
+class SegmentMap {
+ public:
+  // Elements of each segment.
+  explicit SegmentMap(const std::vector<int64_t>& counts);
+
+  int64_t total() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  // Calls visit(segment, first element within it, elements, elements visited
+  // before) for what lies in [begin, end).
+  template <typename Visit>
+  void ForRange(int64_t begin, int64_t end, Visit visit) const {
+    auto at = std::upper_bound(ends_.begin(), ends_.end(), begin);
+    for (int64_t done = 0; begin + done < end; ++at) {
+      const size_t segment = at - ends_.begin();
+      const int64_t start = segment == 0 ? 0 : ends_[segment - 1];
+      const int64_t first = begin + done - start;
+      const int64_t count = std::min(*at, end) - (begin + done);
+      if (count > 0) visit(segment, first, count, done);
+      done += count;
+    }
+  }
+
+ private:
+  std::vector<int64_t> ends_;
+};
+
+// A batch on a wire of `size` ranks. Touches the user's memory in Pack and
+// Unpack only, and not at all once it is a ghost.
+class BatchWork {
+ public:
+  // The batch has been checked by CheckBatch.
+  BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes, Wire* wire);
+
+  const Batch& batch() const { return batch_; }
+  Wire* wire() const { return wire_; }
+  uint64_t sequence() const { return sequence_; }
+  int rank() const { return wire_->rank(); }
+  int size() const { return wire_->size(); }
+
+  // Bytes of an element on the wire.
+  int64_t element_bytes() const { return element_bytes_; }
+  int64_t piece_elements() const { return piece_elements_; }
+  // At least 1: ranks hear of each other even when there is no element.
+  int64_t piece_count() const { return piece_count_; }
+  // Elements that `rank` puts in. The same for all but in an allgather.
+  int64_t element_count(int rank) const { return map(rank).total(); }
+
+  // A ghost serves its peers, but has no memory and no result of its own.
+  bool is_ghost() const { return static_cast<bool>(poison_); }
+  const Poison& poison() const { return poison_; }
+  // Makes it a ghost, once: later calls change nothing.
+  void Fail(Poison poison);
+
+  // Elements [begin, end) of this rank's input, as they cross the wire.
+  void Pack(int64_t begin, int64_t end, std::byte* out) const;
+  // Elements [begin, end) of what came from `rank`: into the output.
+  void Unpack(int rank, int64_t begin, int64_t end, const std::byte* in);
+
+ private:
+  const SegmentMap& map(int rank) const {
+    return maps_[maps_.size() == 1 ? 0 : rank];
+  }
+
+  Batch batch_;
+  const uint64_t sequence_;
+  Wire* const wire_;
+  int64_t element_bytes_ = 0;
+  int64_t piece_elements_ = 0;
+  int64_t piece_count_ = 0;
+  Poison poison_;
+  std::vector<SegmentMap> maps_;  // one, or in an allgather one per rank
+  // Allgather: elements before the part of [rank] in the output of [segment].
+  std::vector<std::vector<int64_t>> offsets_;
+};
+
+// Ok when the batch makes sense for `rank` of `size`. What it looks at is the
+// same on every rank, so all refuse the same batches.
+Status CheckBatch(const Batch& batch, int rank, int size);
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_BATCH_WORK_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers, tags and staging memory: what all pieces have in common.
+#include "transport/piece.h"
+
+#include <cstring>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr uint8_t kHeaderCheck = 0xb7;
+// Blocks begin at cache lines.
+constexpr size_t kBlockAlignment = 64;
+constexpr int kPhaseBits = 2;
+constexpr int kPieceBits = 4;
+
+static_assert(kPieceTags == 1 << kPieceBits);
+static_assert(kBatchTags << (kPieceBits + kPhaseBits) == 1 << 14);
+
+}  // namespace
+
+std::unique_ptr<Piece> NewPiece(BatchWork* work, int64_t index) {
+  switch (work->batch().verb) {
+    case Verb::kAllreduce:
+      return NewAllreducePiece(work, index);
+    case Verb::kAllgather:
+      return NewAllgatherPiece(work, index);
+    case Verb::kBroadcast:
+      return NewBroadcastPiece(work, index);
+  }
+  return nullptr;  // CheckBatch lets no other verb through
+}
+
+void Piece::Start(StagingBuffer staging) {
+  staging_ = std::move(staging);
+  Post();
+}
+
+Piece::Block Piece::AddBlock(int64_t payload_bytes) {
+  const Block block{staging_bytes_, payload_bytes};
+  const size_t bytes = sizeof(BlockHeader) + static_cast<size_t>(payload_bytes);
+  staging_bytes_ += (bytes + kBlockAlignment - 1) & ~(kBlockAlignment - 1);
+  return block;
+}
+
+void Piece::Label(const Block& block, const Poison& poison) {
+  BlockHeader header;
+  header.sequence = static_cast<uint32_t>(work_->sequence());
+  header.piece = static_cast<uint32_t>(index_);
+  header.payload_bytes =
+      poison ? 0 : static_cast<uint32_t>(block.payload_bytes);
+  header.origin = static_cast<uint16_t>(poison.origin);
+  header.code = static_cast<uint8_t>(poison.code);
+  header.check = kHeaderCheck;
+  std::memcpy(staging_.data.get() + block.offset, &header, sizeof(header));
+}
+
+void Piece::PackBlock(const Block& block, int64_t begin, int64_t end) {
+  Label(block, work_->poison());
+  if (!work_->is_ghost()) work_->Pack(begin, end, Payload(block));
+}
+
+void Piece::UnpackBlock(const Block& block, int rank, int64_t begin,
+                        int64_t end) {
+  if (!work_->is_ghost()) work_->Unpack(rank, begin, end, Payload(block));
+}
+
+BlockHeader Piece::ReadHeader(const Block& block) const {
+  BlockHeader header;
+  std::memcpy(&header, staging_.data.get() + block.offset, sizeof(header));
+  return header;
+}
+
+Poison Piece::Read(const Block& block) {
+  const BlockHeader header = ReadHeader(block);
+  Poison poison{static_cast<StatusCode>(header.code), header.origin};
+  const bool fits =
+      header.check == kHeaderCheck &&
+      header.sequence == static_cast<uint32_t>(work_->sequence()) &&
+      header.piece == static_cast<uint32_t>(index_) &&
+      header.code < kStatusCodeCount && header.origin < work_->size() &&
+      header.payload_bytes == (poison ? 0 : block.payload_bytes);
+  if (!fits) poison = {StatusCode::kInternal, work_->rank()};
+  if (poison) work_->Fail(poison);
+  return poison;
+}
+
+MoveId Piece::Send(int peer, int phase, const Block& block) {
+  const size_t bytes = sizeof(BlockHeader) + ReadHeader(block).payload_bytes;
+  return work_->wire()->Send(peer, Tag(phase),
+                             staging_.data.get() + block.offset, bytes);
+}
+
+MoveId Piece::Receive(int peer, int phase, const Block& block) {
+  // What an earlier piece left there must not pass for an arrival.
+  std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
+  return work_->wire()->Receive(
+      peer, Tag(phase), staging_.data.get() + block.offset,
+      sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
+}
+
+bool Piece::Sweep(std::vector<MoveId>* moves) {
+  size_t kept = 0;
+  for (MoveId move : *moves) {
+    if (!Test(move)) (*moves)[kept++] = move;
+  }
+  const bool moved = kept < moves->size();
+  moves->resize(kept);
+  return moved;
+}
+
+uint32_t Piece::Tag(int phase) const {
+  const uint32_t batch = work_->sequence() % kBatchTags;
+  const uint32_t piece = index_ % kPieceTags;
+  return (batch << kPieceBits | piece) << kPhaseBits |
+         static_cast<uint32_t>(phase);
+}
+
+}  // namespace hvd

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of batches: windows of pieces, failures, ghosts.
+#include "transport/staged_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// Pieces of a batch on the wire at a time.
+constexpr size_t kWindow = 4;
+static_assert(kWindow < kPieceTags);
+// The oldest batch always gets memory, which is what lets every set of ranks
+// go on; the others do while less than this is in use. Small pieces always do,
+// for they are what passes a large batch.
+constexpr size_t kStagingLimitBytes = 64 << 20;
+constexpr size_t kSmallStagingBytes = 64 << 10;
+
+}  // namespace
+
+StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
+                                 std::vector<int> job_ranks,
+                                 int64_t piece_bytes)
+    : job_ranks_(std::move(job_ranks)),
+      piece_bytes_(piece_bytes),
+      wire_(std::move(wire)),
+      pool_(kStagingLimitBytes) {}
+
+StagedTransport::~StagedTransport() {
+  auto staging = std::make_shared<std::vector<StagingBuffer>>();
+  for (auto& [id, flight] : flights_) {
+    for (auto& piece : flight.pieces) staging->push_back(piece->TakeStaging());
+  }
+  if (!staging->empty()) wire_->Abandon(std::move(staging));
+}
+
+BatchId StagedTransport::Start(Batch batch, BatchDone done) {
+  const BatchId id = next_id_++;
+  Flight& flight = flights_[id];
+  flight.done = std::move(done);
+  flight.status = CheckBatch(batch, rank(), size());
+  if (!flight.status.ok()) return id;
+  const Status local_error = batch.local_error;
+  flight.work = std::make_unique<BatchWork>(std::move(batch), id, piece_bytes_,
+                                            wire_.get());
+  if (!local_error.ok()) {
+    flight.status = local_error;
+    flight.work->Fail({local_error.code(), rank()});
+  }
+  if (wire_->status().ok()) StartPieces(id, &flight);
+  return id;
+}
+
+bool StagedTransport::Progress() {
+  std::vector<Call> calls;
+  bool moved = false;
+  if (wire_->status().ok()) {
+    for (auto at = flights_.begin(); at != flights_.end();) {
+      Flight& flight = at->second;
+      moved |= AdvanceFlight(at->first, &flight);
+      Settle(&flight, &calls);
+      at = Finished(flight) ? flights_.erase(at) : std::next(at);
+    }
+  }
+  if (!wire_->status().ok()) moved |= FailAll(wire_->status(), &calls);
+  // Last, for they may start and cancel batches.
+  for (Call& call : calls) call.done(call.status);
+  return moved || !calls.empty();
+}
+
+void StagedTransport::Cancel(BatchId id, const Status& why) {
+  auto found = flights_.find(id);
+  if (found == flights_.end() || !found->second.done) return;
+  Flight& flight = found->second;
+  if (flight.work != nullptr) flight.work->Fail({why.code(), rank()});
+  flight.status = why;
+  std::vector<Call> calls;
+  Settle(&flight, &calls);
+  for (Call& call : calls) call.done(call.status);
+}
+
+int StagedTransport::in_flight() const {
+  const bool serves = wire_->status().ok();
+  return static_cast<int>(
+      std::count_if(flights_.begin(), flights_.end(), [&](const auto& entry) {
+        return serves || entry.second.done != nullptr;
+      }));
+}
+
+bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
+  if (flight->work == nullptr) return false;
+  bool moved = StartPieces(id, flight);
+  for (auto& piece : flight->pieces) {
+    if (piece->finished()) continue;
+    const bool was_done = piece->output_done();
+    moved |= piece->Advance();
+    if (piece->output_done() && !was_done) ++flight->outputs_done;
+  }
+  while (!flight->pieces.empty() && flight->pieces.front()->finished()) {
+    pool_.Give(flight->pieces.front()->TakeStaging());
+    flight->pieces.pop_front();
+    moved = true;
+  }
+  return moved | StartPieces(id, flight);
+}
+
+bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
+  const BatchId oldest = flights_.begin()->first;
+  if (id >= oldest + kBatchTags) return false;
+  bool moved = false;
+  while (flight->pieces.size() < kWindow &&
+         flight->next_piece < flight->work->piece_count()) {
+    auto piece = NewPiece(flight->work.get(), flight->next_piece);
+    const size_t bytes = piece->staging_bytes();
+    if (id != oldest && bytes > kSmallStagingBytes &&
+        pool_.in_use_bytes() + bytes > kStagingLimitBytes) {
+      break;
+    }
+    StagingBuffer staging = pool_.Take(bytes);
+    if (staging.data == nullptr) break;  // until another piece gives back
+    piece->Start(std::move(staging));
+    flight->pieces.push_back(std::move(piece));
+    ++flight->next_piece;
+    moved = true;
+  }
+  return moved;
+}
+
+void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
+  if (!flight->done) return;
+  const bool complete = flight->work != nullptr &&
+                        flight->outputs_done == flight->work->piece_count();
+  if (flight->status.ok() && flight->work->is_ghost()) {
+    flight->status = Explain(flight->work->poison());
+  }
+  if (flight->status.ok() && !complete) return;
+  calls->push_back({std::exchange(flight->done, nullptr), flight->status});
+}
+
+bool StagedTransport::Finished(const Flight& flight) const {
+  if (flight.done) return false;
+  return flight.work == nullptr ||
+         (flight.pieces.empty() &&
+          flight.next_piece == flight.work->piece_count());
+}
+
+bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
+  const size_t before = calls->size();
+  for (auto& [id, flight] : flights_) {
+    if (flight.work != nullptr) {
+      flight.work->Fail({StatusCode::kInternal, rank()});
+    }
+    if (flight.status.ok()) flight.status = why;
+    Settle(&flight, calls);
+  }
+  return calls->size() > before;
+}
+
+Status StagedTransport::Explain(const Poison& poison) const {
+  const std::string name = "rank " + std::to_string(job_ranks_[poison.origin]);
+  switch (poison.code) {
+    case StatusCode::kCancelled:
+      // Cancelled is for the rank whose own step ended.
+      return PeerLost(name +
+                      " aborted its step while the data was on the way.");
+    case StatusCode::kPeerLost:
+      return PeerLost(name +
+                      " was shut down or lost a peer while the data was "
+                      "on the way.");
+    case StatusCode::kResourceExhausted:
+      return ResourceExhausted(name + " had no memory for the result.");
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+      return Status(poison.code, name + " found its call invalid.");
+    case StatusCode::kOk:
+    case StatusCode::kInternal:
+      break;
+  }
+  return Internal(poison.origin == rank()
+                      ? "bytes from a peer make no sense on " + name + "."
+                      : name + " met an internal error; see its log.");
+}
+
+}  // namespace hvd

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// StagedTransport: the collectives over any Wire, through staging memory.
+#ifndef HVD_TRANSPORT_STAGED_TRANSPORT_H_
+#define HVD_TRANSPORT_STAGED_TRANSPORT_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/transport.h"
+#include "transport/batch_work.h"
+#include "transport/piece.h"
+#include "transport/staging_pool.h"
+#include "transport/wire.h"
+
+namespace hvd {
+
+inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
+
+// Cuts a batch into pieces, a few of which are on the wire at a time, and
+// walks through all batches, so that a small one passes a large one.
+//
+// The wire sees staging memory only. So a batch that fails here can let go of
+// the user's memory at once and live on as a ghost: it answers its peers with
+// poison, or with what it owes them, until all have finished the batch.
+class StagedTransport final : public Transport {
+ public:
+  // `job_ranks` are the members' ranks of the job, for messages. All members
+  // must have the same piece_bytes.
+  StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
+                  int64_t piece_bytes = kDefaultPieceBytes);
+  ~StagedTransport() override;
+
+  int rank() const override { return wire_->rank(); }
+  int size() const override { return wire_->size(); }
+  BatchId Start(Batch batch, BatchDone done) override;
+  bool Progress() override;
+  void Cancel(BatchId id, const Status& why) override;
+  int in_flight() const override;
+
+ private:
+  struct Flight {
+    std::unique_ptr<BatchWork> work;  // null: CheckBatch refused it
+    BatchDone done;                   // null once called
+    Status status;                    // why it failed here, if so
+    int64_t next_piece = 0;
+    int64_t outputs_done = 0;
+    std::deque<std::unique_ptr<Piece>> pieces;  // on the wire
+    int64_t front_piece = 0;                    // index of pieces.front()
+  };
+  using Flights = std::map<BatchId, Flight>;
+  struct Call {
+    BatchDone done;
+    Status status;
+  };
+
+  bool AdvanceFlight(BatchId id, Flight* flight);
+  bool StartPieces(BatchId id, Flight* flight);
+  // Ends the batch for its caller, if it has; the call is made later.
+  void Settle(Flight* flight, std::vector<Call>* calls);
+  bool Finished(const Flight& flight) const;
+  bool FailAll(const Status& why, std::vector<Call>* calls);
+  Status Explain(const Poison& poison) const;
+
+  const std::vector<int> job_ranks_;
+  const int64_t piece_bytes_;
+  std::unique_ptr<Wire> wire_;
+  StagingPool pool_;
+  BatchId next_id_ = 1;
+  Flights flights_;  // started, and not finished here
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_STAGED_TRANSPORT_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Best fit among the kept buffers, else a fresh one.
+#include "transport/staging_pool.h"
+
+#include <iterator>
+#include <new>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+StagingBuffer StagingPool::Take(size_t bytes) {
+  const size_t wanted = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  StagingBuffer buffer;
+  auto fit = kept_.lower_bound(wanted);
+  // A buffer much too large is left to those who need it.
+  if (fit != kept_.end() && fit->first <= 2 * wanted) {
+    buffer = std::move(fit->second);
+    kept_bytes_ -= buffer.bytes;
+    kept_.erase(fit);
+  } else {
+    buffer.data.reset(new (std::nothrow) std::byte[wanted]);
+    if (buffer.data == nullptr) {
+      kept_.clear();
+      kept_bytes_ = 0;
+      return {};
+    }
+    buffer.bytes = wanted;
+  }
+  in_use_bytes_ += buffer.bytes;
+  return buffer;
+}
+
+void StagingPool::Give(StagingBuffer buffer) {
+  if (buffer.data == nullptr) return;
+  in_use_bytes_ -= buffer.bytes;
+  kept_bytes_ += buffer.bytes;
+  const size_t bytes = buffer.bytes;
+  kept_.emplace(bytes, std::move(buffer));
+  while (kept_bytes_ > kept_limit_bytes_) {
+    auto largest = std::prev(kept_.end());
+    kept_bytes_ -= largest->first;
+    kept_.erase(largest);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Wire: point-to-point moves of bytes between the ranks of one process set.
+#ifndef HVD_TRANSPORT_WIRE_H_
+#define HVD_TRANSPORT_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/status.h"
+
+namespace hvd {
+
+// Names a move until Test has returned true for it.
+using MoveId = uint64_t;
+
+// A move with the same (sender, receiver, tag) as an earlier one matches in
+// the order of the calls. Nothing blocks. One thread, the owner's.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Tags are below 2^14. The memory is the wire's until the move is done.
+  virtual MoveId Send(int peer, uint32_t tag, const void* data,
+                      size_t bytes) = 0;
+  // The message may be shorter than `bytes`.
+  virtual MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
+  // True once the move is done; the id is then forgotten.
+  virtual bool Test(MoveId id) = 0;
+  // Not Ok for good once a move has failed: what is in flight never ends.
+  virtual Status status() const = 0;
+  // The last call but for the destructor: nobody tests the moves in flight any
+  // more. `memory` is theirs; it is let go when they cannot touch it.
+  virtual void Abandon(std::shared_ptr<void> memory) = 0;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_WIRE_H_
