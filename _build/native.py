@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles tf_ops/ into `_native.so` with CMake, and writes what it was compiled for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+_SOURCE = ROOT / "tf_ops"
+
+
+def install(plan: environment.Plan, version: str, destination: Path, in_place: bool) -> None:
+    """Puts `_native.so` and `_build_info.json` into `destination`, compiling what changed."""
+    build = build_directory(plan)
+    forget_foreign_cache(build)
+    _run(["cmake", *cmake_arguments(plan, build, in_place)])
+    _run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1)])
+    destination.mkdir(parents=True, exist_ok=True)
+    _replace(build / "_native.so", destination / "_native.so")
+    info = json.dumps(build_info(plan, version, compiler_of(build)), indent=2) + "\n"
+    (destination / "_build_info.json").write_text(info)
+
+
+def build_directory(plan: environment.Plan) -> Path:
+    """One for each TensorFlow and MPI, so that changing between them compiles nothing again."""
+    assert plan.mpi is not None
+    name = f"{plan.tensorflow.package.requirement}-{plan.mpi.flavour}"
+    return ROOT / "build" / ("native-" + re.sub(r"[^a-z0-9.]+", "-", name.lower()))
+
+
+def forget_foreign_cache(build: Path) -> None:
+    """Deletes a build directory that CMake would refuse: copied along, or of another generator."""
+    cache = _cache(build)
+    if not cache:
+        return
+    same_tree = cache.get("CMAKE_HOME_DIRECTORY") == str(_SOURCE)
+    if not same_tree or cache.get("CMAKE_GENERATOR") != _generator():
+        shutil.rmtree(build)
+
+
+def cmake_arguments(plan: environment.Plan, build: Path, in_place: bool) -> list[str]:
+    """The configure command's arguments; run each time, for tools and TensorFlow move."""
+    tensorflow, mpi = plan.tensorflow, plan.mpi
+    assert tensorflow.root is not None and mpi is not None
+    values = {
+        "HVD_WITH_TF": "ON",
+        "HVD_TF_INCLUDE": str(tensorflow.root / "include"),
+        "HVD_TF_LIB": str(tensorflow.root),
+        "HVD_WITH_MPI": "ON",
+        "HVD_MPI_INCLUDE": ";".join(mpi.include_dirs),
+        "HVD_MPI_LIB": ";".join(mpi.library_dirs),
+        "HVD_MPI_LIBRARY": mpi.library,
+        "HVD_RPATH": ";".join(rpath(mpi, in_place)),
+        # A compiler that we never saw may warn about something new; that must not stop a user.
+        "HVD_WERROR": os.environ.get("HVD_WERROR", "OFF"),
+    }
+    if ninja := shutil.which("ninja"):
+        # Under build isolation the ninja of the last build is gone.
+        if _generator() == "Ninja":
+            values["CMAKE_MAKE_PROGRAM"] = ninja
+    arguments = ["-S", str(_SOURCE), "-B", str(build), "-G", _generator()]
+    return arguments + [f"-D{name}={value}" for name, value in values.items()]
+
+
+def rpath(mpi: environment.Mpi, in_place: bool) -> list[str]:
+    """Where the loader looks for TensorFlow and MPI when they are not loaded yet.
+
+    As a rule they are: TensorFlow always, MPI when mpi4py came first. An MPI that is no wheel
+    stays where it was found; a wheel lies in lib/ of the environment, and the one that was built
+    against may have been in pip's temporary overlay.
+    """
+    if in_place:
+        paths = [str(Path(sysconfig.get_path("purelib"), "tensorflow"))]
+        fallback = str(Path(sys.prefix, "lib"))
+    else:
+        paths = ["$ORIGIN/../tensorflow"]
+        fallback = "$ORIGIN/../../.."
+    if mpi.package is None:
+        return paths + list(mpi.library_dirs)
+    return [*paths, fallback]
+
+
+def build_info(plan: environment.Plan, version: str, compiler: str) -> dict[str, str | bool]:
+    """What hvd_tf/native.py compares with what it finds at run time."""
+    assert plan.mpi is not None
+    return {
+        "hvd_tf": version,
+        "tensorflow_distribution": plan.tensorflow.package.name,
+        "tensorflow_version": plan.tensorflow.package.version,
+        "mpi": plan.mpi.flavour,
+        "compiler": compiler,
+        "with_mpi": True,
+        "with_nccl": False,
+    }
+
+
+def compiler_of(build: Path) -> str:
+    """The first line of `c++ --version` of the compiler that CMake took."""
+    return environment.runs(_cache(build).get("CMAKE_CXX_COMPILER", "c++")).partition("\n")[0]
+
+
+def _cache(build: Path) -> dict[str, str]:
+    path = build / "CMakeCache.txt"
+    text = path.read_text() if path.is_file() else ""
+    return dict(re.findall(r"(?m)^([A-Za-z_]+):[A-Z]+=(.*)$", text))
+
+
+def _generator() -> str:
+    return "Ninja" if environment.runs("ninja") else "Unix Makefiles"
+
+
+def _run(command: list[str]) -> None:
+    print("+", " ".join(command), flush=True)
+    if subprocess.run(command, check=False).returncode:
+        raise environment.BuildError(f"compiling tf_ops/ failed at: {' '.join(command[:3])} ...")
+
+
+def _replace(source: Path, target: Path) -> None:
+    # Not copied over the old file: a process that has it loaded would crash.
+    fresh = target.with_suffix(".new")
+    shutil.copy2(source, fresh)
+    os.replace(fresh, target)

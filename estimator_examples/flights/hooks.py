@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SessionRunHooks that watch a training run: its progress, and its speed without the start."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Optional
+
+import tensorflow as tf
+from tqdm import tqdm
+
+v1 = tf.compat.v1
+Context = v1.train.SessionRunContext
+Values = v1.train.SessionRunValues
+
+
+class Progress(v1.train.SessionRunHook):
+    """A progress bar with the loss on a terminal; elsewhere a line for every tenth of the run."""
+
+    def __init__(self, steps: int, loss: str = "loss:0", loss_every: int = 50) -> None:
+        """steps: of the whole run; loss: the tensor to show, fetched every `loss_every` steps."""
+        self.steps, self.loss, self.loss_every = steps, loss, loss_every
+        self.done = 0
+        self.seen = float("nan")
+        self.on_terminal = sys.stderr.isatty()
+
+    def begin(self) -> None:
+        self.bar = tqdm(
+            total=self.steps, unit="step", disable=not self.on_terminal, dynamic_ncols=True
+        )
+
+    def before_run(self, run_context: Context) -> Optional[v1.train.SessionRunArgs]:
+        if self.done % self.loss_every:
+            return None
+        return v1.train.SessionRunArgs(run_context.session.graph.get_tensor_by_name(self.loss))
+
+    def after_run(self, run_context: Context, run_values: Values) -> None:
+        self.done += 1
+        if run_values.results is not None:
+            self.seen = float(run_values.results)
+            self.bar.set_postfix(loss=f"{self.seen:.4f}", refresh=False)
+        self.bar.update()
+        if not self.on_terminal and self.done % max(1, self.steps // 10) == 0:
+            print(f"step {self.done}/{self.steps}  loss {self.seen:.4f}", file=sys.stderr)
+
+    def end(self, session: v1.Session) -> None:
+        self.bar.close()
+
+
+class Speed(v1.train.SessionRunHook):
+    """Steps per second after the first `skip` steps, which build the graph and warm the caches."""
+
+    def __init__(self, skip: int) -> None:
+        self.skip, self.done = skip, 0
+        self.made = self.began = self.last = time.perf_counter()
+
+    def after_run(self, run_context: Context, run_values: Values) -> None:
+        self.done += 1
+        self.last = time.perf_counter()
+        if self.done <= self.skip:
+            self.began = self.last
+
+    @property
+    def seconds(self) -> float:
+        """From the hook's making to the last step, the start included."""
+        return self.last - self.made
+
+    @property
+    def steps_per_s(self) -> float:
+        """Global steps per second, 0 when the run was not longer than `skip`."""
+        timed = self.done - self.skip
+        return timed / (self.last - self.began) if timed > 0 else 0.0

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on P ranks against training on one: the same global batches, the same variables.
+
+    mpirun -n 2 python estimator_examples/flights/parity.py
+
+P ranks with b flights each average the gradients of their slices; one process takes all P * b.
+Prints the norm-relative difference of every variable after 50 steps, and fails above 1e-6.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tensorflow as tf
+from data import Flights, load, split
+from train import arguments, library, train
+
+v1 = tf.compat.v1
+BOUND = 1e-6
+Variables = dict[str, np.ndarray]
+
+
+class Keep(v1.train.SessionRunHook):
+    """Keeps the variables of the model as they are after the last step."""
+
+    def end(self, session: v1.Session) -> None:
+        names = {v.op.name: v for v in v1.trainable_variables()}
+        self.variables: Variables = session.run(names)
+
+
+def trained(hvd: ModuleType, part: Flights, words: list[str], **other: float) -> Variables:
+    """The trainable variables after training as train.py does with these words of its line."""
+    args = arguments(words)
+    vars(args).update(other)
+    keep = Keep()
+    with tempfile.TemporaryDirectory() as folder:
+        train(args, hvd, part, Path(folder), [keep])
+    return keep.variables
+
+
+def differences(
+    hvd: ModuleType, part: Flights, *, batch: int, steps: int, lr: float = 0.2
+) -> dict[str, float]:
+    """Variable -> norm of (this job's value - one process's value) / norm of the latter.
+
+    hvd is initialised. Every rank calls it and gets its own ranks' figures: each of them trains
+    the reference too, with batch * size flights and the effective learning rate lr * size.
+    """
+    size = hvd.size()
+    line = [f"--steps={steps}"]
+    many = trained(hvd, part, line, batch=batch, lr=lr)
+    one = trained(library(plain=True), part, line, batch=batch * size, lr=lr * size)
+    return {
+        name: float(np.linalg.norm(many[name] - value) / np.linalg.norm(value))
+        for name, value in one.items()
+    }
+
+
+def main() -> None:
+    """Compare and print."""
+    v1.logging.set_verbosity(v1.logging.ERROR)
+    args = arguments()
+    hvd = library(args.plain)
+    hvd.init()
+    part, _ = split(load(args.data_dir), args.held_out)
+    found = differences(hvd, part, batch=args.batch, steps=args.steps or 50, lr=args.lr)
+    if hvd.rank() == 0:
+        for name, value in found.items():
+            print(f"{value:.1e}  {name}")
+    if max(found.values()) > BOUND:
+        sys.exit(f"rank {hvd.rank()}: differs by more than {BOUND:g}")
+
+
+if __name__ == "__main__":
+    main()

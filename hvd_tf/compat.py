@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every difference between the TensorFlow and Keras versions, and what they keep private."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional
+
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+Variable = Any  # tf.Variable, a reference variable of TF 1, or a Keras 3 variable
+
+
+def executing_eagerly_outside_functions() -> bool:
+    """Whether the program runs eagerly, also while one of its tf.functions is being traced."""
+    return bool(v1.executing_eagerly_outside_functions())
+
+
+def graph_chain() -> Iterator[tf.Graph]:
+    """The graph that operations go into now, then the graphs around it, outermost last.
+
+    In eager execution the last one is TensorFlow's global graph, which stands for the program.
+    """
+    graph: Optional[tf.Graph] = v1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)  # only the graphs of functions have one
+
+
+def tf_variable(variable: Variable) -> Any:
+    """The TensorFlow variable inside a Keras 3 variable; any other is returned as it is."""
+    value = getattr(variable, "value", None)
+    # `value` is a method of TensorFlow's variables and a property of Keras 3's.
+    return variable if value is None or callable(value) else value
+
+
+def variable_key(variable: Variable) -> Any:
+    """A hashable that is equal for the same variable only; the variable must be kept alive."""
+    variable = tf_variable(variable)
+    return variable.ref() if hasattr(variable, "ref") else id(variable)
+
+
+def is_resource_variable(variable: Variable) -> bool:
+    """False for the reference variables that TF 1 behaviour still makes."""
+    return not str(tf_variable(variable).dtype.name).endswith("_ref")
+
+
+def is_keras_optimizer(candidate: Any) -> bool:
+    """Whether it is an optimizer of Keras 2, Keras 3 or tf_keras, without importing any."""
+    return any(
+        cls.__module__.split(".")[0] in ("keras", "tf_keras")
+        or cls.__module__.startswith("tensorflow.python.keras")
+        for cls in type(candidate).__mro__
+        if cls.__name__ in ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
+    )

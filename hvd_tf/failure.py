@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an uncaught Python exception does to the job: peers are told, then everything ends.
+
+Without this, the rank would wait in MPI_Finalize at its exit for peers that wait for it. So the
+hook below never returns where peers would be left waiting: it ends the job after a grace in which
+the peers' operations fail with the reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from hvd_tf import failure_report, native
+from hvd_tf.failure_report import Report
+
+GRACE_VARIABLE = "HVD_ABORT_GRACE_S"
+_DEFAULT_GRACE_S = 2.0
+# A rank that only follows another's failure waits this much longer for that one to end the job.
+_FOLLOWER_EXTRA_S = 1.0
+# On top of that: for a user's hook or an MPI_Abort that does not return.
+_STUCK_EXTRA_S = 1.5
+_EXIT_CODE = 1
+_LONGEST_LINE = 500
+_LONGEST_PEER_TEXT = 4096
+# By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
+
+
+def install() -> None:
+    """Takes over sys.excepthook, keeping the hook that is there; does nothing the second time.
+
+    To be called by `init` where there is more than one rank. May be called earlier: until then an
+    exception ends this rank as usual, but not in mpi4py's MPI_Finalize if that has started MPI.
+
+    Raises:
+      ValueError: HVD_ABORT_GRACE_S is no number of seconds.
+    """
+    global _hook
+    grace_s = read_grace_s(os.environ)
+    if _hook is None:
+        _hook = _Hook(sys.excepthook, grace_s)
+        sys.excepthook = _hook
+
+
+def uninstall() -> None:
+    """Gives sys.excepthook back. To be called by `shutdown`."""
+    global _hook
+    if _hook is None:
+        return
+    if sys.excepthook is _hook:
+        sys.excepthook = _hook.previous
+    # A hook that was set since may still call ours.
+    _hook.active = False
+    _hook = None
+
+
+def read_grace_s(environ: Mapping[str, str]) -> float:
+    """Seconds between an uncaught exception and the end of the job."""
+    text = environ.get(GRACE_VARIABLE)
+    if text is None:
+        return _DEFAULT_GRACE_S
+    try:
+        grace_s = float(text)
+    except ValueError:
+        grace_s = math.nan
+    if not (math.isfinite(grace_s) and grace_s >= 0):
+        raise ValueError(
+            f"{GRACE_VARIABLE}={text!r} (seconds between an uncaught exception and the end of the "
+            "job): must be a number of at least 0, such as 2"
+        )
+    return grace_s
+
+
+@dataclass(frozen=True)
+class _PeerFailure:
+    rank: int
+    text: str
+    """The first line of its error."""
+
+
+class _Hook:
+    """What sys.excepthook is meanwhile."""
+
+    def __init__(self, previous: ExceptHook, grace_s: float) -> None:
+        self.previous = previous
+        self.active = True
+        self._grace_s = grace_s
+        # A forked child has no part in the job.
+        self._pid = os.getpid()
+
+    def __call__(
+        self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        concerns_job = self.active and self._pid == os.getpid()
+        if not concerns_job or issubclass(kind, KeyboardInterrupt):
+            self.previous(kind, value, trace)
+            return
+        time_ns = time.time_ns()
+        lines = _format(kind, value, trace)
+        if native.lib.hvd_size() > 1:
+            self._end_job(kind, value, trace, time_ns, lines)
+        else:
+            self._end_rank(kind, value, trace, time_ns, lines)
+
+    def _end_job(
+        self,
+        kind: type[BaseException],
+        value: BaseException,
+        trace: TracebackType | None,
+        time_ns: int,
+        lines: str,
+    ) -> None:
+        """Does not return."""
+        start_s = time.monotonic()
+        first = _first_peer_failure()
+        wait_s = self._grace_s + (_FOLLOWER_EXTRA_S if first else 0.0)
+        _exit_at(start_s + wait_s + _STUCK_EXTRA_S)
+        try:
+            report = Report(time_ns, native.lib.hvd_rank(), os.uname().nodename, self._pid, lines)
+            if first is not None and _is_consequence(lines, first):
+                self._print_consequence(kind, value, trace, report.rank, first)
+                printed_last = True
+            else:
+                # hvdrun prints it last of all; under another launcher that is up to this rank.
+                printed_last = failure_report.write(report) or first is not None
+                native.lib.hvd_announce_failure(_first_line(kind, value).encode())
+                self._call_previous(kind, value, trace)
+            _flush()
+            time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
+            if not printed_last:
+                _write_stderr(f"{report.heading} failed first:\n{lines}")
+        finally:
+            _flush()
+            native.lib.hvd_abort(_EXIT_CODE)
+            os._exit(_EXIT_CODE)
+
+    def _end_rank(
+        self,
+        kind: type[BaseException],
+        value: BaseException,
+        trace: TracebackType | None,
+        time_ns: int,
+        lines: str,
+    ) -> None:
+        """Before init, after shutdown and at size 1: the launcher ends the peers."""
+        rank = next((int(os.environ[n]) for n in _RANK_VARIABLES if n in os.environ), -1)
+        failure_report.write(Report(time_ns, rank, os.uname().nodename, self._pid, lines))
+        self._call_previous(kind, value, trace)
+        # Its MPI_Finalize would wait for peers, which may be waiting for this rank in `init`.
+        mpi = getattr(sys.modules.get("mpi4py.MPI"), "__dict__", {})
+        if mpi and mpi["Is_initialized"]() and not mpi["Is_finalized"]():
+            if mpi["COMM_WORLD"].Get_size() > 1:
+                _flush()
+                _exit_at(time.monotonic() + _STUCK_EXTRA_S)
+                mpi["COMM_WORLD"].Abort(_EXIT_CODE)
+
+    def _print_consequence(
+        self,
+        kind: type[BaseException],
+        value: BaseException,
+        trace: TracebackType | None,
+        rank: int,
+        first: _PeerFailure,
+    ) -> None:
+        if self.previous is not sys.__excepthook__:
+            self._call_previous(kind, value, trace)
+        _flush()
+        _write_stderr(f"hvd_tf: rank {rank} ends because rank {first.rank} failed: {first.text}\n")
+
+    def _call_previous(
+        self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.previous(kind, value, trace)
+        except SystemExit:
+            pass  # the job ends anyway
+        except BaseException:
+            _write_stderr("Error in sys.excepthook:\n" + traceback.format_exc())
+            sys.__excepthook__(kind, value, trace)
+
+
+_hook: _Hook | None = None
+
+
+def _first_peer_failure() -> _PeerFailure | None:
+    failed = ctypes.c_int(0)
+    text = ctypes.create_string_buffer(_LONGEST_PEER_TEXT)
+    rank = native.lib.hvd_first_peer_end(ctypes.byref(failed), text, len(text))
+    if rank < 0 or not failed.value:
+        return None
+    return _PeerFailure(rank, text.value.decode(errors="replace"))
+
+
+def _is_consequence(lines: str, first: _PeerFailure) -> bool:
+    """Whether this traceback, or one that it was raised from, tells of the peer's error."""
+    start = first.text[:100]
+    return bool(start) and start in lines
+
+
+def _first_line(kind: type[BaseException], value: BaseException) -> str:
+    try:
+        text = str(value).strip()
+    except Exception:
+        text = "its message cannot be shown"
+    line = f"{kind.__name__}: {text}" if text else kind.__name__
+    return line.splitlines()[0][:_LONGEST_LINE]
+
+
+def _format(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(kind, value, trace))
+    except Exception:
+        return _first_line(kind, value) + "\n"
+
+
+def _exit_at(deadline_s: float) -> None:
+    """Ends this process at that time (of the monotonic clock), whatever its main thread does."""
+
+    def wait_and_exit() -> None:
+        time.sleep(max(0.0, deadline_s - time.monotonic()))
+        os._exit(_EXIT_CODE)
+
+    try:
+        threading.Thread(target=wait_and_exit, name="hvd-failure", daemon=True).start()
+    except RuntimeError:
+        pass  # no more threads: then only a hook or an MPI that hangs could hold the job
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue  # closed, or None
+
+
+def _write_stderr(text: str) -> None:
+    """In one piece, and whatever sys.stderr has become."""
+    view = memoryview(text.encode(errors="backslashreplace"))
+    try:
+        while view:
+            view = view[os.write(2, view) :]
+    except OSError:
+        pass

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file in which a failing rank leaves its traceback for the launcher. Imports no TensorFlow.
+
+hvdrun names a private directory in HVD_JOB_DIR. Each rank that ends with an uncaught exception
+writes one file there, and hvdrun prints the earliest once everything else has been printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+DIRECTORY_VARIABLE = "HVD_JOB_DIR"
+_PREFIX = "failure-"
+# Of the traceback's characters; the end of one says more than its beginning.
+_LONGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Report:
+    """An uncaught exception of one rank."""
+
+    time_ns: int
+    """When it was caught, in nanoseconds since 1970."""
+    rank: int
+    """-1: not known, for hvd was not initialised and no launcher said it."""
+    host: str
+    pid: int
+    traceback: str
+    """As Python prints it, with the line feed at its end."""
+
+    @property
+    def heading(self) -> str:
+        """Which process this was, such as "rank 1 (host a, pid 7)"."""
+        rank = "a rank" if self.rank < 0 else f"rank {self.rank}"
+        return f"{rank} (host {self.host}, pid {self.pid})"
+
+
+def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
+    """Leaves the report for the launcher; False where there is none or its directory is gone."""
+    directory = environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        return False
+    data = asdict(report)
+    data["traceback"] = report.traceback[-_LONGEST:]
+    draft = Path(directory, f".{_PREFIX}{report.pid}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+            json.dump(data, file)
+        # The launcher may be reading already: it sees the whole report or none.
+        os.rename(draft, Path(directory, f"{_PREFIX}{report.pid}"))
+    except OSError:
+        return False
+    return True
+
+
+def read_first(directory: Path) -> Report | None:
+    """The earliest report in the directory, of equally early ones that of the lowest rank."""
+    reports = []
+    for path in directory.glob(f"{_PREFIX}*"):
+        try:
+            reports.append(Report(**json.loads(path.read_text())))
+        except (OSError, ValueError, TypeError):
+            continue  # it is no report of ours, and there is nothing better to say about it
+    return min(reports, key=lambda report: (report.time_ns, report.rank), default=None)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broadcasting variables, and passing Python objects between ranks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf import ops
+from hvd_tf.compat import Variable, is_resource_variable, tf_variable, v1, variable_key
+from hvd_tf.names import variable_names
+from hvd_tf.runtime import ProcessSet, global_process_set, rank
+
+BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
+
+# Bytes of pickled objects that travel at a time, of all ranks together.
+_SHARD_BYTES = 1 << 30
+
+_BROADCAST_DTYPES = frozenset(
+    {
+        *(tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.int64),
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool),
+    }
+)
+
+
+def broadcast_variables(
+    variables: Sequence[Variable],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Optional[tf.Operation]:
+    """Give every rank of the set the root's values of these variables.
+
+    Args:
+      variables: TensorFlow or Keras variables of any shapes and mixed dtypes. The ranks' variables
+        are matched by name (and by position where names repeat) and must agree in dtype and shape.
+      root_rank: rank in the job (not within the process set) whose values are taken.
+      process_set: the ranks that take part.
+      inplace: let one stateful operation read, receive and store each variable, instead of
+        three. The values are the same.
+
+    Returns:
+      In a graph, an operation to run once after the variables are initialised; in eager
+      code None, when it is done.
+
+    Raises:
+      ValueError: for a dtype that cannot be broadcast, or before `init`.
+      tf.errors.FailedPreconditionError: on every rank, where dtype, shape or root differ.
+    """
+    unique = {variable_key(v): tf_variable(v) for v in variables}
+    variables = list(unique.values())
+    for variable in variables:
+        _check_dtype(variable)
+    size = process_set.size()
+    if tf.executing_eagerly():
+        if size > 1 and variables:
+            # In one graph all broadcasts are under way at once, and travel together.
+            tf.function(_broadcast_op, autograph=False)(variables, root_rank, process_set, inplace)
+        return None
+    if size == 1:
+        return tf.no_op(name="broadcast_variables")
+    return _broadcast_op(variables, root_rank, process_set, inplace)
+
+
+def _broadcast_op(
+    variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
+) -> tf.Operation:
+    names = [BROADCAST_PREFIX + name for name in variable_names(variables)]
+    if inplace:
+        updates = [
+            ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
+            for variable, name in zip(variables, names)
+        ]
+    else:
+        updates = [
+            variable.assign(
+                ops.broadcast(
+                    _value(variable),
+                    root_rank,
+                    name=name,
+                    ignore_name_scope=True,
+                    process_set=process_set,
+                )
+            )
+            for variable, name in zip(variables, names)
+        ]
+    return tf.group(*updates, name="broadcast_variables")
+
+
+def _value(variable: Variable) -> tf.Tensor:
+    return variable.read_value() if is_resource_variable(variable) else variable.value()
+
+
+def _check_dtype(variable: Variable) -> None:
+    dtype = variable.dtype.base_dtype
+    if dtype not in _BROADCAST_DTYPES:
+        raise ValueError(
+            f"the variable {variable.name} has dtype {dtype.name}, which cannot be broadcast: pass "
+            "the variables without it and set it to the same value on every rank"
+        )
+
+
+def broadcast_global_variables(root_rank: int) -> tf.Operation:
+    """An operation that gives every rank the root's values of all global variables.
+
+    For graphs. Raises RuntimeError in eager code, which has no collection of variables: there,
+    `broadcast_variables` takes a list.
+    """
+    if v1.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "broadcast_global_variables needs a graph of TF 1, whose collections know all "
+            "variables: in eager code call broadcast_variables(variables, root_rank)"
+        )
+    return broadcast_variables(v1.global_variables(), root_rank)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Optional[v1.Session] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the root's object on every rank of the set. Synchronous.
+
+    Only bytes that a rank of the job sent over the job's own transport are unpickled. All ranks
+    are therefore trusted alike: they are one program of one user.
+
+    Args:
+      obj: on the root, anything that pickle can store (or cloudpickle, where it is installed: it
+        adds lambdas and local functions). Ignored elsewhere. May exceed 2 GiB.
+      root_rank: rank in the job (not within the process set) whose object is taken.
+      session: accepted for Horovod's sake; not used, since nothing enters the caller's graph.
+      name: tells concurrent calls from different threads apart; the same on every rank.
+      process_set: the ranks that take part.
+
+    Returns:
+      `obj` itself on the root, a copy of the root's elsewhere.
+
+    Raises:
+      ValueError: on every rank, when the root's object cannot be pickled; or before `init`.
+      RuntimeError: while a tf.function is traced.
+    """
+    del session
+    channel = _Channel(name or "broadcast_object", process_set)
+    is_root = rank() == root_rank
+    payload, error = _pickle(obj) if is_root else (b"", None)
+    header = np.array([error is not None, len(payload)], np.int64)
+    failed, size = channel.broadcast(header, root_rank, "size")
+    shards = []
+    for start in range(0, int(size), _SHARD_BYTES):
+        count = min(_SHARD_BYTES, int(size) - start)
+        shard = np.zeros(count, np.uint8)
+        if is_root:
+            shard = np.frombuffer(payload, np.uint8, count, start)
+        received = channel.broadcast(shard, root_rank, "bytes")
+        if not is_root:
+            shards.append(received)
+    data = payload if is_root else b"".join(shards)
+    if failed:
+        raise ValueError(
+            f"broadcast_object: rank {root_rank} could not pickle its object: {data.decode()}"
+        ) from error
+    return obj if is_root else pickle.loads(data)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Optional[v1.Session] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function of one argument that calls `broadcast_object` with the other arguments set."""
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return broadcast
+
+
+def allgather_object(
+    obj: Any,
+    session: Optional[v1.Session] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return the objects of all ranks of the set, in the order of their ranks. Synchronous.
+
+    Arguments, trust and errors are `broadcast_object`'s; every rank's object must be picklable.
+    """
+    del session
+    channel = _Channel(name or "allgather_object", process_set)
+    payload, error = _pickle(obj)
+    headers = channel.allgather(np.array([[error is not None, len(payload)]], np.int64), "size")
+    parts: list[list[np.ndarray]] = [[] for _ in headers]
+    sizes = [int(size) for _, size in headers]
+    step = max(1, _SHARD_BYTES // len(sizes))
+    mine = np.frombuffer(payload, np.uint8)
+    for start in range(0, max(sizes), step):
+        gathered = channel.allgather(mine[start : start + step], "bytes")
+        offset = 0
+        for part, size in zip(parts, sizes):
+            count = min(max(size - start, 0), step)
+            part.append(gathered[offset : offset + count])
+            offset += count
+    data = [b"".join(part) for part in parts]
+    failures = [
+        f"rank {sender}: {text.decode()}"
+        for sender, text, (failed, _) in zip(process_set.ranks, data, headers)
+        if failed
+    ]
+    if failures:
+        raise ValueError(
+            f"allgather_object: objects that could not be pickled: {'; '.join(failures)}"
+        ) from error
+    return [pickle.loads(pickled) for pickled in data]
+
+
+class _Channel:
+    """Runs one collective at a time on NumPy arrays, in eager code and beside any graph."""
+
+    def __init__(self, name: str, process_set: ProcessSet) -> None:
+        self._name = name
+        self._process_set = process_set
+        if v1.executing_eagerly_outside_functions() and not tf.executing_eagerly():
+            raise RuntimeError(
+                f"{name} passes Python objects, so it cannot be a part of a tf.function: "
+                "call it outside"
+            )
+
+    def broadcast(self, array: np.ndarray, root_rank: int, part: str) -> np.ndarray:
+        return self._run(
+            lambda tensor, **common: ops.broadcast(tensor, root_rank, **common), array, part
+        )
+
+    def allgather(self, array: np.ndarray, part: str) -> np.ndarray:
+        return self._run(ops.allgather, array, part)
+
+    def _run(self, verb: Callable[..., tf.Tensor], array: np.ndarray, part: str) -> np.ndarray:
+        common = {
+            "name": f"{self._name}/{part}",
+            "ignore_name_scope": True,
+            "process_set": self._process_set,
+        }
+        if tf.executing_eagerly():
+            return verb(tf.constant(array), **common).numpy()
+        # A graph of its own: the caller's may be finalized. Fed, because a graph's constants
+        # end at 2 GiB.
+        with tf.Graph().as_default(), v1.Session() as session:
+            fed = v1.placeholder(array.dtype, array.shape)
+            return session.run(verb(fed, **common), {fed: array})
+
+
+def _pickle(obj: Any) -> tuple[bytes, Optional[Exception]]:
+    """The pickled object; or the error's text as UTF-8, and the error."""
+    try:
+        return pickle.dumps(obj, protocol=5), None
+    except Exception as error:  # pickle lets through whatever __reduce__ raises
+        try:
+            import cloudpickle
+        except ImportError:
+            return f"{type(error).__name__}: {error}".encode(), error
+    try:
+        return cloudpickle.dumps(obj, protocol=5), None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode(), error

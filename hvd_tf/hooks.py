@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BroadcastGlobalVariablesHook`: starts a training session alike on all ranks, and announces
+its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf import native, ops
+from hvd_tf.compat import v1
+from hvd_tf.functions import broadcast_global_variables
+from hvd_tf.names import GRADIENT_PREFIX
+from hvd_tf.runtime import global_process_set, rank, size
+
+_LEFT_EARLY = (
+    "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
+    "whose checkpoint is already at step N. Ask rank 0 for the step before training, and "
+    "skip it on every rank."
+)
+
+
+class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
+    """Gives every rank the root's global variables when a session has been made.
+
+    For Estimator, MonitoredTrainingSession and anything else that runs hooks; pass one on every
+    rank, before hooks that read the global step when the session is made, such as
+    `StopAtStepHook(num_steps=...)`. Only the root restores a checkpoint; the others take its
+    variables and its global step. The same hook may serve several training calls.
+
+    When the loop ends, a rank that goes on training is told so, instead of waiting for gradients
+    that will not come.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """root_rank: in the job. device: for the broadcasts; "" leaves it to TensorFlow."""
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.bcast_op: Optional[tf.Operation] = None
+        self._graph: Optional[tf.Graph] = None
+        self._digests: Optional[tf.Tensor] = None
+        self._listings: Optional[list[tf.Tensor]] = None
+
+    def begin(self) -> None:
+        """Build the operations. Raises ValueError before `init`."""
+        graph = v1.get_default_graph()
+        if self._graph is graph:
+            return
+        self._graph = graph
+        if size() == 1:
+            self.bcast_op = tf.no_op(name="broadcast_variables")
+            return
+        listing = sorted(
+            f"{variable.name.split(':')[0]} {variable.dtype.base_dtype.name} {variable.shape}"
+            for variable in v1.global_variables()
+        )
+        text = json.dumps(listing).encode()
+        with tf.device(self.device):
+            self._digests = _gather(hashlib.sha256(text).digest(), "digests")
+            self._listings = [
+                _gather(np.array([len(text)], np.int64), "listing_sizes"),
+                _gather(text, "listings"),
+            ]
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        """Compare the ranks' lists of variables, then take the root's values.
+
+        Raises ValueError on every rank where the lists differ, tf.errors.UnknownError when a
+        peer has left.
+        """
+        del coord
+        if size() == 1:
+            return
+        # Whoever waits for this rank's gradients now is in a session that it has left.
+        _end_training(f"rank {rank()} starts a training session and waits for all ranks to do so")
+        try:
+            self._check_listings(session)
+            # Every rank has left its earlier session; and none gets past the broadcast before
+            # this message of every rank.
+            _end_training("")
+            session.run(self.bcast_op)
+        except tf.errors.UnknownError as error:
+            message = f"{error.message} {_LEFT_EARLY}"
+            raise type(error)(error.node_def, error.op, message) from error
+
+    def end(self, session: v1.Session) -> None:
+        """Tell the peers that this rank's loop has ended, and where."""
+        if size() == 1:
+            return
+        step = v1.train.get_global_step(session.graph)
+        where = "" if step is None else f" at global step {session.run(step)}"
+        _end_training(
+            f"rank {rank()} ended its training loop{where}. Every rank must end at the same "
+            "step: give all the same last step and equally many batches, and list "
+            "BroadcastGlobalVariablesHook before StopAtStepHook(num_steps=...)"
+        )
+
+    def _check_listings(self, session: v1.Session) -> None:
+        digests = session.run(self._digests).reshape(size(), -1)
+        if (digests == digests[0]).all():
+            return
+        sizes, joined = session.run(self._listings)
+        texts = np.split(joined, np.cumsum(sizes)[:-1])
+        listings = [json.loads(text.tobytes()) for text in texts]
+        root = set(listings[self.root_rank])
+        differences = [
+            f"rank {peer}: {_difference(set(listing), root)}"
+            for peer, listing in enumerate(listings)
+            if set(listing) != root
+        ]
+        raise ValueError(
+            f"the global variables differ from those of rank {self.root_rank}; every rank must "
+            f"build the same model. {'; '.join(differences)}"
+        )
+
+
+def _difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
+    """The first few variables that only one side has."""
+    sides = [("has", sorted(listing - root)), ("lacks", sorted(root - listing))]
+    return ", ".join(
+        f"{verb} {', '.join(names[:at_most])}"
+        + (f" and {len(names) - at_most} more" if len(names) > at_most else "")
+        for verb, names in sides
+        if names
+    )
+
+
+def _gather(data: Any, name: str) -> tf.Tensor:
+    """Concatenate bytes, or an array, of all ranks."""
+    if isinstance(data, bytes):
+        data = np.frombuffer(data, np.uint8)
+    return ops.allgather(
+        tf.constant(data),
+        name=f"broadcast_hook/{name}",
+        ignore_name_scope=True,
+        process_set=global_process_set,
+    )
+
+
+def _end_training(text: str) -> None:
+    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
+    for process_set_id in range(native.lib.hvd_process_set_count()):
+        if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
+            native.lib.hvd_end_scope(process_set_id, GRADIENT_PREFIX.encode(), text.encode())

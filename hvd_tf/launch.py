@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun: starts a program as several ranks with mpirun, and cleans up behind them.
+
+    hvdrun -np 2 python train.py
+
+The same as `python -m hvd_tf.launch`. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from hvd_tf import failure_report
+from hvd_tf.launcher import mpirun, process
+from hvd_tf.launcher.mpirun import LaunchError
+from hvd_tf.launcher.output import Output, headed, retagged
+
+_EXAMPLE = "hvdrun -np 2 python train.py"
+_USAGE_ERROR = 2
+_SHARED_MEMORY = Path("/dev/shm")
+# A rank's segment of Open MPI has 16 MiB; there may be a window beside it.
+_SEGMENT_BYTES_A_RANK = 24 << 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the launcher.
+
+    Args:
+      arguments: the command line after the program's name; sys.argv's by default.
+
+    Returns:
+      The job's exit code: that of the rank that failed first, 128 + n where signal n ended it,
+      2 for an error of the user's in the command line.
+    """
+    try:
+        return _launch(_parse(sys.argv[1:] if arguments is None else arguments))
+    except LaunchError as error:
+        _say(str(error))
+        return _USAGE_ERROR
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message}; {_EXAMPLE!r} is an example, and --help shows all options")
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_: object) -> NoReturn:
+        # Imported here, for it takes longer than all the rest.
+        from importlib import metadata
+
+        try:
+            number = metadata.version("hvd_tf")
+        except metadata.PackageNotFoundError:
+            number = "(not installed)"
+        print(f"hvdrun {number}")
+        raise SystemExit(0)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="hvdrun",
+        usage="hvdrun -np N [option ...] command [argument ...]",
+        description="Runs a command as N ranks on this machine.",
+        epilog=f"Example: {_EXAMPLE}",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-np", "--num-proc", type=_rank_count, metavar="N", help="the number of ranks"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show what is run, and where")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    # Everything behind the first word that is no option; its own dashes are not ours.
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what every rank runs")
+    parsed = parser.parse_args(arguments)
+    if parsed.command[:1] == ["--"]:
+        del parsed.command[0]
+    if parsed.num_proc is None:
+        parser.error("-np is missing, the number of ranks")
+    if not parsed.command:
+        parser.error("there is no command for the ranks to run")
+    return parsed
+
+
+def _rank_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 upwards")
+    return int(text)
+
+
+def _launch(options: argparse.Namespace) -> int:
+    environ = dict(os.environ)
+    _check_command(options.command[0])
+    launcher = mpirun.find(environ)
+    with process.Signals() as signals, _directories(options.num_proc) as directories:
+        arguments = mpirun.arguments(launcher, options.num_proc, directories, options.command)
+        env = mpirun.environment(launcher, options.num_proc, directories, environ)
+        if options.verbose:
+            _say(f"running {shlex.join(options.command)} by {shlex.join(arguments)}")
+            _say(f"temporary files in {directories.job}, shared memory in {directories.segments}")
+        status, stopped_by = _run(launcher, arguments, env, signals, options.num_proc, directories)
+        if stopped_by:
+            _say(f"stopped by {process.name_of(stopped_by)}")
+        elif status and (first := failure_report.read_first(directories.job)):
+            _say(f"{first.heading} failed first:\n{first.traceback}", end="")
+    return process.exit_code(status, stopped_by)
+
+
+def _check_command(program: str) -> None:
+    if shutil.which(program):
+        return
+    path = Path(program)
+    if path.is_dir():
+        remedy = "it is a directory: give the program that every rank is to run"
+    elif path.suffix == ".py" and path.is_file():
+        remedy = f"it is not an executable file: put 'python' before it, as in {_EXAMPLE!r}"
+    elif path.is_file():
+        remedy = f"it is not an executable file on PATH: 'chmod +x' it and write {str(path)!r} "
+        remedy += "with its directory, such as ./ before it"
+    else:
+        remedy = "there is no such program: check its spelling, or give its full path"
+    raise LaunchError(f"cannot run {program!r}: {remedy}")
+
+
+def _run(
+    launcher: mpirun.Mpirun,
+    arguments: Sequence[str],
+    env: dict[str, str],
+    signals: process.Signals,
+    ranks: int,
+    directories: mpirun.Directories,
+) -> tuple[int, int]:
+    output = Output()
+    tagged = launcher.family == mpirun.OPEN_MPI
+    if not tagged:
+        for stream, sink in (("stdout", 1), ("stderr", 2)):
+            for rank in range(ranks):
+                pipe = mpirun.stream_path(directories, stream, rank)
+                os.mkfifo(pipe, 0o600)
+                # For writing too, so that it neither waits for mpirun nor ends before it.
+                output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, headed(rank))
+    try:
+        job = process.Job(arguments, env, signals, capture=tagged)
+    except OSError as error:
+        raise LaunchError(f"cannot run {launcher.path}: {error.strerror}") from None
+    if tagged:
+        for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
+            output.add(pipe.fileno(), sink, retagged(launcher.major))
+    output.start()
+    status, stopped_by = job.wait()
+    output.finish()
+    while not output.finished(timeout_s=0.05):
+        if signals.is_stopping(signals.wait(0)):
+            break  # whoever reads the output has stopped reading, and now there is a Ctrl-C
+    return status, stopped_by
+
+
+@contextmanager
+def _directories(ranks: int) -> Iterator[mpirun.Directories]:
+    """The job's private directories, which are removed at the end."""
+    try:
+        job = Path(tempfile.mkdtemp(prefix="hvdrun."))
+    except OSError as error:
+        raise LaunchError(
+            f"cannot make a temporary directory ({error.strerror}): set TMPDIR to a directory "
+            "that can be written"
+        ) from None
+    segments = job
+    try:
+        if _has_room(_SHARED_MEMORY, ranks * _SEGMENT_BYTES_A_RANK):
+            segments = Path(tempfile.mkdtemp(prefix="mpi.hvdrun.", dir=_SHARED_MEMORY))
+        yield mpirun.Directories(job, segments)
+    finally:
+        for path in {job, segments}:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _has_room(directory: Path, wanted_bytes: int) -> bool:
+    try:
+        free = os.statvfs(directory)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize >= wanted_bytes and os.access(directory, os.W_OK)
+
+
+def _say(text: str, end: str = "\n") -> None:
+    """One line for the user, past sys.stderr's buffer for it may be in any encoding."""
+    data = (f"hvdrun: {text}" + end).encode(errors="surrogateescape")
+    try:
+        os.write(2, data)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job's processes: starts mpirun, passes signals on, and sees to it that nothing stays."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from hvd_tf import failure_report
+
+# mpirun gives its ranks about a second between SIGTERM and SIGKILL.
+KILL_AFTER_S = 3.0
+_SWEEP_LIMIT_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Signals:
+    """While it is entered, signals to this process are waited for instead of interrupting it.
+
+    Those that the parent had it ignore (nohup, a shell's background job) stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self._stopping = {s for s in _STOPPING if signal.getsignal(s) != signal.SIG_IGN}
+        self._all = {*self._stopping, *_FORWARDED, signal.SIGCHLD}
+        self.mask_before: set[signal.Signals] = set()
+
+    def __enter__(self) -> Signals:
+        # Where the parent ignored it, the kernel would reap mpirun and its status be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.mask_before = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._all))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self.wait(0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask_before)
+
+    def wait(self, timeout_s: float | None) -> int:
+        """The number of the next signal; 0 when none came in that time (None: no limit)."""
+        if timeout_s is None:
+            return signal.sigwaitinfo(self._all).si_signo
+        found = signal.sigtimedwait(self._all, max(timeout_s, 0.0))
+        return found.si_signo if found else 0
+
+    def is_stopping(self, number: int) -> bool:
+        """Whether this one asks for the end of the job."""
+        return number in self._stopping
+
+
+class Job:
+    """A started mpirun. Owner: the launcher's main thread."""
+
+    def __init__(
+        self, arguments: Sequence[str], env: Mapping[str, str], signals: Signals, capture: bool
+    ) -> None:
+        """Starts mpirun.
+
+        capture: its own streams are pipes, `stdout` and `stderr`; else they are the launcher's.
+        """
+        self._directory = env[failure_report.DIRECTORY_VARIABLE]
+        self._signals = signals
+        pipe = subprocess.PIPE if capture else None
+        self._process = subprocess.Popen(
+            arguments,
+            env=dict(env),
+            stdout=pipe,
+            stderr=pipe,
+            # A Ctrl-C of the terminal reaches this process only, which passes it on once.
+            start_new_session=True,
+            # No thread has been started yet, so this is safe.
+            preexec_fn=_child_setup(signals.mask_before),
+        )
+        self.stdout = self._process.stdout
+        self.stderr = self._process.stderr
+
+    def wait(self) -> tuple[int, int]:
+        """The status of mpirun, as subprocess has it, and the signal that stopped the job, or 0."""
+        stopped_by, deadline = 0, None
+        while (status := self._process.poll()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            number = self._signals.wait(left)
+            if number in _FORWARDED:
+                self._pass_on(number)
+            elif self._signals.is_stopping(number) and not stopped_by:
+                stopped_by, deadline = number, time.monotonic() + KILL_AFTER_S
+                self._pass_on(number)
+            elif number != signal.SIGCHLD:
+                # The limit has passed, or this was the second request.
+                self.kill()
+                status = self._process.wait()
+                break
+        if status or stopped_by:
+            self.kill()
+        return status, stopped_by
+
+    def kill(self) -> None:
+        """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
+        deadline = time.monotonic() + _SWEEP_LIMIT_S
+        while (pids := self._processes()) and time.monotonic() < deadline:
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def _pass_on(self, number: int) -> None:
+        # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.
+        if self._process.poll() is None:
+            _signal(self._process.pid, number)
+
+    def _processes(self) -> list[int]:
+        # Not by parent or process group: mpirun gives each rank a group of its own, and what a
+        # rank has started may have changed both. The variable is inherited by all.
+        mark = os.fsencode(f"{failure_report.DIRECTORY_VARIABLE}={self._directory}")
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if mark in _environment(pid)]
+
+
+def exit_code(status: int, stopped_by: int) -> int:
+    """What the launcher returns, by a shell's rule: 128 + n for signal n."""
+    if stopped_by:
+        return 128 + stopped_by
+    return status if status >= 0 else 128 - status
+
+
+def name_of(number: int) -> str:
+    """Such as "SIGINT"."""
+    return signal.Signals(number).name
+
+
+def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def setup() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # A launcher that is killed itself can remove nothing; mpirun then ends the ranks.
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return setup
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and loads `_native.so`, once: its TensorFlow ops (`ops`) and its C functions (`lib`).
+
+The C functions are those of tf_ops/adapter/c_api.h. A code that one of them returns becomes a
+Python exception here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+_DIRECTORY = Path(__file__).absolute().parent
+_LIBRARY = _DIRECTORY / "_native.so"
+_BUILD_INFO = _DIRECTORY / "_build_info.json"
+_REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
+
+# StatusCode of tf_ops/core/status.h.
+_OK = 0
+_EXCEPTIONS: dict[int, type[Exception]] = {
+    1: ValueError,  # kInvalidArgument
+    2: ValueError,  # kFailedPrecondition
+    3: RuntimeError,  # kPeerLost
+    4: RuntimeError,  # kCancelled
+    5: MemoryError,  # kResourceExhausted
+    6: RuntimeError,  # kInternal
+}
+
+_INTS = ctypes.POINTER(ctypes.c_int)
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "hvd_last_error": (ctypes.c_char_p, []),
+    "hvd_init": (
+        ctypes.c_int,
+        [_INTS, ctypes.c_int, ctypes.c_int, ctypes.c_int, _INTS, _INTS, ctypes.c_int],
+    ),
+    "hvd_shutdown": (None, []),
+    "hvd_is_initialized": (ctypes.c_int, []),
+    "hvd_at_exit": (None, []),
+    "hvd_rank": (ctypes.c_int, []),
+    "hvd_size": (ctypes.c_int, []),
+    "hvd_local_rank": (ctypes.c_int, []),
+    "hvd_local_size": (ctypes.c_int, []),
+    "hvd_cross_rank": (ctypes.c_int, []),
+    "hvd_cross_size": (ctypes.c_int, []),
+    "hvd_is_homogeneous": (ctypes.c_int, []),
+    "hvd_mpi_threads_supported": (ctypes.c_int, []),
+    "hvd_process_set_count": (ctypes.c_int, []),
+    "hvd_process_set_size": (ctypes.c_int, [ctypes.c_int]),
+    "hvd_process_set_rank": (ctypes.c_int, [ctypes.c_int]),
+    "hvd_process_set_ranks": (ctypes.c_int, [ctypes.c_int, _INTS, ctypes.c_int]),
+    "hvd_mpi_built": (ctypes.c_int, []),
+    "hvd_nccl_built": (ctypes.c_int, []),
+    "hvd_cuda_built": (ctypes.c_int, []),
+    "hvd_reduce_op": (ctypes.c_int, [ctypes.c_char_p]),
+    "hvd_end_scope": (None, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]),
+    "hvd_announce_failure": (None, [ctypes.c_char_p]),
+    "hvd_first_peer_end": (ctypes.c_int, [_INTS, ctypes.c_char_p, ctypes.c_int]),
+    "hvd_abort": (None, [ctypes.c_int]),
+}
+
+
+def _built_for() -> tuple[str, str]:
+    """Distribution and version of the TensorFlow that the library was compiled against."""
+    info = json.loads(_BUILD_INFO.read_text())
+    return info["tensorflow_distribution"], info["tensorflow_version"]
+
+
+def _check_build() -> None:
+    """Raises an ImportError where the library is missing or is another TensorFlow's.
+
+    Loaded into another TensorFlow it would end in a list of undefined symbols.
+    """
+    if not (_LIBRARY.is_file() and _BUILD_INFO.is_file()):
+        raise ImportError(
+            f"hvd_tf was not compiled: {_LIBRARY.name} or {_BUILD_INFO.name} is missing from "
+            f"{_DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
+        )
+    distribution, version = _built_for()
+    if version != tf.__version__:
+        raise ImportError(
+            f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {tf.__version__} is "
+            f"installed. Rebuild it for that one: `{_REBUILD} .` in its source directory, or "
+            f"install {distribution}=={version}."
+        )
+
+
+def _load() -> tuple[ModuleType, ctypes.CDLL]:
+    _check_build()
+    try:
+        ops = tf.load_op_library(str(_LIBRARY))
+        lib = ctypes.CDLL(str(_LIBRARY))
+    except (tf.errors.NotFoundError, OSError) as error:
+        text = getattr(error, "message", str(error))
+        raise ImportError(
+            f"hvd_tf's library does not load: {text}. If it names a symbol, rebuild it "
+            f"(`{_REBUILD} .` in its source directory); if it names libmpi, reinstall the MPI that "
+            "it was built with."
+        ) from None
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+    return ops, lib
+
+
+def check(code: int) -> None:
+    """Raises the exception of a StatusCode, with the text of this thread's last error.
+
+    ValueError for what the caller can mend, MemoryError, RuntimeError for all else.
+    """
+    if code != _OK:
+        text = lib.hvd_last_error().decode(errors="replace")
+        raise _EXCEPTIONS.get(code, RuntimeError)(text)
+
+
+def not_initialized() -> ValueError:
+    """The exception of a call that came before init, for the caller to raise."""
+    return ValueError("hvd_tf has not been initialized; use hvd.init() first.")
+
+
+def known(value: int) -> int:
+    """A value of the C functions that is negative before init; then raises ValueError."""
+    if value < 0:
+        raise not_initialized()
+    return value
+
+
+def int_array(values: list[int]) -> Any:
+    """A C array of ints."""
+    return (ctypes.c_int * len(values))(*values)
+
+
+ops, lib = _load()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ties the tests together: which files run here, and which run as ranks (`multirank.py`).
+
+The outer process, the one that was started by hand, imports neither MPI nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from multirank import LABEL_VARIABLE, RankFile, RankReporter, RankTest, run_protocol
+from rank_main import rank_of
+
+IS_RANK = LABEL_VARIABLE in os.environ
+
+
+def tensorflow_version() -> str:
+    """Of the environment that the tests run in; empty without one."""
+    for name in ("tensorflow-cpu", "tensorflow", "tf-nightly", "tensorflow-rocm"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if IS_RANK:
+        config.pluginmanager.register(RankReporter(rank_of(os.environ)), "rank-reporter")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    role = f"rank {rank_of(os.environ)}" if IS_RANK else "outer process"
+    return f"hvd_tf: {role}, TensorFlow {tensorflow_version() or 'none'}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # tests/modern is for the versions without tf.estimator.
+    if collection_path.name == "modern" and collection_path.is_dir():
+        release = tuple(int(part) for part in (tensorflow_version() or "0.0").split(".")[:2])
+        return release < (2, 16) or None
+    return None
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> RankFile | None:
+    if not IS_RANK and module_path.parent.name == "multi":
+        return RankFile.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not isinstance(item, RankTest):
+        return None
+    run_protocol(item, nextitem)
+    return True

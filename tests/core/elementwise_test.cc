@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// elementwise.h and float16.h against float64 and exact integers.
+#include "core/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/float16.h"
+#include "harness.h"
+#include "typed_values.h"
+
+namespace hvd {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Reference values of all 2^16 bit patterns: by definition, in float64.
+double HalfValue(uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f;
+  const int significand = bits & 0x3ff;
+  double value;
+  if (exponent == 0x1f) {
+    value = significand ? std::nan("") : HUGE_VAL;
+  } else if (exponent == 0) {
+    value = std::ldexp(significand, -24);
+  } else {
+    value = std::ldexp(1024 + significand, exponent - 25);
+  }
+  return bits & 0x8000 ? -value : value;
+}
+
+double BrainValue(uint16_t bits) {
+  const int exponent = bits >> 7 & 0xff;
+  const int significand = bits & 0x7f;
+  double value;
+  if (exponent == 0xff) {
+    value = significand ? std::nan("") : HUGE_VAL;
+  } else if (exponent == 0) {
+    value = std::ldexp(significand, -133);
+  } else {
+    value = std::ldexp(128 + significand, exponent - 134);
+  }
+  return bits & 0x8000 ? -value : value;
+}
+
+// `bits` is a finite value >= 0 whose successor may be infinity. Everything up
+// to half the step rounds to the even one of the two.
+template <typename Narrow, typename Wide>
+void CheckStep(uint16_t bits, double value, double step) {
+  const uint16_t next = bits + 1, even = bits & 1 ? next : bits;
+  const Wide middle = static_cast<Wide>(value + step / 2);
+  const Wide infinity = std::numeric_limits<Wide>::infinity();
+  EXPECT_EQ(ConvertFloat<Narrow>(static_cast<Wide>(value)).bits, bits);
+  EXPECT_EQ(ConvertFloat<Narrow>(middle).bits, even);
+  EXPECT_EQ(ConvertFloat<Narrow>(std::nextafter(middle, Wide(0))).bits, bits);
+  EXPECT_EQ(ConvertFloat<Narrow>(std::nextafter(middle, infinity)).bits, next);
+  EXPECT_EQ(ConvertFloat<Narrow>(-middle).bits, even | 0x8000);
+}
+
+TEST(Float16HasTheValuesOfIeee754) {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    const Float16 half{static_cast<uint16_t>(bits)};
+    const double expected = HalfValue(half.bits);
+    const float value = ToFloat(half);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_TRUE(std::isnan(ToFloat(ToFloat16(value))));
+    } else {
+      EXPECT_EQ(value, expected);
+      EXPECT_EQ(std::signbit(value), std::signbit(expected));
+      EXPECT_EQ(ToFloat16(value).bits, bits);
+    }
+  }
+}
+
+TEST(Float16RoundsToNearestEven) {
+  for (int bits = 0; bits < 0x7c00; ++bits) {
+    const double value = HalfValue(bits);
+    const double next = bits == 0x7bff ? 65536 : HalfValue(bits + 1);
+    CheckStep<Float16, float>(bits, value, next - value);
+    CheckStep<Float16, double>(bits, value, next - value);
+  }
+  EXPECT_EQ(ToFloat16(kInf).bits, 0x7c00);
+  EXPECT_EQ(ToFloat16(-kInf).bits, 0xfc00);
+  EXPECT_EQ(ToFloat16(1e30f).bits, 0x7c00);
+  EXPECT_EQ(ToFloat16(-0.0f).bits, 0x8000);
+  EXPECT_EQ(ToFloat16(1e-40f).bits, 0);
+}
+
+TEST(Bfloat16HasTheValuesOfFloat32Cut) {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    const Bfloat16 brain{static_cast<uint16_t>(bits)};
+    const double expected = BrainValue(brain.bits);
+    const float value = ToFloat(brain);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_TRUE(std::isnan(ToFloat(ToBfloat16(value))));
+    } else {
+      EXPECT_EQ(value, expected);
+      EXPECT_EQ(ToBfloat16(value).bits, bits);
+    }
+  }
+}
+
+TEST(Bfloat16RoundsToNearestEven) {
+  for (int bits = 0; bits < 0x7f80; ++bits) {
+    const double value = BrainValue(bits);
+    const double next =
+        bits == 0x7f7f ? std::ldexp(1, 128) : BrainValue(bits + 1);
+    CheckStep<Bfloat16, float>(bits, value, next - value);
+    CheckStep<Bfloat16, double>(bits, value, next - value);
+  }
+  // A NaN whose payload lies in the lost bits stays one.
+  const auto nan = float16_internal::BitCast<float>(0x7f800001u);
+  EXPECT_TRUE(std::isnan(ToFloat(ToBfloat16(nan))));
+  EXPECT_TRUE(std::isnan(ToFloat(ToFloat16(nan))));
+}
+
+TEST(ConvertedBuffersEqualConvertedElements) {
+  std::mt19937 random(1);
+  std::vector<float> in(5000);
+  for (float& value : in) {
+    value = std::ldexp(static_cast<float>(random()) / 4e9f - 0.5f,
+                       static_cast<int>(random() % 60) - 40);
+  }
+  std::vector<uint16_t> half(in.size()), brain(in.size());
+  std::vector<float> back(in.size());
+  const int64_t count = static_cast<int64_t>(in.size());
+  Pack(DataType::kFloat32, DataType::kFloat16, in.data(), half.data(), count,
+       1.0);
+  Pack(DataType::kFloat32, DataType::kBfloat16, in.data(), brain.data(), count,
+       3.0);
+  Unpack(DataType::kFloat16, DataType::kFloat32, half.data(), back.data(),
+         count);
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_EQ(half[i], ToFloat16(in[i]).bits);
+    EXPECT_EQ(brain[i], ToBfloat16(in[i] * 3.0f).bits);
+    EXPECT_EQ(back[i], ToFloat(ToFloat16(in[i])));
+  }
+}
+
+TEST(IntegersAreScaledInFloat64AndTruncated) {
+  const std::vector<int32_t> in = {7, -7, 1, -1, 2000000000, -2000000000};
+  std::vector<int32_t> out(in.size());
+  const auto scale = [&](double by) {
+    Pack(DataType::kInt32, DataType::kInt32, in.data(), out.data(),
+         static_cast<int64_t>(in.size()), by);
+  };
+  scale(0.5);
+  EXPECT_TRUE(
+      (out == std::vector<int32_t>{3, -3, 0, 0, 1000000000, -1000000000}));
+  // Beyond the type: its nearest value, on every machine.
+  scale(4.0);
+  EXPECT_TRUE((out == std::vector<int32_t>{28, -28, 4, -4, 2147483647,
+                                           -2147483647 - 1}));
+  const int64_t large = std::numeric_limits<int64_t>::max() - 1;
+  int64_t same = 0;
+  Pack(DataType::kInt64, DataType::kInt64, &large, &same, 1, 1.0);
+  EXPECT_EQ(same, large);
+  Pack(DataType::kInt64, DataType::kInt64, &large, &same, 1, 2.0);
+  EXPECT_EQ(same, std::numeric_limits<int64_t>::max());
+  const uint8_t byte = 200;
+  uint8_t scaled = 0;
+  Pack(DataType::kUint8, DataType::kUint8, &byte, &scaled, 1, -1.0);
+  EXPECT_EQ(scaled, 0);
+}
+
+// Blocks of `ranks` ranks at addresses aligned to their element only.
+struct Blocks {
+  Blocks(DataType dtype, int ranks, int64_t count, ReduceOp op) {
+    const size_t size = SizeOf(dtype);
+    for (int rank = 0; rank < ranks; ++rank) {
+      memory.emplace_back((count + 1) * size);
+      void* data = memory.back().data() + size;
+      for (int64_t i = 0; i < count; ++i) {
+        PutValue(dtype, data, i, SampleValue(dtype, op, rank, i));
+      }
+      addresses.push_back(data);
+    }
+  }
+  std::vector<std::vector<char>> memory;
+  std::vector<const void*> addresses;
+};
+
+TEST(ReductionsEqualTheReference) {
+  for (DataType dtype : kReducedTypes) {
+    for (ReduceOp op : kReduceOps) {
+      for (int ranks : {1, 2, 3, 8}) {
+        for (int64_t count : {0, 1, 7, 1023, 1024, 1025, 3000}) {
+          for (double postscale : {1.0, 0.25, 3.0}) {
+            const Blocks blocks(dtype, ranks, count, op);
+            std::vector<char> out(count * SizeOf(dtype) + 1);
+            ReduceBlocks(dtype, op, blocks.addresses, out.data(), count,
+                         postscale);
+            for (int64_t i = 0; i < count; ++i) {
+              const double expected =
+                  ExpectedReduction(dtype, dtype, op, ranks, i, 1.0, postscale);
+              EXPECT_NEAR(GetValue(dtype, out.data(), i), expected,
+                          std::abs(expected) * Epsilon(dtype));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(OutMayBeAnyBlock) {
+  constexpr int64_t kCount = 2100;
+  for (DataType dtype : kReducedTypes) {
+    for (double postscale : {1.0, 2.0}) {
+      for (int alias = 0; alias < 4; ++alias) {
+        Blocks apart(dtype, 4, kCount, ReduceOp::kSum);
+        Blocks aliased(dtype, 4, kCount, ReduceOp::kSum);
+        std::vector<char> out(kCount * SizeOf(dtype));
+        ReduceBlocks(dtype, ReduceOp::kSum, apart.addresses, out.data(), kCount,
+                     postscale);
+        void* const target = aliased.memory[alias].data() + SizeOf(dtype);
+        ReduceBlocks(dtype, ReduceOp::kSum, aliased.addresses, target, kCount,
+                     postscale);
+        EXPECT_EQ(std::memcmp(out.data(), target, out.size()), 0);
+      }
+    }
+  }
+}
+
+TEST(SumsAreFormedInRankOrder) {
+  constexpr int64_t kCount = 4000;
+  constexpr int kRanks = 5;
+  std::mt19937 random(7);
+  std::vector<std::vector<float>> blocks(kRanks, std::vector<float>(kCount));
+  for (auto& block : blocks) {
+    for (float& value : block) {
+      value = std::ldexp(static_cast<float>(random()) / 4e9f - 0.5f,
+                         static_cast<int>(random() % 30));
+    }
+  }
+  std::vector<const void*> addresses;
+  for (auto& block : blocks) addresses.push_back(block.data());
+  std::vector<float> whole(kCount), pieces(kCount);
+  ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, addresses, whole.data(),
+               kCount, 0.7);
+  for (int64_t i = 0; i < kCount; ++i) {
+    float sum = blocks[0][i];
+    for (int rank = 1; rank < kRanks; ++rank) sum += blocks[rank][i];
+    EXPECT_EQ(whole[i], sum / 5.0f * 0.7f);
+  }
+  // Cut anywhere, the bits are the same.
+  for (int64_t at = 0; at < kCount;) {
+    const int64_t length = std::min<int64_t>(
+        1 + static_cast<int64_t>(random() % 700), kCount - at);
+    std::vector<const void*> starts;
+    for (auto& block : blocks) starts.push_back(block.data() + at);
+    ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, starts,
+                 pieces.data() + at, length, 0.7);
+    at += length;
+  }
+  EXPECT_TRUE(whole == pieces);
+}
+
+TEST(HalfPrecisionIsRoundedOnce) {
+  // 2048 + 1 + 1: float16 has no 2049, so a sum rounded at each step loses
+  // both ones.
+  const uint16_t big = ToFloat16(2048).bits, one = ToFloat16(1).bits;
+  uint16_t sum = 0;
+  ReduceBlocks(DataType::kFloat16, ReduceOp::kSum, {&big, &one, &one}, &sum, 1,
+               1.0);
+  EXPECT_EQ(ToFloat(Float16{sum}), 2050.0f);
+  // 60000 + 60000 is beyond float16, its average is not.
+  const uint16_t most = ToFloat16(60000).bits;
+  ReduceBlocks(DataType::kFloat16, ReduceOp::kAverage, {&most, &most}, &sum, 1,
+               1.0);
+  EXPECT_EQ(sum, most);
+}
+
+TEST(IntegerSumsWrapAround) {
+  const int32_t most = std::numeric_limits<int32_t>::max(), one = 1;
+  int32_t sum = 0;
+  ReduceBlocks(DataType::kInt32, ReduceOp::kSum, {&most, &one}, &sum, 1, 1.0);
+  EXPECT_EQ(sum, std::numeric_limits<int32_t>::min());
+  const uint16_t top = 0xffff;
+  uint16_t product = 0;
+  ReduceBlocks(DataType::kUint16, ReduceOp::kProduct, {&top, &top}, &product, 1,
+               1.0);
+  EXPECT_EQ(product, 1);
+  const int64_t a = -7, b = 0;
+  int64_t average = 0;
+  ReduceBlocks(DataType::kInt64, ReduceOp::kAverage, {&a, &b}, &average, 1,
+               1.0);
+  EXPECT_EQ(average, -3);
+}
+
+TEST(MinAndMaxHandNanOn) {
+  const float nan = std::nanf("");
+  const std::vector<float> a = {nan, 1, nan, -kInf}, b = {1, nan, nan, kInf};
+  std::vector<float> low(4), high(4);
+  ReduceBlocks(DataType::kFloat32, ReduceOp::kMin, {a.data(), b.data()},
+               low.data(), 4, 1.0);
+  ReduceBlocks(DataType::kFloat32, ReduceOp::kMax, {a.data(), b.data()},
+               high.data(), 4, 1.0);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(std::isnan(low[i]) && std::isnan(high[i]));
+  }
+  EXPECT_EQ(low[3], -kInf);
+  EXPECT_EQ(high[3], kInf);
+}
+
+TEST(OneRankAloneGetsWhatATransportWouldGive) {
+  constexpr int64_t kCount = 2500;
+  struct Types {
+    DataType dtype, wire;
+  };
+  for (Types types : {Types{DataType::kFloat32, DataType::kFloat16},
+                      Types{DataType::kFloat64, DataType::kBfloat16},
+                      Types{DataType::kFloat32, DataType::kFloat32},
+                      Types{DataType::kFloat16, DataType::kFloat16},
+                      Types{DataType::kInt32, DataType::kInt32}}) {
+    for (bool in_place : {false, true}) {
+      Blocks block(types.dtype, 1, kCount, ReduceOp::kSum);
+      std::vector<char> wire(kCount * SizeOf(types.wire));
+      std::vector<char> expected(kCount * SizeOf(types.dtype));
+      std::vector<char> apart(expected.size());
+      void* const in = block.memory[0].data() + SizeOf(types.dtype);
+      Pack(types.dtype, types.wire, in, wire.data(), kCount, 1.7);
+      ReduceBlocks(types.wire, ReduceOp::kAverage, {wire.data()}, wire.data(),
+                   kCount, 0.3);
+      Unpack(types.wire, types.dtype, wire.data(), expected.data(), kCount);
+      void* const out = in_place ? in : apart.data();
+      AllreduceAlone(types.dtype, types.wire, ReduceOp::kAverage, in, out,
+                     kCount, 1.7, 0.3);
+      EXPECT_EQ(std::memcmp(out, expected.data(), expected.size()), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd

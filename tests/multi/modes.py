@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one function in each of TensorFlow's ways, on NumPy arrays; and makes every rank's arrays.
+
+Each rank can make all ranks' arrays, so a test computes what it expects without a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+MODES = ("eager", "function", "session")
+
+REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+ALL_DTYPES = (*REDUCIBLE, "uint16", "int16", "bool")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def run(mode: str, fn: Callable[..., Any], *arrays: np.ndarray) -> Any:
+    """`fn` of the arrays as tensors, in one of MODES; its tensors as arrays."""
+    if mode == "eager":
+        return _arrays(fn(*map(tf.constant, arrays)))
+    if mode == "function":
+        return _arrays(tf.function(fn, autograph=False)(*map(tf.constant, arrays)))
+    with tf.Graph().as_default(), v1.Session() as session:
+        fed = [v1.placeholder(array.dtype, array.shape) for array in arrays]
+        results = fn(*fed)
+        session.run(v1.global_variables_initializer())
+        return session.run(_parts(results), dict(zip(fed, arrays)))
+
+
+def _arrays(results: Any) -> Any:
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), _parts(results))
+
+
+def _parts(results: Any) -> Any:
+    """Slices as a tuple of values, indices and dense_shape."""
+    if isinstance(results, (list, tuple)):
+        return type(results)(_parts(result) for result in results)
+    if isinstance(results, tf.IndexedSlices):
+        return results.values, results.indices, results.dense_shape
+    return results
+
+
+def np_dtype(dtype: str) -> Any:
+    return tf.as_dtype(dtype).as_numpy_dtype
+
+
+def values(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0) -> np.ndarray:
+    """Small numbers, so that sums and products of a few ranks fit into every dtype."""
+    rng = np.random.default_rng([seed, rank])
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype in FLOATS:
+        return rng.uniform(-2, 2, shape).astype(np_dtype(dtype))
+    low = 0 if dtype.startswith("u") else -4
+    return rng.integers(low, 5, shape).astype(dtype)
+
+
+def tolerance(dtype: str, terms: int) -> float:
+    """Relative to the largest operand: the rounding of one result and of a float32 sum."""
+    if dtype not in FLOATS:
+        return 0.0
+    eps = float(tf.experimental.numpy.finfo(np_dtype(dtype)).eps) if dtype != "bfloat16" else 2**-7
+    return terms * eps
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str, terms: int = 2) -> None:
+    """`expected` is in float64 (or of an integer dtype, and then equal)."""
+    assert actual.dtype == np_dtype(dtype)
+    assert actual.shape == expected.shape
+    if dtype not in FLOATS:
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+        return
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    difference = np.abs(actual.astype(np.float64) - expected)
+    assert float(np.max(difference, initial=0.0)) <= tolerance(dtype, terms) * scale

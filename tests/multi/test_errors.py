@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mistake fails that call on every rank, quickly, with every rank's value; the job goes on."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from modes import v1
+
+import hvd_tf as hvd
+
+RANKS = (2, 3)
+
+LIMIT_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def the_job_goes_on(size):
+    yield
+    assert hvd.allreduce(1, op=hvd.Sum, name="after").numpy() == size
+
+
+def fails(error, call, *texts):
+    """The call raises the error within the limit; its text has all of `texts`."""
+    begin = time.monotonic()
+    with pytest.raises(error) as caught:
+        call()
+    assert time.monotonic() - begin < LIMIT_S
+    for text in texts:
+        assert text in str(caught.value), f"{text!r} is not in: {caught.value}"
+
+
+def disagree(call, *texts):
+    fails(tf.errors.FailedPreconditionError, call, *texts)
+
+
+def fails_for_one(rank, size, error, call, name, *texts):
+    """As `fails`, and that the others hear which rank it was."""
+    who = [] if rank == size - 1 else [f"rank {size - 1}"]
+    fails(error, call, f"'{name}'", *who, *texts)
+
+
+def odd(rank, size, usual, unusual):
+    """`unusual` on the last rank."""
+    return unusual if rank == size - 1 else usual
+
+
+# ---- ranks that disagree: FailedPrecondition everywhere ----------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["allreduce", "broadcast"])
+def test_shapes(verb, rank, size):
+    x = np.zeros(odd(rank, size, (2, 3), (2, 4)), np.float32)
+    call = {"allreduce": hvd.allreduce, "broadcast": lambda x, name: hvd.broadcast(x, 0, name)}[verb]
+    disagree(lambda: call(x, name="shapes"), "shapes", "[2,3]", "[2,4]", f"rank {size - 1}")
+
+
+def test_shapes_of_allgather(rank, size):
+    x = np.zeros(odd(rank, size, (2, 3), (2, 4)), np.float32)
+    disagree(lambda: hvd.allgather(x, name="rows"), "rows", "[?,3]", "[?,4]", f"rank {size - 1}")
+    y = np.zeros(odd(rank, size, (2, 3), (2,)), np.float32)
+    disagree(lambda: hvd.allgather(y, name="rows"), "rows", "[?,3]", "[?]")
+
+
+@pytest.mark.parametrize("verb", ["allreduce", "allgather"])
+def test_dtypes(verb, rank, size):
+    x = np.zeros(3, odd(rank, size, np.float32, np.int64))
+    disagree(lambda: getattr(hvd, verb)(x, name="dtypes"), "dtypes", "float32", "int64")
+
+
+def test_reduce_ops(rank, size):
+    op = odd(rank, size, hvd.Average, hvd.Max)
+    disagree(lambda: hvd.allreduce(1.0, op=op, name="ops"), "ops", "Average", "Max")
+
+
+def test_roots(rank, size):
+    root = odd(rank, size, 0, 1)
+    disagree(lambda: hvd.broadcast(1.0, root, name="roots"), "roots", "0", "1")
+
+
+@pytest.mark.parametrize("scale", ["prescale_factor", "postscale_factor"])
+def test_scales(scale, rank, size):
+    factor = {scale: odd(rank, size, 0.5, 0.25)}
+    disagree(lambda: hvd.allreduce(1.0, name="scales", **factor), "scales", "0.5", "0.25")
+
+
+def test_compressions(rank, size):
+    compression = odd(rank, size, hvd.Compression.none, hvd.Compression.fp16)
+    call = lambda: hvd.allreduce([1.0], compression=compression, name="wires")  # noqa: E731
+    disagree(call, "wires", "float16")
+
+
+def test_verbs(rank, size):
+    def call():
+        if rank == size - 1:
+            return hvd.allgather([1.0], name="verbs")
+        return hvd.allreduce([1.0], name="verbs")
+
+    disagree(call, "verbs", "allreduce", "allgather")
+
+
+def test_group_sizes(rank, size):
+    tensors = [np.float32([1.0])] * odd(rank, size, 2, 3)
+    disagree(lambda: hvd.grouped_allreduce(tensors, name="group"), "group")
+
+
+@pytest.mark.parametrize("mode", ["function", "session"])
+def test_a_graph_tells_the_same(mode, rank, size):
+    x = np.zeros(odd(rank, size, 2, 4), np.float32)
+
+    good, texts = np.zeros(3, np.float32), ("graph", "[2]", "[4]", f"rank {size - 1}")
+    if mode == "function":
+        step = tf.function(
+            lambda x: hvd.allreduce(x, name="graph"),
+            input_signature=[tf.TensorSpec([None], tf.float32)],
+        )
+        step(good)
+        disagree(lambda: step(x), *texts)
+        return
+    with tf.Graph().as_default(), v1.Session() as session:
+        fed = v1.placeholder(tf.float32, [None])
+        reduced = hvd.allreduce(fed, name="graph")
+        session.run(reduced, {fed: good})
+        disagree(lambda: session.run(reduced, {fed: x}), *texts)
+
+
+# ---- one rank's own mistake: its code everywhere -----------------------------------------------
+
+
+def test_gathering_a_scalar_on_all_ranks():
+    disagree(lambda: hvd.allgather(1.0, name="scalar"), "scalar", "reshape")
+
+
+def test_gathering_a_scalar_on_one_rank(rank, size):
+    x = odd(rank, size, [1.0], 1.0)
+    call = lambda: hvd.allgather(x, name="scalar")  # noqa: E731
+    fails_for_one(rank, size, tf.errors.FailedPreconditionError, call, "scalar", "reshape")
+
+
+def test_a_root_that_does_not_exist(rank, size):
+    call = lambda: hvd.broadcast(1.0, odd(rank, size, 0, 99), name="root")  # noqa: E731
+    fails_for_one(rank, size, tf.errors.InvalidArgumentError, call, "root", "99")
+
+
+def test_a_scale_that_is_no_number(rank, size):
+    text = odd(rank, size, "1", "a half")
+
+    def call():
+        return hvd.ops._ops.horovod_allreduce(
+            tensor=[1.0], reduce_op=hvd.Sum, prescale_factor=text, tensor_name="text"
+        )
+
+    error = tf.errors.InvalidArgumentError
+    fails_for_one(rank, size, error, call, "text", "a half", "prescale_factor")
+
+
+def test_a_reduce_op_that_does_not_exist(rank, size):
+    def call():
+        return hvd.ops._ops.horovod_allreduce(
+            tensor=[1.0], reduce_op=odd(rank, size, 1, 2), tensor_name="adasum"
+        )
+
+    fails_for_one(rank, size, tf.errors.InvalidArgumentError, call, "adasum", "reduce_op 2")
+
+
+def test_broadcasting_a_variable_without_a_value(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        for use_resource in (True, False):
+            name = f"v{int(use_resource)}"
+            variable = v1.get_variable(name, initializer=1.0, use_resource=use_resource)
+            synced = hvd.broadcast_([variable], 0, name=f"sync_{name}")
+            if rank != size - 1:
+                session.run(variable.initializer)
+            fails_for_one(
+                rank,
+                size,
+                tf.errors.FailedPreconditionError,
+                lambda synced=synced: session.run(synced),
+                f"sync_{name}",
+                "initialise",
+            )
+
+
+def test_an_unknown_process_set():
+    process_set = hvd.ProcessSet([0])
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(1.0, process_set=process_set)
+    process_set.process_set_id = 12
+    fails(
+        tf.errors.InvalidArgumentError,
+        lambda: hvd.allreduce(1.0, process_set=process_set),
+        "process set 12",
+    )
+    with pytest.raises(ValueError, match="process set 12"):
+        process_set.size()
+
+
+# ---- a step that is aborted on one rank --------------------------------------------------------
+
+
+def test_a_failing_op_of_a_function(rank, size):
+    @tf.function
+    def step(x):
+        early = hvd.allreduce(x, op=hvd.Sum, name="early")
+        late = hvd.allreduce(tf.debugging.check_numerics(x, "poison"), op=hvd.Sum, name="late")
+        return early, late
+
+    good = tf.constant([1.0])
+    for _ in range(3):
+        np.testing.assert_array_equal(step(good), [[size], [size]])
+        bad = tf.constant([odd(rank, size, 1.0, np.nan)])
+        if rank == size - 1:
+            fails(tf.errors.InvalidArgumentError, lambda bad=bad: step(bad), "poison")
+        else:
+            fails(tf.errors.OpError, lambda bad=bad: step(bad), f"rank {size - 1}", "poison")
+
+
+def test_a_failing_op_of_a_session(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [1])
+        early = hvd.allreduce(x, op=hvd.Sum, name="early")
+        late = hvd.allreduce(tf.debugging.check_numerics(x, "poison"), op=hvd.Sum, name="late")
+        for _ in range(3):
+            assert session.run([early, late], {x: [1.0]}) == [[size], [size]]
+            call = lambda: session.run([early, late], {x: [odd(rank, size, 1.0, np.nan)]})  # noqa: E731
+            if rank == size - 1:
+                fails(tf.errors.InvalidArgumentError, call, "poison")
+            else:
+                fails(tf.errors.OpError, call, f"rank {size - 1}", "poison")
+
+
+def test_the_end_of_one_ranks_input(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        count = odd(rank, size, 4, 3)
+        batches = v1.data.make_one_shot_iterator(tf.data.Dataset.range(count))
+        batch = tf.cast(batches.get_next(), tf.float32)
+        # Independent of the input, so that it is under way when the input ends.
+        other = hvd.allreduce(tf.random.uniform([3]), name="other")
+        total = hvd.allreduce(batch, op=hvd.Sum, name="total")
+        for step in range(3):
+            assert session.run([total, other])[0] == size * step
+        call = lambda: session.run([total, other])  # noqa: E731
+        if rank == size - 1:
+            fails(tf.errors.OutOfRangeError, call)
+        else:
+            fails(tf.errors.OpError, call, f"rank {size - 1}")
+
+
+def test_a_step_that_is_cancelled_from_outside(rank, size):
+    # As session.close() and tf.train.Coordinator do: no error of the step to tell.
+    from tensorflow.python.eager import cancellation
+
+    manager = cancellation.CancellationManager()
+    wait = tf.function(lambda x: hvd.allreduce(x, name="cancelled"))
+    wait(tf.constant(1.0))
+    if rank == size - 1:
+        cancellable = manager.get_cancelable_function(wait.get_concrete_function(tf.constant(1.0)))
+        timer = __import__("threading").Timer(0.2, manager.start_cancel)
+        timer.start()
+        fails(tf.errors.CancelledError, lambda: cancellable(tf.constant(1.0)))
+        timer.join()
+    else:
+        time.sleep(0.6)
+        fails(tf.errors.OpError, lambda: wait(tf.constant(1.0)), f"rank {size - 1}")

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives in graphs: many at once, in any order, in loops and branches, and of constants."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from modes import v1
+
+import hvd_tf as hvd
+
+RANKS = (2, 3)
+
+
+def slept(x, seconds):
+    """x, after a while; several at a time."""
+
+    def sleep(value):
+        time.sleep(seconds)
+        return value
+
+    y = tf.numpy_function(sleep, [x], x.dtype, stateful=False)
+    y.set_shape(x.shape)
+    return y
+
+
+def test_fifty_at_once(rank, size):
+    @tf.function
+    def step(x):
+        return [hvd.allreduce(x + i, op=hvd.Sum) for i in range(50)]
+
+    for _ in range(3):
+        results = step(tf.constant([float(rank), 1.0]))
+        for i, result in enumerate(results):
+            np.testing.assert_array_equal(result, [sum(range(size)) + size * i, size * (1 + i)])
+
+
+def test_all_are_under_way_together(rank, size):
+    # The first waits for what the last gives: it can only end if the others do not wait for it.
+    @tf.function
+    def step(x):
+        others = [hvd.allreduce(x + i, op=hvd.Sum, name=f"other{i}") for i in range(49)]
+        held_back = tf.add_n(others) if rank == 0 else x
+        return others, hvd.allreduce(held_back * 0 + x, op=hvd.Sum, name="first")
+
+    others, first = step(tf.constant([1.0]))
+    np.testing.assert_array_equal(first, [size])
+    np.testing.assert_array_equal(others[48], [49 * size])
+
+
+def test_opposite_orders(rank, size):
+    gap_s, count = 0.05, 100
+
+    @tf.function
+    def step(x):
+        order = range(count) if rank % 2 == 0 else reversed(range(count))
+        results = {}
+        for i in order:
+            # Python functions of a graph run one after another.
+            gate = tf.py_function(lambda: time.sleep(gap_s), [], [])
+            with tf.control_dependencies([gate] if gate is not None else []):
+                late = tf.identity(x) + i
+            results[i] = hvd.allreduce(late, op=hvd.Sum, name=f"tensor{i}")
+        return [results[i] for i in range(count)]
+
+    begin = time.monotonic()
+    results = step(tf.constant(1.0))
+    seconds = time.monotonic() - begin
+    np.testing.assert_array_equal(results, [size * (1 + i) for i in range(count)])
+    assert seconds < 2 * gap_s * count
+
+
+def test_a_loop_with_parallel_iterations(rank, size):
+    count = 20
+
+    @tf.function
+    def step(x):
+        def body(i, results):
+            # Iterations end in another order on each rank.
+            late = tf.numpy_function(
+                lambda i: time.sleep(0.01 * ((i * 7 + rank * 3) % 5)) or np.float32(i),
+                [i],
+                tf.float32,
+                stateful=False,
+            )
+            late.set_shape([])
+            return i + 1, results.write(i, hvd.allreduce(x * late, op=hvd.Sum, name="of_loop"))
+
+        results = tf.TensorArray(tf.float32, count)
+        return tf.while_loop(
+            lambda i, _: i < count, body, [0, results], parallel_iterations=8
+        )[1].stack()
+
+    expected = np.arange(count) * sum(range(1, size + 1))
+    for _ in range(3):
+        np.testing.assert_array_equal(step(tf.constant(rank + 1.0)), expected)
+
+
+def test_a_loop_in_a_loop(rank, size):
+    outer_count, inner_count = 4, 5
+
+    @tf.function
+    def step(x):
+        def outer(i, results):
+            def inner(j, results):
+                value = x * tf.cast(i * 10 + j, tf.float32)
+                value = slept(value, 0.01 * ((rank * 3) % 2))
+                reduced = hvd.allreduce(value, op=hvd.Sum, name="of_loops")
+                return j + 1, results.write(i * inner_count + j, reduced)
+
+            return i + 1, tf.while_loop(lambda j, _: j < inner_count, inner, [0, results])[1]
+
+        results = tf.TensorArray(tf.float32, outer_count * inner_count)
+        return tf.while_loop(lambda i, _: i < outer_count, outer, [0, results])[1].stack()
+
+    expected = [
+        (i * 10 + j) * sum(range(1, size + 1)) for i in range(outer_count) for j in range(inner_count)
+    ]
+    np.testing.assert_array_equal(step(tf.constant(rank + 1.0)), expected)
+
+
+def test_loops_of_a_session(rank, size):
+    for control_flow_v2 in (False, True):
+        enable = v1.enable_control_flow_v2 if control_flow_v2 else v1.disable_control_flow_v2
+        enable()
+        try:
+            with tf.Graph().as_default(), v1.Session() as session:
+                x = v1.placeholder(tf.float32, [])
+                total = tf.while_loop(
+                    lambda i, _: i < 5,
+                    lambda i, t: (i + 1, t + hvd.allreduce(x * tf.cast(i, tf.float32), op=hvd.Sum)),
+                    [0, 0.0],
+                )[1]
+                got = session.run(total, {x: rank + 1.0})
+                assert got == 10 * sum(range(1, size + 1))
+        finally:
+            v1.enable_control_flow_v2()
+
+
+def test_branches(rank, size):
+    @tf.function
+    def step(x, positive):
+        return tf.cond(
+            positive,
+            lambda: hvd.allreduce(x, op=hvd.Sum),
+            lambda: hvd.allreduce(-x, op=hvd.Sum),
+        )
+
+    for positive in (True, False, True):
+        got = step(tf.constant(1.0), tf.constant(positive))
+        assert got.numpy() == (size if positive else -size)
+
+
+def test_a_constant_when_ranks_retrace_differently(rank, size):
+    # TensorFlow folds stateless ops of constants whenever it traces or optimises: a collective
+    # that ran then would be missing or surplus on the ranks that do so less or more often.
+    traces = []
+
+    @tf.function
+    def step(_):
+        traces.append(1)
+        x = tf.constant([1.0, 2.0])
+        # The shape is evaluated while the graph is built, too.
+        shape = hvd.allreduce(tf.constant([2, 1]), op=hvd.Min)
+        return tf.reshape(hvd.allreduce(x, op=hvd.Sum), shape)
+
+    for i in range(6):
+        argument = i if rank == 0 else tf.constant(i)  # Python numbers are traced one by one
+        np.testing.assert_array_equal(step(argument), [[size], [2 * size]])
+    assert len(traces) == (6 if rank == 0 else 1)
+
+
+def test_a_constant_in_a_session(rank, size):
+    for _ in range(1 + rank):  # another number of graphs that are only optimised
+        with tf.Graph().as_default(), v1.Session() as session:
+            unused = hvd.allreduce(tf.constant([3.0]), op=hvd.Sum)
+            y = tf.cond(tf.constant(False), lambda: unused * 1, lambda: tf.constant([0.0]))
+            y = v1.placeholder_with_default([7.0], [1]) + 0 * tf.size(y, out_type=tf.float32)
+            assert session.run(y) == [7.0]
+    with tf.Graph().as_default(), v1.Session() as session:
+        y = tf.reshape(
+            hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Sum),
+            hvd.broadcast(tf.constant([2, 1]), 0),
+        )
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(y), [[size], [2 * size]])
+
+
+def test_equal_calls_that_tensorflow_merges(rank, size):
+    @tf.function
+    def step(x):
+        a = hvd.allreduce(x, op=hvd.Sum)
+        b = hvd.allreduce(x, op=hvd.Sum)
+        return a + b
+
+    for _ in range(3):
+        np.testing.assert_array_equal(step(tf.constant([1.0])), [2 * size])
+
+
+def test_one_function_called_twice(rank, size):
+    inner = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="inner"))
+
+    @tf.function
+    def step(x):
+        return inner(x), inner(x + 1)
+
+    np.testing.assert_array_equal(step(tf.constant([1.0])), [[size], [2 * size]])
+
+
+def test_names_of_nodes(size):
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [1], name="x")
+        assert hvd.allreduce(x).op.name == "HorovodAllreduce_x_0"
+        with v1.name_scope("scope"):
+            named = hvd.allreduce(x, name="mine")
+            assert (named.op.name, named.op.get_attr("tensor_name")) == ("scope/mine", b"")
+            bare = hvd.allreduce(x, name="mine", ignore_name_scope=True)
+            assert bare.op.get_attr("tensor_name") == b"mine"
+            odd = hvd.allgather(x, name="w:0 and 2 more")
+            assert odd.op.get_attr("tensor_name") == b"scope/w:0 and 2 more"
+
+
+def test_scopes_can_be_ignored(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [1])
+        with v1.name_scope(f"of_rank_{rank}"):
+            y = hvd.allreduce(x, op=hvd.Sum, name="same", ignore_name_scope=True)
+        assert session.run(y, {x: [1.0]}) == [size]
+
+
+def test_a_graph_that_is_older_than_init(rank, size):
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum) + tf.cast(hvd.rank_op(), tf.float32))
+    assert step(tf.constant(1.0)).numpy() == size + rank
+    hvd.allreduce(1.0, name="before_shutdown")
+    hvd.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="hvd.init"):
+        step(tf.constant(1.0))
+    hvd.init()
+    assert step(tf.constant(1.0)).numpy() == size + rank

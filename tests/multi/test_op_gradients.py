@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of the verbs against their definitions, in every mode of TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from modes import MODES, run, values
+
+import hvd_tf as hvd
+
+RANKS = (1, 2, 3)
+
+
+def gradient(mode, verb, x, upstream):
+    """d sum(verb(x) * upstream) / dx; both arrays are this rank's."""
+
+    def call(x, upstream):
+        if mode == "session":
+            return tf.compat.v1.gradients(verb(x), x, upstream)[0]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = verb(x)
+        return tape.gradient(y, x, upstream)
+
+    return run(mode, call, x, upstream)
+
+
+def total(seed, shape, size):
+    return np.sum([values("float64", shape, r, seed) for r in range(size)], axis=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("op, factor", [("Sum", 1.0), ("Average", None)])
+def test_allreduce(mode, op, factor, rank, size):
+    shape = (3, 2)
+    got = gradient(
+        mode,
+        lambda x: hvd.allreduce(
+            x, op=getattr(hvd, op), prescale_factor=0.5, postscale_factor=3.0
+        ),
+        values("float64", shape, rank),
+        values("float64", shape, rank, 1),
+    )
+    expected = total(1, shape, size) * 0.5 * 3.0 * (factor or 1 / size)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_allreduce_against_finite_differences(rank, size):
+    # Of the sum over all ranks of a loss that is different on each.
+    upstream = values("float64", (4,), rank, 1)
+    point = values("float64", (4,), rank)
+
+    def loss(x):
+        y = hvd.allreduce(x, op=hvd.Sum)
+        return tf.reduce_sum(tf.sin(y) * upstream)
+
+    variable = tf.Variable(point)
+    with tf.GradientTape() as tape:
+        value = loss(variable)
+    got = tape.gradient(value, variable).numpy()
+    step = 1e-6
+    for r in range(size):
+        for i in range(4):
+            nudge = np.zeros(4)
+            nudge[i] = step if r == rank else 0.0
+            up = hvd.allreduce(loss(point + nudge), op=hvd.Sum)
+            down = hvd.allreduce(loss(point - nudge), op=hvd.Sum)
+            if r == rank:
+                np.testing.assert_allclose(got[i], (up - down) / (2 * step), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grouped_allreduce(mode, rank, size):
+    # The second output is used by nobody.
+    got = gradient(
+        mode,
+        lambda x: hvd.grouped_allreduce([x, x * 2], op=hvd.Sum)[0],
+        values("float64", (5,), rank),
+        values("float64", (5,), rank, 1),
+    )
+    np.testing.assert_allclose(got, total(1, (5,), size), rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_allgather(mode, grouped, rank, size):
+    rows = [r + 1 for r in range(size)]
+    shape = (sum(rows), 2)
+    verb = (lambda x: hvd.grouped_allgather([x, x])[1]) if grouped else hvd.allgather
+    got = gradient(
+        mode, verb, values("float64", (rows[rank], 2), rank), values("float64", shape, rank, 1)
+    )
+    start = sum(rows[:rank])
+    expected = (total(1, shape, size) / size)[start : start + rows[rank]]
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_broadcast(mode, rank, size):
+    for root in range(size):
+        got = gradient(
+            mode,
+            lambda x: hvd.broadcast(x, root),
+            values("float64", (3,), rank),
+            values("float64", (3,), rank, 1),
+        )
+        expected = total(1, (3,), size) / size if rank == root else np.zeros(3)
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_broadcast_of_an_infinite_gradient(mode, rank, size):
+    got = gradient(
+        mode, lambda x: hvd.broadcast(x, 0), np.float32([1.0]), np.float32([np.inf])
+    )
+    np.testing.assert_array_equal(got, [np.inf if rank == 0 else 0.0])
+
+
+def test_a_gradient_of_slices_becomes_dense(rank, size):
+    variable = tf.Variable(np.zeros((4, 2), np.float32))
+    with tf.GradientTape() as tape:
+        y = tf.gather(hvd.allreduce(variable, op=hvd.Sum), [1, 1])
+    got = tape.gradient(y, variable)
+    expected = np.zeros((4, 2))
+    expected[1] = 2 * size
+    np.testing.assert_array_equal(tf.convert_to_tensor(got), expected)
+
+
+def test_a_gradient_through_slices(rank, size):
+    # sum of all gathered rows: each rank's rows count once on every rank, on average.
+    variable = tf.Variable(np.float32([[1.0, 2.0], [3.0, 4.0]]))
+    with tf.GradientTape() as tape:
+        rows = tf.IndexedSlices(tf.gather(variable, [0]), tf.constant([0]))
+        loss = tf.reduce_sum(hvd.allreduce(rows, op=hvd.Sum).values)
+    got = tf.convert_to_tensor(tape.gradient(loss, variable))
+    np.testing.assert_array_equal(got, [[1.0, 1.0], [0.0, 0.0]])
+
+
+def test_rank_ops_have_no_gradient():
+    x = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        y = x * tf.cast(hvd.size_op(), tf.float32)
+    assert tape.gradient(y, x).numpy() == hvd.size()

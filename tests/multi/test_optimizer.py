@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedOptimizer: every optimizer of TF 1, in graphs, eagerly and in tf.functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_tf
+
+RANKS = (2, 4)
+
+v1 = tf.compat.v1
+train = v1.train
+STEPS = 4
+ROWS = 5
+OPTIMIZERS = {
+    "Adadelta": lambda: train.AdadeltaOptimizer(0.5),
+    "Adagrad": lambda: train.AdagradOptimizer(0.3),
+    "Adam": lambda: train.AdamOptimizer(0.1),
+    "Ftrl": lambda: train.FtrlOptimizer(0.2),
+    "GradientDescent": lambda: train.GradientDescentOptimizer(0.1),
+    "Momentum": lambda: train.MomentumOptimizer(0.1, 0.9),
+    "ProximalAdagrad": lambda: train.ProximalAdagradOptimizer(0.2),
+    "ProximalGradientDescent": lambda: train.ProximalGradientDescentOptimizer(0.1),
+    "RMSProp": lambda: train.RMSPropOptimizer(0.05),
+}
+
+
+def slopes_of(rank, seed=0):
+    """What the loss of a rank depends on: d loss / d dense, and rows with weights."""
+    generator = np.random.default_rng([seed, rank])
+    rows = generator.integers(0, ROWS, 3)
+    return generator.standard_normal(4), rows, generator.standard_normal((3, 2))
+
+
+def loss_of(rank, dense, table):
+    """Linear, so that its gradients are the slopes whatever the weights are."""
+    slopes, rows, weights = slopes_of(rank)
+    slopes, weights = tf.cast(slopes, dense.dtype), tf.cast(weights, table.dtype)
+    return tf.reduce_sum(dense * slopes) + tf.reduce_sum(tf.gather(table, rows) * weights)
+
+
+def mean_loss(size, dense, table):
+    return tf.add_n([loss_of(rank, dense, table) for rank in range(size)]) / size
+
+
+def make_variables(dtype=np.float64):
+    dense = v1.get_variable("dense", initializer=np.linspace(-1, 1, 4).astype(dtype))
+    table = v1.get_variable("table", initializer=np.ones((ROWS, 2), dtype))
+    return dense, table
+
+
+def trained_alone(size, make_optimizer, steps=STEPS, dtype=np.float64):
+    """What a plain optimizer makes of the mean of all ranks' losses, in one process."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables(dtype)
+        update = make_optimizer().minimize(mean_loss(size, *variables))
+        session.run(v1.global_variables_initializer())
+        for _ in range(steps):
+            session.run(update)
+        return session.run(variables)
+
+
+def assert_same_weights(weights, expected):
+    for got, want in zip(weights, expected):
+        assert got.dtype == want.dtype
+        tolerance = 1e-12 if want.dtype == np.float64 else 2e-6
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_graph_training_equals_training_alone(rank, size, kind):
+    make_optimizer = OPTIMIZERS[kind]
+    # TensorFlow's proximal optimizers have no float64.
+    dtype = np.float32 if kind.startswith("Proximal") else np.float64
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables(dtype)
+        optimizer = hvd_tf.DistributedOptimizer(make_optimizer())
+        assert isinstance(optimizer, train.Optimizer)
+        step = train.get_or_create_global_step()
+        update = optimizer.minimize(loss_of(rank, *variables), global_step=step)
+        session.run(v1.global_variables_initializer())
+        for _ in range(STEPS):
+            session.run(update)
+        assert session.run(step) == STEPS
+        alone = trained_alone(size, make_optimizer, dtype=dtype)
+        assert_same_weights(session.run(variables), alone)
+
+
+@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "GradientDescent"])
+@pytest.mark.parametrize("in_function", [False, True])
+def test_eager_training_equals_training_alone(rank, size, kind, in_function):
+    dense = tf.Variable(np.linspace(-1, 1, 4), name="dense")
+    table = tf.Variable(np.ones((ROWS, 2)), name="table")
+    optimizer = hvd_tf.DistributedOptimizer(OPTIMIZERS[kind](), name=f"eager{in_function}")
+
+    def step():
+        optimizer.minimize(lambda: loss_of(rank, dense, table), var_list=[dense, table])
+
+    run = tf.function(step) if in_function else step
+    for _ in range(STEPS):
+        run()
+    expected = trained_alone(size, OPTIMIZERS[kind])
+    assert_same_weights([dense.numpy(), table.numpy()], expected)
+
+
+def test_reference_variables(rank, size):
+    """TF 1 behaviour makes them; their gradients are no resource's."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        with v1.variable_scope("", use_resource=False):
+            variables = make_variables()
+        assert variables[0].dtype._is_ref_dtype
+        optimizer = hvd_tf.DistributedOptimizer(train.AdagradOptimizer(0.3))
+        update = optimizer.minimize(loss_of(rank, *variables))
+        session.run(v1.global_variables_initializer())
+        for _ in range(STEPS):
+            session.run(update)
+        expected = trained_alone(size, lambda: train.AdagradOptimizer(0.3))
+        assert_same_weights(session.run(variables), expected)
+
+
+def test_sparse_gradients_stay_sparse_unless_asked(rank):
+    with tf.Graph().as_default():
+        variables = make_variables()
+        for as_dense in (False, True):
+            optimizer = hvd_tf.DistributedOptimizer(
+                train.GradientDescentOptimizer(0.1), sparse_as_dense=as_dense
+            )
+            pairs = optimizer.compute_gradients(loss_of(rank, *variables))
+            gradient = dict((v.op.name, g) for g, v in pairs)["table"]
+            assert isinstance(gradient, tf.IndexedSlices) is not as_dense
+
+
+def test_arguments_of_compute_gradients_reach_the_optimizer(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        dense, table = make_variables()
+        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(0.1))
+        [(gradient, variable)] = optimizer.compute_gradients(
+            loss_of(rank, dense, table),
+            var_list=[dense],
+            gate_gradients=train.Optimizer.GATE_GRAPH,
+            aggregation_method=None,
+            colocate_gradients_with_ops=True,
+            grad_loss=tf.constant(float(rank), tf.float64),
+        )
+        assert variable is dense
+        session.run(v1.global_variables_initializer())
+        expected = np.mean([r * slopes_of(r)[0] for r in range(size)], axis=0)
+        np.testing.assert_allclose(session.run(gradient), expected, rtol=1e-12)
+
+
+def test_variables_without_a_gradient(rank):
+    with tf.Graph().as_default():
+        dense, table = make_variables()
+        unused = v1.get_variable("unused", [2])
+        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(0.1))
+        pairs = optimizer.compute_gradients(loss_of(rank, dense, table))
+        assert [(v.op.name, g is None) for g, v in pairs][2] == ("unused", True)
+        optimizer.apply_gradients(pairs)
+
+
+def test_everything_else_is_the_wrapped_optimizers(rank):
+    with tf.Graph().as_default():
+        variables = make_variables()
+        wrapped = train.AdamOptimizer(0.25)
+        optimizer = hvd_tf.DistributedOptimizer(wrapped)
+        optimizer.minimize(loss_of(rank, *variables))
+        assert optimizer._optimizer is wrapped and optimizer._lr == 0.25
+        assert optimizer.get_name() == "DistributedAdamOptimizer"
+        assert optimizer.get_slot_names() == wrapped.get_slot_names() == ["m", "v"]
+        slot = optimizer.get_slot(variables[0], "m")
+        assert slot is wrapped.get_slot(variables[0], "m") and slot.op.name == "dense/Adam"
+        assert optimizer.variables() == wrapped.variables() and len(wrapped.variables()) == 6
+        with pytest.raises(AttributeError, match="no_such_thing"):
+            optimizer.no_such_thing  # noqa: B018
+
+
+def test_gradients_can_be_clipped_in_between(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        dense, table = make_variables()
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), sparse_as_dense=True
+        )
+        gradients, variables = zip(*optimizer.compute_gradients(loss_of(rank, dense, table)))
+        clipped, norm = tf.clip_by_global_norm(gradients, 0.5)
+        update = optimizer.apply_gradients(zip(clipped, variables))  # an iterator
+        session.run(v1.global_variables_initializer())
+        before = session.run(dense)
+        total, _ = session.run([norm, update])
+        mean = np.mean([slopes_of(r)[0] for r in range(size)], axis=0)
+        np.testing.assert_allclose(session.run(dense), before - mean * min(1, 0.5 / total))
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+def test_two_optimizers_for_the_same_variables(rank, size, name):
+    """Their gradients are under way at once and must not be mixed up."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables()
+        updates = [
+            hvd_tf.DistributedOptimizer(
+                train.GradientDescentOptimizer(0.1, use_locking=True), name=name
+            ).minimize(factor * loss_of(rank, *variables))
+            for factor in (1.0, 3.0)
+        ]
+        session.run(v1.global_variables_initializer())
+        for _ in range(STEPS):
+            session.run(updates)
+        weights = session.run(variables)
+    assert_same_weights(weights, trained_alone(size, lambda: train.GradientDescentOptimizer(0.4)))
+
+
+def test_one_optimizer_for_two_losses(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        dense, table = make_variables()
+        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(1.0))
+        loss = loss_of(rank, dense, table)
+        one = optimizer.compute_gradients(loss, var_list=[dense])[0][0]
+        two = optimizer.compute_gradients(2 * loss, var_list=[dense])[0][0]
+        session.run(v1.global_variables_initializer())
+        expected = np.mean([slopes_of(r)[0] for r in range(size)], axis=0)
+        for _ in range(5):
+            a, b = session.run([one, two])
+            np.testing.assert_allclose(a, expected, rtol=1e-12)
+            np.testing.assert_allclose(b, 2 * expected, rtol=1e-12)
+
+
+def test_options_reach_the_reduction(rank, size):
+    expected = {"sum": np.sum, "groups": np.mean, "compressed": np.mean}
+    options = {
+        "sum": {"op": hvd_tf.Sum},
+        "groups": {"groups": 1, "gradient_predivide_factor": 2.0},
+        "compressed": {"compression": hvd_tf.Compression.bf16},
+    }
+    for case, arguments in options.items():
+        with tf.Graph().as_default(), v1.Session() as session:
+            dense, table = make_variables()
+            optimizer = hvd_tf.DistributedOptimizer(
+                train.GradientDescentOptimizer(1.0), sparse_as_dense=True, **arguments
+            )
+            pairs = optimizer.compute_gradients(loss_of(rank, dense, table))
+            session.run(v1.global_variables_initializer())
+            gradient = session.run(pairs[0][0])
+        want = expected[case]([slopes_of(r)[0] for r in range(size)], axis=0)
+        tolerance = 2e-2 if case == "compressed" else 1e-12
+        np.testing.assert_allclose(gradient, want, rtol=tolerance, atol=tolerance)
+
+
+def test_local_variables(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        dense, table = make_variables()
+        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(1.0))
+        optimizer.register_local_var(dense)
+        pairs = optimizer.compute_gradients(loss_of(rank, dense, table))
+        session.run(v1.global_variables_initializer())
+        np.testing.assert_allclose(session.run(pairs[0][0]), slopes_of(rank)[0] / size)
+
+
+# ---- what it refuses ---------------------------------------------------------------------------
+
+
+def test_refused_optimizers():
+    with pytest.raises(NotImplementedError, match="hvd_tf.keras"):
+        hvd_tf.DistributedOptimizer(tf.keras.optimizers.SGD())
+    with pytest.raises(ValueError, match="must be an optimizer of tf.compat.v1.train"):
+        hvd_tf.DistributedOptimizer("sgd")
+    with tf.Graph().as_default():
+        with pytest.raises(ValueError, match="SyncReplicasOptimizer"):
+            inner = train.GradientDescentOptimizer(0.1)
+            hvd_tf.DistributedOptimizer(train.SyncReplicasOptimizer(inner, 2))
+
+
+def test_refused_arguments():
+    def make(**arguments):
+        hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(0.1), **arguments)
+
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        make(op=hvd_tf.Adasum)
+    with pytest.raises(ValueError, match="average_aggregated_gradients"):
+        make(op=hvd_tf.Adasum, average_aggregated_gradients=True)
+    with pytest.raises(ValueError, match="needs op=Average"):
+        make(op=hvd_tf.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="groups"):
+        make(groups=0)
+    for passes in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="backward_passes_per_step must be at least 1"):
+            make(backward_passes_per_step=passes)
+    with pytest.raises(ValueError, match="needs a graph"):
+        make(backward_passes_per_step=2)
+
+
+# ---- local aggregation -------------------------------------------------------------------------
+
+
+def gradient_of(rank, run):
+    return np.random.default_rng([5, rank, run]).standard_normal(4)
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("passes", [2, 3])
+def test_accumulation_matches_numpy(rank, size, passes, average):
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(4))
+        unused = v1.get_variable("unused", [2])
+        fed = v1.placeholder(tf.float64, [4])
+        step = train.get_or_create_global_step()
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.MomentumOptimizer(0.5, 0.5),
+            backward_passes_per_step=passes,
+            average_aggregated_gradients=average,
+        )
+        update = optimizer.minimize(
+            tf.reduce_sum(weights * fed), global_step=step, var_list=[weights, unused]
+        )
+        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [update]
+        names = {v.op.name for v in v1.global_variables()}
+        assert names == {"weights", "unused", "global_step", "weights/Momentum"}
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        expected, momentum = np.zeros(4), np.zeros(4)
+        for run in range(3 * passes + 1):
+            session.run(update, {fed: gradient_of(rank, run)})
+            if run % passes == passes - 1:
+                runs = range(run - passes + 1, run + 1)
+                total = sum(gradient_of(r, n) for r in range(size) for n in runs) / size
+                momentum = 0.5 * momentum + total / (passes if average else 1)
+                expected = expected - 0.5 * momentum
+            np.testing.assert_allclose(session.run(weights), expected, rtol=1e-12, atol=1e-13)
+            assert session.run(step) == (run + 1) // passes
+
+
+def test_accumulation_of_slices(rank, size):
+    def build(sparse_as_dense):
+        variables = make_variables()
+        return variables, hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(0.1),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=True,
+            sparse_as_dense=sparse_as_dense,
+        ).minimize(loss_of(rank, *variables))
+
+    with tf.Graph().as_default():
+        with pytest.raises(ValueError, match="table:0 is IndexedSlices.*sparse_as_dense=True"):
+            build(False)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables, update = build(True)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for _ in range(2 * STEPS):
+            session.run(update)
+        alone = trained_alone(size, lambda: train.GradientDescentOptimizer(0.1))
+        assert_same_weights(session.run(variables), alone)
+
+
+def test_accumulation_reduces_in_the_last_pass_only(rank, size):
+    """Until then the ranks are independent: rank 0 may run a pass while the others do not."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(1))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        optimizer.register_local_var(weights)
+        update = optimizer.minimize(weights * (rank + 1))
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for passes in range(1, 2 + 2 * rank):  # a local variable: nothing to wait for
+            session.run(update)
+            expected = -(passes // 2) * 2 * (rank + 1) / size
+            np.testing.assert_allclose(session.run(weights), [expected], rtol=1e-12)
+
+
+def test_own_gradients_are_applied_at_once():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(2))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        update = optimizer.apply_gradients([(tf.constant([1.0, 2.0], tf.float64), weights)])
+        session.run(v1.global_variables_initializer())
+        session.run(update)
+        assert session.run(weights).tolist() == [-1.0, -2.0]
+
+
+# ---- checkpoints -------------------------------------------------------------------------------
+
+
+def continued(size, rank, make_optimizer, wrapped, path, restore, steps):
+    """Train with or without the wrapper, from a checkpoint or the start, then save."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables()
+        optimizer = make_optimizer()
+        if wrapped:
+            optimizer = hvd_tf.DistributedOptimizer(optimizer)
+            update = optimizer.minimize(loss_of(rank, *variables))
+        else:
+            update = optimizer.minimize(mean_loss(size, *variables))
+        saver = train.Saver()
+        session.run(v1.global_variables_initializer())
+        if restore:
+            saver.restore(session, path)
+        for _ in range(steps):
+            session.run(update)
+        saver.save(session, path, write_meta_graph=False)
+        names = sorted(v.op.name for v in v1.global_variables())
+        return session.run(variables), names
+
+
+@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "Momentum"])
+@pytest.mark.parametrize("wrapped_first", [False, True])
+def test_checkpoints_fit_with_and_without_the_wrapper(rank, size, tmp_path, kind, wrapped_first):
+    make_optimizer = OPTIMIZERS[kind]
+    path = str(tmp_path / "weights")
+    common = (size, rank, make_optimizer)
+    _, first_names = continued(*common, wrapped_first, path, restore=False, steps=3)
+    weights, names = continued(*common, not wrapped_first, path, restore=True, steps=2)
+    assert names == first_names
+    assert_same_weights(weights, trained_alone(size, make_optimizer, steps=5))
+
+
+@pytest.mark.parametrize("wrapped_first", [False, True])
+def test_object_checkpoints_fit_too(rank, size, tmp_path: Path, wrapped_first):
+    def train_some(wrapped, restore, steps):
+        dense = tf.Variable(np.linspace(-1, 1, 4), name="dense")
+        table = tf.Variable(np.ones((ROWS, 2)), name="table")
+        optimizer = OPTIMIZERS["Adam"]()
+        loss = mean_loss if not wrapped else loss_of
+        who = rank if wrapped else size
+        if wrapped:
+            optimizer = hvd_tf.DistributedOptimizer(optimizer, name="object")
+        saver = tf.train.Checkpoint(dense=dense, table=table, optimizer=optimizer)
+        status = saver.restore(restore) if restore else None
+        for _ in range(steps):
+            optimizer.minimize(lambda: loss(who, dense, table), var_list=[dense, table])
+        if status:
+            status.assert_consumed()
+        return saver.save(str(tmp_path / "object")), [dense.numpy(), table.numpy()]
+
+    path, _ = train_some(wrapped_first, None, 3)
+    _, weights = train_some(not wrapped_first, path, 2)
+    assert_same_weights(weights, trained_alone(size, OPTIMIZERS["Adam"], steps=5))

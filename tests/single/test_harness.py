@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test harness itself: that it finds what ranks do wrong, and cleans up behind them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mpi import ROOT, Job, run_ranks
+
+RANK = 'int(__import__("os").environ.get("OMPI_COMM_WORLD_RANK", 0))'
+
+
+def script(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(f"import os, sys, time\nrank = {RANK}\n{text}\n")
+    return path
+
+
+def test_output_and_status_of_each_rank(tmp_path: Path) -> None:
+    result = run_ranks(script(tmp_path, 'print("I am", rank); sys.exit(3 if rank else 0)'), 2, 30)
+    assert (result.returncode, result.timed_out, result.leftovers) == (3, False, [])
+    assert result.outputs == ["I am 0\n", "I am 1\n"]
+
+
+def test_hosts(tmp_path: Path) -> None:
+    path = script(tmp_path, 'print(os.environ["HVD_HOST_ID"])')
+    result = run_ranks(path, 4, 30, hosts="2x2")
+    assert result.outputs == ["host0\n", "host0\n", "host1\n", "host1\n"]
+
+
+def test_own_launcher(tmp_path: Path) -> None:
+    path = script(tmp_path, 'print(os.environ["X"], sys.argv[1:])')
+    result = run_ranks([sys.executable, str(path), "a b"], 1, 30, {"X": "1"}, launcher=[])
+    assert result.launcher_output == "1 ['a b']\n"
+
+
+def test_time_limit_shows_stacks_and_leaves_nothing(tmp_path: Path) -> None:
+    text = "def waits_for_ever():\n    time.sleep(1000)\n"
+    path = script(tmp_path, text + "os.fork() or os.setsid()\nwaits_for_ever()")
+    with Job(path, 2) as job:
+        start = time.monotonic()
+        result = job.wait(timeout_s=3)
+        assert time.monotonic() - start < 15
+        assert result.timed_out and job.processes() == []
+    assert all("waits_for_ever" in output for output in result.outputs)
+    assert not job.directory.exists()
+
+
+def test_acts_on_a_running_job(tmp_path: Path) -> None:
+    path = script(tmp_path, 'print("ready"); time.sleep(1000)')
+    with Job(path, 2) as job:
+        job.wait_for("ready", rank=0)
+        job.wait_for("ready", rank=1)
+        os.kill(job.pid(1), signal.SIGKILL)
+        result = job.wait(timeout_s=20)
+    assert not result.timed_out and result.returncode != 0
+
+
+def test_waiting_for_what_never_comes(tmp_path: Path) -> None:
+    with Job(script(tmp_path, 'print("hello")'), 1) as job:
+        with pytest.raises(AssertionError, match=r"(?s)waiting for 'ready'.*job ended.*hello"):
+            job.wait_for("ready", rank=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("os.fork() or time.sleep(1000)", r"process \d+: .*script\.py"),
+        ("import tempfile; tempfile.mkstemp()", r"temporary file .*/tmp\w+"),
+        ('open(f"/dev/shm/hvd_harness_{os.getpid()}", "w")', r"shared segment .*/hvd_harness_\d+"),
+    ],
+)
+def test_leftovers_are_found(tmp_path: Path, text: str, pattern: str) -> None:
+    try:
+        # One after the other: a segment is only ours if it was not there before.
+        result = run_ranks(script(tmp_path, text), 1, 30)
+        assert any(re.fullmatch(pattern, line) for line in result.leftovers), result
+    finally:
+        for path in Path("/dev/shm").glob("hvd_harness_*"):
+            path.unlink()
+
+
+FILE = """
+import time
+import pytest
+RANKS = (2,)
+HOSTS = "2x1"
+TIMEOUT_S = 20
+
+@pytest.mark.parametrize("kind", ["good", "bad"])
+def test_kinds(rank, kind):
+    assert kind == "good" or rank == 0, f"seen on rank {rank}"
+
+def test_skipped(rank):
+    pytest.skip("not here")
+
+def test_left(rank):
+    if rank == 1:
+        import os
+        os._exit(7)
+    time.sleep(1000)
+
+def test_after(rank):
+    pass
+"""
+CONFTEST = f"""
+import pytest
+
+@pytest.fixture
+def rank():
+    return {RANK}
+"""
+
+
+def pytest_in(tmp_path: Path, *arguments: str) -> str:
+    """Output of a pytest over a tree like ours whose tests/multi holds just FILE."""
+    tests = tmp_path / "tests"
+    if not tests.exists():
+        (tests / "multi").mkdir(parents=True)
+        for name in ("conftest.py", "mpi.py", "multirank.py", "rank_main.py"):
+            shutil.copy(ROOT / "tests" / name, tests)
+        shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        (tests / "multi" / "conftest.py").write_text(CONFTEST)
+        (tests / "multi" / "test_file.py").write_text(FILE)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_results_of_ranks_reach_the_outer_run(tmp_path: Path) -> None:
+    output = pytest_in(tmp_path, "-k", "2ranks")
+    # test_kinds[bad], test_left, test_after; the job itself.
+    assert "3 failed, 1 passed, 1 skipped, 4 deselected, 1 error" in output, output
+    assert "AssertionError: seen on rank 1" in output and "seen on rank 0" not in output
+    assert "was in this test when the job ended with status 7" in output
+    assert "did not get here: the job ended with status 7" in output
+
+
+def test_selection_reaches_the_ranks(tmp_path: Path) -> None:
+    output = pytest_in(tmp_path, "-k", "good and 2x1hosts")
+    assert "1 passed, 7 deselected" in output, output

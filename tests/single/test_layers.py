@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers: who may include and import whom. Read from the sources, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# --- C++ ----------------------------------------------------------------------
+
+# What a transport may know of the core: words, not stages.
+CORE_FOR_TRANSPORTS = "types status log options transport backend elementwise coding doorbell"
+# For each folder of tf_ops/, what its files may include of ours.
+INCLUDES = {
+    "core": r"core/\w+\.h",
+    "transport": rf"transport/\w+\.h|core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h",
+    "adapter": r"(adapter|core)/\w+\.h|transport/backends\.h",
+}
+# Headers of others, and the only files that may include them.
+FOREIGN = {
+    r"mpi(-ext)?\.h": r"transport/mpi_\w+\.(cc|h)",
+    r"nccl\w*\.h": r"transport/nccl_\w+\.(cc|cu|h)",
+    r"(cuda|cuda_runtime|cuda_fp16|cuda_bf16)\w*\.h": r"(transport/(cuda|nccl)_|adapter/)\w+\.\w+",
+    r"(tensorflow|absl|tsl|xla|third_party|google|unsupported|Eigen)/.*": r"adapter/\w+\.(cc|h)",
+}
+CHOOSER = "transport/backends.cc"
+
+
+def cpp_violations(tf_ops: Path) -> list[str]:
+    """What breaks the rules above, one line each."""
+    found = []
+    for folder in INCLUDES:
+        for path in sorted((tf_ops / folder).rglob("*")):
+            if path.suffix in (".cc", ".h", ".cu"):
+                name = path.relative_to(tf_ops).as_posix()
+                found += [f"{name}:{n}: {what}" for n, what in _cpp_file(folder, name, path)]
+    return found
+
+
+def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if re.match(r"\s*#\s*(el)?if.*\bHVD_WITH_", line) and name != CHOOSER:
+            yield number, f"HVD_WITH_ outside {CHOOSER}"
+        include = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+        if include is None:
+            continue
+        header = include[2]
+        homes = [home for pattern, home in FOREIGN.items() if re.fullmatch(pattern, header)]
+        if homes and not re.fullmatch(homes[0], name):
+            yield number, f"{header} belongs into {homes[0]}"
+        elif include[1] == '"' and not homes and not re.fullmatch(INCLUDES[folder], header):
+            yield number, f"{folder}/ may not include {header}"
+
+
+# --- Python -------------------------------------------------------------------
+
+# From the top down; a module imports from lower lines only, a package also from itself.
+FLOORS = [
+    "__init__",
+    "optimizer tape hooks keras estimator callbacks",
+    "accumulation",
+    "gradients functions",
+    "ops",
+    "compression",
+    "runtime",
+    "process_sets failure",
+    "native names op_names",
+    "compat failure_report version",
+]
+# Beside the floors: exactly what these may import of ours.
+BESIDE = {
+    "data": "runtime compat",
+    "launch": "launcher failure_report",
+    "launcher": "failure_report",
+}
+# Started where TensorFlow is not wanted: the standard library only.
+STDLIB_ONLY = ("launch", "launcher", "failure_report", "version")
+# Python 3.9 cannot tell; the other versions do it for it.
+STDLIB = getattr(sys, "stdlib_module_names", None)
+
+
+def python_violations(package: Path) -> list[str]:
+    """What breaks the rules above, one line each."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        for number, what in _python_file(parts, path):
+            found.append(f"{path.relative_to(package)}:{number}: {what}")
+    return found
+
+
+def _python_file(parts: tuple[str, ...], path: Path) -> Iterator[tuple[int, str]]:
+    module = parts[0]
+    if module not in BESIDE and _floor(module) is None:
+        yield 1, f"{module} stands in no line of the table"
+        return
+    for number, name in _imports(path, parts):
+        if name == "hvd_tf" or name.startswith("hvd_tf."):
+            target = (name.split(".") + ["__init__"])[1]
+            if not _may_import(module, target):
+                yield number, f"{module} may not import {target}"
+        elif module in STDLIB_ONLY and STDLIB and name.split(".")[0] not in STDLIB:
+            yield number, f"{module} may not import {name}: the standard library only"
+
+
+def _may_import(module: str, target: str) -> bool:
+    if module == target:
+        return True
+    if module in BESIDE:
+        return target in BESIDE[module].split()
+    above, below = _floor(module), _floor(target)
+    if below is None:
+        return module == "__init__" and target in BESIDE
+    return above is not None and above < below
+
+
+def _floor(module: str) -> int | None:
+    return next((n for n, line in enumerate(FLOORS) if module in line.split()), None)
+
+
+def _imports(path: Path, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Absolute names of what the file imports, wherever in it, with line numbers."""
+    here = ["hvd_tf", *parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else []
+            base += node.module.split(".") if node.module else []
+            for alias in node.names:
+                # `from hvd_tf import ops` imports a module, `from hvd_tf.ops import x` a name.
+                yield node.lineno, ".".join([*base, alias.name] if base == ["hvd_tf"] else base)
+
+
+# --- The tree, and proof that the rules can be broken -------------------------
+
+
+def test_cpp_layers() -> None:
+    assert (ROOT / "tf_ops" / "core" / "runtime.h").is_file()
+    assert cpp_violations(ROOT / "tf_ops") == []
+
+
+def test_python_layers() -> None:
+    assert (ROOT / "hvd_tf" / "native.py").is_file()
+    assert python_violations(ROOT / "hvd_tf") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("core/a.cc", "#include <mpi.h>"),
+        ("core/a.cc", '#include "tensorflow/core/framework/op.h"'),
+        ("core/a.h", '#include "absl/status/status.h"'),
+        ("core/a.cc", "#  include <cuda_runtime.h>"),
+        ("core/a.cc", '#include "transport/wire.h"'),
+        ("core/a.cc", '#include "adapter/c_api.h"'),
+        ("core/a.cc", "#if HVD_WITH_MPI"),
+        ("core/a.cc", "#ifdef HVD_WITH_NCCL"),
+        ("transport/a.cc", "#include <mpi.h>"),
+        ("transport/mpi_a.cc", "#include <nccl.h>"),
+        ("transport/a.cc", '#include "core/runtime.h"'),
+        ("transport/a.cc", '#include "core/negotiator.h"'),
+        ("transport/a.cc", '#include "core/executor.h"'),
+        ("transport/a.cc", '#include "adapter/c_api.h"'),
+        ("transport/mpi_a.cc", "#elif defined(HVD_WITH_NCCL)"),
+        ("adapter/a.cc", "#include <mpi.h>"),
+        ("adapter/a.cc", '#include "transport/wire.h"'),
+    ],
+)
+def test_bad_cpp_is_found(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_text(f"// First line.\n{text}\n")
+    found = cpp_violations(tmp_path)
+    assert len(found) == 1 and found[0].startswith(f"{file}:2: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("core/a.cc", '#include "core/runtime.h"\n#include <sys/mman.h>'),
+        ("transport/backends.cc", '#if HVD_WITH_MPI\n#include "transport/mpi_backend.h"\n#endif'),
+        ("transport/mpi_a.cc", '#include <mpi.h>\n#include "core/status.h"'),
+        ("adapter/a.cc", '#include "tensorflow/core/framework/op.h"\n#include "core/runtime.h"'),
+    ],
+)
+def test_good_cpp_passes(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_text(text)
+    assert cpp_violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("runtime.py", "from hvd_tf import ops"),
+        ("runtime.py", "from . import ops"),
+        ("runtime.py", "from .ops import allreduce"),
+        ("runtime.py", "import hvd_tf.ops"),
+        ("runtime.py", "import hvd_tf"),
+        ("native.py", "def f():\n    from hvd_tf.runtime import init"),
+        ("tape.py", "from hvd_tf.optimizer import DistributedOptimizer"),
+        ("gradients.py", "from hvd_tf import functions"),
+        ("keras/callbacks.py", "from .. import estimator"),
+        ("compat.py", "from hvd_tf import native"),
+        ("data.py", "from hvd_tf import ops"),
+        ("launch.py", "import tensorflow as tf"),
+        ("launch.py", "from hvd_tf import runtime"),
+        ("launcher/mpirun.py", "import numpy"),
+        ("novelty.py", ""),
+    ],
+)
+def test_bad_python_is_found(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert len(python_violations(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("__init__.py", "from hvd_tf.ops import allreduce\nfrom hvd_tf import data"),
+        ("keras/__init__.py", "from .callbacks import A\nfrom hvd_tf.keras import callbacks"),
+        ("optimizer.py", "import json\nfrom hvd_tf import compat, gradients\nimport tensorflow"),
+        ("data.py", "from .runtime import rank"),
+        ("launch.py", "import os.path\nfrom hvd_tf import failure_report"),
+    ],
+)
+def test_good_python_passes(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert python_violations(tmp_path) == []

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C functions that hvd_tf/native.py calls: no exception leaves them.
+#include "adapter/c_api.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adapter/global_runtime.h"
+#include "core/types.h"
+
+namespace {
+
+constexpr int kNotInitialised = -1;
+constexpr int kUnknownProcessSet = -2;
+constexpr int kNotAMember = -3;
+
+// Thread-local: what the last failed call of this thread had to say.
+std::string& LastError() {
+  thread_local std::string text;
+  return text;
+}
+
+int Report(const hvd::Status& status) {
+  LastError() = status.message();
+  return static_cast<int>(status.code());
+}
+
+// Runs `call`, which returns a Status; the standard library's exceptions
+// (memory, threads) become one.
+template <typename Call>
+int Guarded(Call call) {
+  try {
+    return Report(call());
+  } catch (const std::exception& error) {
+    return Report(hvd::Internal(error.what()));
+  }
+}
+
+// `read(runtime)`, or `otherwise` without a runtime.
+template <typename Read>
+int FromRuntime(Read read, int otherwise = kNotInitialised) {
+  const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
+  return runtime == nullptr ? otherwise : read(*runtime);
+}
+
+template <typename Read>
+int FromSet(int id, Read read) {
+  return FromRuntime([&](const hvd::Runtime& runtime) {
+    const hvd::ProcessSet* set = runtime.process_set(id);
+    return set == nullptr ? kUnknownProcessSet : read(*set);
+  });
+}
+
+}  // namespace
+
+const char* hvd_last_error() { return LastError().c_str(); }
+
+int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
+             int mpi_comm, const int* set_ranks, const int* set_sizes,
+             int set_count) {
+  return Guarded([&] {
+    hvd::JobArgs args;
+    if (comm_size >= 0)
+      args.world_ranks.assign(comm_ranks, comm_ranks + comm_size);
+    if (has_mpi_comm != 0) args.mpi_comm = mpi_comm;
+    std::vector<std::vector<int>> sets;
+    for (int i = 0; i < set_count; ++i) {
+      sets.emplace_back(set_ranks, set_ranks + set_sizes[i]);
+      set_ranks += set_sizes[i];
+    }
+    return hvd::InitRuntime(args, sets);
+  });
+}
+
+void hvd_shutdown() {
+  Guarded([] {
+    hvd::ShutdownRuntime();
+    return hvd::Status::Ok();
+  });
+}
+
+int hvd_is_initialized() { return hvd::GetRuntime() != nullptr ? 1 : 0; }
+
+void hvd_at_exit() {
+  Guarded([] {
+    hvd::ShutdownRuntime();
+    hvd::FinalizeBackends();
+    return hvd::Status::Ok();
+  });
+}
+
+int hvd_rank() {
+  return FromRuntime([](const hvd::Runtime& r) { return r.topology().rank; });
+}
+
+int hvd_size() {
+  return FromRuntime([](const hvd::Runtime& r) { return r.topology().size; });
+}
+
+int hvd_local_rank() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.topology().local_rank; });
+}
+
+int hvd_local_size() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.topology().local_size; });
+}
+
+int hvd_cross_rank() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.topology().cross_rank; });
+}
+
+int hvd_cross_size() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.topology().cross_size; });
+}
+
+int hvd_is_homogeneous() {
+  return FromRuntime([](const hvd::Runtime& r) {
+    return r.topology().is_homogeneous ? 1 : 0;
+  });
+}
+
+int hvd_mpi_threads_supported() {
+  return FromRuntime(
+      [](const hvd::Runtime&) { return hvd::MpiThreadsSupported() ? 1 : 0; });
+}
+
+int hvd_process_set_count() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.process_set_count(); });
+}
+
+int hvd_process_set_size(int id) {
+  return FromSet(id, [](const hvd::ProcessSet& set) {
+    return static_cast<int>(set.ranks.size());
+  });
+}
+
+int hvd_process_set_rank(int id) {
+  return FromSet(id, [](const hvd::ProcessSet& set) {
+    return set.rank >= 0 ? set.rank : kNotAMember;
+  });
+}
+
+int hvd_process_set_ranks(int id, int* ranks, int capacity) {
+  return FromSet(id, [&](const hvd::ProcessSet& set) {
+    const int size = static_cast<int>(set.ranks.size());
+    std::copy_n(set.ranks.begin(), std::max(0, std::min(size, capacity)),
+                ranks);
+    return size;
+  });
+}
+
+int hvd_mpi_built() { return hvd::MpiBuilt() ? 1 : 0; }
+int hvd_nccl_built() { return hvd::NcclBuilt(); }
+int hvd_cuda_built() { return hvd::CudaBuilt() ? 1 : 0; }
+
+int hvd_reduce_op(const char* name) {
+  for (const hvd::ReduceOp op :
+       {hvd::ReduceOp::kAverage, hvd::ReduceOp::kSum, hvd::ReduceOp::kMin,
+        hvd::ReduceOp::kMax, hvd::ReduceOp::kProduct}) {
+    if (std::strcmp(hvd::Name(op), name) == 0) return static_cast<int>(op);
+  }
+  return -1;
+}
+
+void hvd_end_scope(int process_set_id, const char* name_prefix,
+                   const char* text) {
+  Guarded([&] {
+    if (const auto runtime = hvd::GetRuntime()) {
+      runtime->EndScope(process_set_id, name_prefix, text);
+    }
+    return hvd::Status::Ok();
+  });
+}
+
+void hvd_announce_failure(const char* first_line) {
+  Guarded([&] {
+    if (const auto runtime = hvd::GetRuntime()) {
+      runtime->AnnounceFailure(first_line);
+    }
+    return hvd::Status::Ok();
+  });
+}
+
+int hvd_first_peer_end(int* failed, char* text, int capacity) {
+  return FromRuntime([&](const hvd::Runtime& runtime) {
+    const std::optional<hvd::PeerEnd> end = runtime.first_peer_end();
+    if (!end.has_value()) return -1;
+    *failed = end->failed ? 1 : 0;
+    if (capacity > 0) {
+      const size_t length =
+          std::min(end->text.size(), static_cast<size_t>(capacity) - 1);
+      std::memcpy(text, end->text.data(), length);
+      text[length] = '\0';
+    }
+    return end->rank;
+  });
+}
+
+void hvd_abort(int exit_code) {
+  if (const auto runtime = hvd::GetRuntime()) runtime->Abort(exit_code);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process's one Runtime.
+#include "adapter/global_runtime.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "core/options.h"
+
+namespace hvd {
+namespace {
+
+struct Global {
+  // Held through Init and Shutdown, which take long; never by a kernel.
+  std::mutex lifecycle_mutex;
+  std::mutex runtime_mutex;
+  std::shared_ptr<Runtime> runtime;  // guarded by runtime_mutex
+};
+
+// Never destroyed: TensorFlow's threads may still run kernels while the
+// process's static objects are taken down.
+Global& TheGlobal() {
+  static Global* const global = std::make_unique<Global>().release();
+  return *global;
+}
+
+void SetRuntime(std::shared_ptr<Runtime> runtime) {
+  Global& global = TheGlobal();
+  std::lock_guard<std::mutex> lock(global.runtime_mutex);
+  global.runtime.swap(runtime);
+}
+
+}  // namespace
+
+std::shared_ptr<Runtime> GetRuntime() {
+  Global& global = TheGlobal();
+  std::lock_guard<std::mutex> lock(global.runtime_mutex);
+  return global.runtime;
+}
+
+Status InitRuntime(const JobArgs& args,
+                   const std::vector<std::vector<int>>& process_sets) {
+  std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
+  if (GetRuntime() != nullptr) return Status::Ok();
+  Result<Options> options =
+      Options::Parse([](const char* name) { return std::getenv(name); });
+  if (!options.ok()) return options.status();
+  Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
+  if (!backend.ok()) return backend.status();
+  auto runtime =
+      std::make_shared<Runtime>(std::move(backend.value()), options.value());
+  HVD_RETURN_IF_ERROR(runtime->Start(process_sets));
+  SetRuntime(std::move(runtime));
+  return Status::Ok();
+}
+
+void ShutdownRuntime() {
+  std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
+  std::shared_ptr<Runtime> runtime = GetRuntime();
+  if (runtime == nullptr) return;
+  // No new user first; then stop, in this thread: the last reference must not
+  // be dropped by a callback on the background thread that it would join.
+  SetRuntime(nullptr);
+  runtime->Stop();
+}
+
+}  // namespace hvd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process's one Runtime: the only global of the library.
+//
+// Owner: this file, between Init and Shutdown; a kernel that is under way holds
+// a reference of its own. Any thread.
+#ifndef HVD_ADAPTER_GLOBAL_RUNTIME_H_
+#define HVD_ADAPTER_GLOBAL_RUNTIME_H_
+
+#include <memory>
+#include <vector>
+
+#include "core/runtime.h"
+#include "core/status.h"
+#include "transport/backends.h"
+
+namespace hvd {
+
+// Opens the backend and starts the runtime; does nothing when one is running.
+// Collective over the job's ranks. Works again after ShutdownRuntime.
+[[nodiscard]] Status InitRuntime(
+    const JobArgs& args, const std::vector<std::vector<int>>& process_sets);
+
+// Stops the runtime: what is pending fails, the background thread has ended
+// when this returns. Does nothing when none is running.
+void ShutdownRuntime();
+
+// Null when none is running.
+[[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
+
+}  // namespace hvd
+
+#endif  // HVD_ADAPTER_GLOBAL_RUNTIME_H_

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that tell a graph where this rank stands, when it runs.
+#include <memory>
+
+#include "adapter/collective_kernel.h"
+#include "adapter/global_runtime.h"
+#include "adapter/tf_bridge.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Answers of HorovodProcessSetIncluded that are no yes or no; Horovod's values
+// are negative too.
+constexpr int kNotInitialised = -1;
+constexpr int kUnknownProcessSet = -2;
+
+// An int32 scalar that is known when the kernel runs.
+class InfoKernel : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) final {
+    const std::shared_ptr<Runtime> runtime = GetRuntime();
+    const Result<int> value = Value(runtime.get());
+    OP_REQUIRES_OK(ctx, ToTf(value.status()));
+    const Result<tf::Tensor> output =
+        AllocateOutput(ctx, 0, tf::TensorShape({}));
+    OP_REQUIRES_OK(ctx, ToTf(output.status()));
+    *static_cast<int32_t*>(MutableData(output.value())) = value.value();
+  }
+
+ protected:
+  // `runtime` is null when hvd is not initialised.
+  virtual Result<int> Value(const Runtime* runtime) = 0;
+
+  static Status NotInitialised() {
+    return FailedPrecondition(
+        "hvd_tf is not initialised; call hvd.init() first");
+  }
+};
+
+class RankKernel : public InfoKernel {
+ public:
+  using InfoKernel::InfoKernel;
+
+ protected:
+  Result<int> Value(const Runtime* runtime) override {
+    if (runtime == nullptr) return NotInitialised();
+    return runtime->topology().rank;
+  }
+};
+
+class LocalRankKernel : public InfoKernel {
+ public:
+  using InfoKernel::InfoKernel;
+
+ protected:
+  Result<int> Value(const Runtime* runtime) override {
+    if (runtime == nullptr) return NotInitialised();
+    return runtime->topology().local_rank;
+  }
+};
+
+class LocalSizeKernel : public InfoKernel {
+ public:
+  using InfoKernel::InfoKernel;
+
+ protected:
+  Result<int> Value(const Runtime* runtime) override {
+    if (runtime == nullptr) return NotInitialised();
+    return runtime->topology().local_size;
+  }
+};
+
+class ProcessSetKernel : public InfoKernel {
+ public:
+  explicit ProcessSetKernel(tf::OpKernelConstruction* ctx) : InfoKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &process_set_id_));
+  }
+
+ protected:
+  int process_set_id() const { return process_set_id_; }
+
+ private:
+  int process_set_id_ = 0;
+};
+
+class SizeKernel : public ProcessSetKernel {
+ public:
+  using ProcessSetKernel::ProcessSetKernel;
+
+ protected:
+  Result<int> Value(const Runtime* runtime) override {
+    if (runtime == nullptr) return NotInitialised();
+    const ProcessSet* set = runtime->process_set(process_set_id());
+    if (set == nullptr) {
+      return InvalidArgument("process set " + std::to_string(process_set_id()) +
+                             " is unknown; pass it to hvd.init(process_sets="
+                             "...) on every rank");
+    }
+    return static_cast<int>(set->ranks.size());
+  }
+};
+
+class ProcessSetIncludedKernel : public ProcessSetKernel {
+ public:
+  using ProcessSetKernel::ProcessSetKernel;
+
+ protected:
+  Result<int> Value(const Runtime* runtime) override {
+    if (runtime == nullptr) return kNotInitialised;
+    const ProcessSet* set = runtime->process_set(process_set_id());
+    if (set == nullptr) return kUnknownProcessSet;
+    return set->rank >= 0 ? 1 : 0;
+  }
+};
+
+#define HVD_REGISTER(op, kernel) \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tf::DEVICE_CPU), kernel)
+
+HVD_REGISTER("HorovodRank", RankKernel);
+HVD_REGISTER("HorovodLocalRank", LocalRankKernel);
+HVD_REGISTER("HorovodLocalSize", LocalSizeKernel);
+HVD_REGISTER("HorovodSize", SizeKernel);
+HVD_REGISTER("HorovodProcessSetIncluded", ProcessSetIncludedKernel);
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Broadcast of variables: the root's values become the variables' values.
+//
+// A rank receives into fresh memory and then hands that to the variable under
+// its lock: a reader that still shares the old memory keeps the old value, and
+// no lock is held while peers are waited for.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapter/collective_kernel.h"
+#include "adapter/tf_bridge.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// The variables of one call, whatever their kind.
+class VariableBroadcastKernel : public CollectiveKernel {
+ public:
+  explicit VariableBroadcastKernel(tf::OpKernelConstruction* ctx)
+      : CollectiveKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_rank_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+  }
+
+ protected:
+  using Store = std::function<void(const tf::Tensor& value)>;
+
+  // The value of variable `index`, sharing its memory.
+  virtual Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) = 0;
+  // Gives variable `index` a new value; may be called from any thread, before
+  // the kernel's done.
+  virtual Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) = 0;
+  // Sets outputs, if the op has any.
+  virtual void SetOutputs(tf::OpKernelContext* /*ctx*/) {}
+
+  tf::DataType dtype() const { return dtype_; }
+
+  Status Describe(tf::OpKernelContext* ctx, const ProcessSet& set,
+                  Signature* signature) override {
+    signature->verb = Verb::kBroadcast;
+    const Result<DataType> dtype = ToCore(dtype_);
+    if (!dtype.ok()) return dtype.status();
+    signature->dtype = dtype.value();
+    signature->wire_dtype = dtype.value();
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      const Result<tf::Tensor> value = Load(ctx, i);
+      if (!value.ok()) return value.status();
+      signature->shapes.push_back(ToCore(value.value().shape()));
+    }
+    const Result<int> root = RootWithin(set, process_set_id(), root_rank_);
+    if (!root.ok()) return root.status();
+    signature->root = root.value();
+    return Status::Ok();
+  }
+
+  Status Bind(tf::OpKernelContext* ctx, const ProcessSet& set,
+              Call* call) override {
+    const Signature& signature = call->entry.request.signature;
+    const bool is_root = set.rank == signature.root;
+    std::vector<Store> stores;
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      Result<tf::Tensor> value =
+          is_root ? Load(ctx, i) : Allocate(ctx, signature, i);
+      if (!value.ok()) return value.status();
+      if (ToCore(value.value().shape()) !=
+          signature.shapes[static_cast<size_t>(i)]) {
+        return InvalidArgument("variable " + std::to_string(i) +
+                               " changed its shape while it was broadcast");
+      }
+      call->entry.inputs.push_back(MutableData(value.value()));
+      call->entry.outputs.push_back(MutableData(value.value()));
+      call->tensors->push_back(std::move(value.value()));
+      if (is_root) continue;
+      Result<Store> store = MakeStore(ctx, i);
+      if (!store.ok()) return store.status();
+      stores.push_back(std::move(store.value()));
+    }
+    SetOutputs(ctx);
+    call->on_success = [stores = std::move(stores), tensors = call->tensors] {
+      for (size_t i = 0; i < stores.size(); ++i) stores[i]((*tensors)[i]);
+      return Status::Ok();
+    };
+    return Status::Ok();
+  }
+
+  Status ComputeAlone(tf::OpKernelContext* ctx, const Signature&) override {
+    SetOutputs(ctx);
+    return Status::Ok();
+  }
+
+ private:
+  Result<tf::Tensor> Allocate(tf::OpKernelContext* ctx,
+                              const Signature& signature, int index) const {
+    const Result<tf::TensorShape> shape =
+        ToTf(signature.shapes[static_cast<size_t>(index)]);
+    if (!shape.ok()) return shape.status();
+    return AllocatePersistent(ctx, dtype_, shape.value());
+  }
+
+  int root_rank_ = 0;
+  tf::DataType dtype_ = tf::DT_INVALID;
+};
+
+Status Uninitialised(const std::string& variable) {
+  return FailedPrecondition(
+      "variable " + variable +
+      " has no value yet; initialise it before it is broadcast");
+}
+
+class ResourceBroadcastKernel : public VariableBroadcastKernel {
+ public:
+  using VariableBroadcastKernel::VariableBroadcastKernel;
+
+ protected:
+  Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) override {
+    tf::core::RefCountPtr<tf::Var> variable;
+    HVD_RETURN_IF_ERROR(Find(ctx, index, &variable));
+    const std::string& name = HandleFromInput(ctx, index).name();
+    tf::tf_shared_lock lock(*variable->mu());
+    const tf::Tensor& value = *variable->tensor();
+    if (!variable->is_initialized || !value.IsInitialized()) {
+      return Uninitialised(name);
+    }
+    if (value.dtype() != dtype()) {
+      return InvalidArgument("variable " + name + " is " +
+                             tf::DataTypeString(value.dtype()) + ", not " +
+                             tf::DataTypeString(dtype()));
+    }
+    return value;
+  }
+
+  Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) override {
+    tf::core::RefCountPtr<tf::Var> found;
+    HVD_RETURN_IF_ERROR(Find(ctx, index, &found));
+    // Shared, because std::function must be copyable.
+    auto variable =
+        std::make_shared<tf::core::RefCountPtr<tf::Var>>(std::move(found));
+    return Store([variable](const tf::Tensor& value) {
+      tf::mutex_lock lock(*(*variable)->mu());
+      *(*variable)->tensor() = value;
+      (*variable)->is_initialized = true;
+    });
+  }
+
+ private:
+  static Status Find(tf::OpKernelContext* ctx, int index,
+                     tf::core::RefCountPtr<tf::Var>* variable) {
+    const tf::ResourceHandle& handle = HandleFromInput(ctx, index);
+    if (LookupResource(ctx, handle, variable).ok()) return Status::Ok();
+    return Uninitialised(handle.name());
+  }
+};
+
+class ReferenceBroadcastKernel : public VariableBroadcastKernel {
+ public:
+  using VariableBroadcastKernel::VariableBroadcastKernel;
+
+ protected:
+  Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) override {
+    tf::Tensor value = ctx->mutable_input(index, /*lock_held=*/false);
+    if (!value.IsInitialized()) {
+      return Uninitialised(ctx->op_kernel().requested_input(index));
+    }
+    return value;
+  }
+
+  Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) override {
+    return Store([ctx, index](const tf::Tensor& value) {
+      ctx->replace_ref_input(index, value, /*lock_held=*/false);
+    });
+  }
+
+  void SetOutputs(tf::OpKernelContext* ctx) override {
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      ctx->forward_ref_input_to_ref_output(i, i);
+    }
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodBroadcastInplaceResource").Device(tf::DEVICE_CPU),
+    ResourceBroadcastKernel);
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_CPU),
+                        ReferenceBroadcastKernel);
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions between TensorFlow's vocabulary and the core's.
+#include "adapter/tf_bridge.h"
+
+#include <utility>
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+absl::StatusCode ToTf(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return absl::StatusCode::kOk;
+    case StatusCode::kInvalidArgument:
+      return absl::StatusCode::kInvalidArgument;
+    case StatusCode::kFailedPrecondition:
+      return absl::StatusCode::kFailedPrecondition;
+    case StatusCode::kPeerLost:
+      return absl::StatusCode::kUnknown;
+    case StatusCode::kCancelled:
+      return absl::StatusCode::kCancelled;
+    case StatusCode::kResourceExhausted:
+      return absl::StatusCode::kResourceExhausted;
+    case StatusCode::kInternal:
+      return absl::StatusCode::kInternal;
+  }
+  return absl::StatusCode::kInternal;
+}
+
+}  // namespace
+
+TfStatus ToTf(const Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return TfStatus(ToTf(status.code()), status.message());
+}
+
+Status FromTf(const TfStatus& status) {
+  if (status.ok()) return Status::Ok();
+  std::string text(status.message());
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    return ResourceExhausted(std::move(text));
+  }
+  return InvalidArgument(std::move(text));
+}
+
+Result<DataType> ToCore(tf::DataType dtype) {
+  switch (dtype) {
+    case tf::DT_UINT8:
+      return DataType::kUint8;
+    case tf::DT_INT8:
+      return DataType::kInt8;
+    case tf::DT_UINT16:
+      return DataType::kUint16;
+    case tf::DT_INT16:
+      return DataType::kInt16;
+    case tf::DT_INT32:
+      return DataType::kInt32;
+    case tf::DT_INT64:
+      return DataType::kInt64;
+    case tf::DT_HALF:
+      return DataType::kFloat16;
+    case tf::DT_BFLOAT16:
+      return DataType::kBfloat16;
+    case tf::DT_FLOAT:
+      return DataType::kFloat32;
+    case tf::DT_DOUBLE:
+      return DataType::kFloat64;
+    case tf::DT_BOOL:
+      return DataType::kBool;
+    default:  // TensorFlow has some fifty, and adds to them.
+      return InvalidArgument("dtype " + tf::DataTypeString(dtype) +
+                             " cannot be sent; cast the tensor first");
+  }
+}
+
+Shape ToCore(const tf::TensorShape& shape) {
+  Shape dims(static_cast<size_t>(shape.dims()));
+  for (int i = 0; i < shape.dims(); ++i) {
+    dims[static_cast<size_t>(i)] = shape.dim_size(i);
+  }
+  return dims;
+}
+
+Result<tf::TensorShape> ToTf(const Shape& shape) {
+  tf::TensorShape tf_shape;
+  // Also catches a product that overflows int64.
+  const TfStatus built = tf::TensorShape::BuildTensorShape(shape, &tf_shape);
+  if (!built.ok()) return FromTf(built);
+  return tf_shape;
+}
+
+void* MutableData(const tf::Tensor& tensor) {
+  return tensor.NumElements() == 0 ? nullptr : tensor.data();
+}
+
+Result<tf::Tensor> AllocateOutput(tf::OpKernelContext* ctx, int index,
+                                  const tf::TensorShape& shape) {
+  tf::Tensor* output = nullptr;
+  const TfStatus allocated = ctx->allocate_output(index, shape, &output);
+  if (!allocated.ok()) return FromTf(allocated);
+  return *output;
+}
+
+Result<tf::Tensor> AllocatePersistent(tf::OpKernelContext* ctx,
+                                      tf::DataType dtype,
+                                      const tf::TensorShape& shape) {
+  tf::Tensor tensor;
+  const TfStatus allocated = ctx->allocate_temp(dtype, shape, &tensor);
+  if (!allocated.ok()) return FromTf(allocated);
+  return tensor;
+}
+
+}  // namespace hvd

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions between TensorFlow's vocabulary and the core's. Pure functions
+// but for the allocations; any thread.
+#ifndef HVD_ADAPTER_TF_BRIDGE_H_
+#define HVD_ADAPTER_TF_BRIDGE_H_
+
+#include <string>
+
+#include "adapter/tf_compat.h"
+#include "core/status.h"
+#include "core/types.h"
+
+namespace hvd {
+
+// Never Aborted or Unavailable: MonitoredTrainingSession swallows those and
+// rebuilds the session on one rank.
+[[nodiscard]] TfStatus ToTf(const Status& status);
+
+// An error of TensorFlow's own, as ours.
+[[nodiscard]] Status FromTf(const TfStatus& status);
+
+// kInvalidArgument for an element type that no collective carries.
+[[nodiscard]] Result<DataType> ToCore(tensorflow::DataType dtype);
+
+[[nodiscard]] Shape ToCore(const tensorflow::TensorShape& shape);
+[[nodiscard]] Result<tensorflow::TensorShape> ToTf(const Shape& shape);
+
+// The tensor's memory; null when it has no elements.
+[[nodiscard]] void* MutableData(const tensorflow::Tensor& tensor);
+
+// Allocates output `index` of the kernel and returns a reference to it.
+[[nodiscard]] Result<tensorflow::Tensor> AllocateOutput(
+    tensorflow::OpKernelContext* ctx, int index,
+    const tensorflow::TensorShape& shape);
+
+// Allocates a tensor that outlives the kernel: a variable's new value.
+[[nodiscard]] Result<tensorflow::Tensor> AllocatePersistent(
+    tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+    const tensorflow::TensorShape& shape);
+
+}  // namespace hvd
+
+#endif  // HVD_ADAPTER_TF_BRIDGE_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variables of Open MPI, MPICH's Hydra and Slurm.
+#include "transport/launch_size.h"
+
+#include <cstdlib>
+#include <optional>
+
+namespace hvd {
+namespace {
+
+struct Announcement {
+  std::string variable;
+  long size = 0;
+};
+
+long Read(const GetVariable& get, const char* name) {
+  const char* text = get(name);
+  return text == nullptr ? 0 : std::strtol(text, nullptr, 10);
+}
+
+Status Refuse(const Announcement& announced, int size,
+              const std::string& library) {
+  return FailedPrecondition(
+      "The launcher set " + announced.variable + "=" +
+      std::to_string(announced.size) + ", but " + library + " sees " +
+      std::to_string(size) + (size == 1 ? " rank" : " ranks") +
+      ". Start the job with the launcher of that MPI library, or build hvd_tf "
+      "against the launcher's; if no launcher was used, unset " +
+      announced.variable + ".");
+}
+
+}  // namespace
+
+Status CheckLaunchSize(const GetVariable& get, int size,
+                       const std::string& library) {
+  std::optional<Announcement> other;
+  // One job may have been started from within another, whose variables it
+  // then inherits: it is enough that one fits.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const long announced = Read(get, name);
+    if (announced == size) return Status::Ok();
+    if (announced > 1 && !other) other = Announcement{name, announced};
+  }
+  if (other) return Refuse(*other, size, library);
+  // Of this host only.
+  const long local = Read(get, "MPI_LOCALNRANKS");
+  if (local > size) return Refuse({"MPI_LOCALNRANKS", local}, size, library);
+  // Slurm sets its size in every job script; with a rank of PMI beside it, srun
+  // started this process. mpirun within the job may have taken fewer ranks.
+  const bool by_srun =
+      get("PMI_RANK") != nullptr || get("PMIX_RANK") != nullptr;
+  const long tasks = Read(get, "SLURM_NTASKS");
+  if (by_srun && size == 1 && tasks > 1) {
+    return Refuse({"SLURM_NTASKS", tasks}, size, library);
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvd

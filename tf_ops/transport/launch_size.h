@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The number of ranks that a launcher announced, held against what there is.
+#ifndef HVD_TRANSPORT_LAUNCH_SIZE_H_
+#define HVD_TRANSPORT_LAUNCH_SIZE_H_
+
+#include <functional>
+#include <string>
+
+#include "core/status.h"
+
+namespace hvd {
+
+using GetVariable = std::function<const char*(const char* name)>;
+
+// An MPI library that does not belong to the launcher starts every process as
+// a job of its own, each of which would train alone. Not Ok when the variables
+// of the launchers say that there are several ranks and none of them agrees
+// with `size`; the text names both values and `library`.
+Status CheckLaunchSize(const GetVariable& get, int size,
+                       const std::string& library);
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_LAUNCH_SIZE_H_

