@@ -58,9 +58,13 @@ def broadcast_variables(
         _check_dtype(variable)
     size = process_set.size()
     if tf.executing_eagerly():
-        if size > 1 and variables:
-            # In one graph all broadcasts are under way at once, and travel together.
-            tf.function(_broadcast_op, autograph=False)(variables, root_rank, process_set, inplace)
+        if size != 1 and variables:
+
+            @tf.function(autograph=False)
+            def together() -> None:  # in one graph all are under way at once
+                _broadcast_op(variables, root_rank, process_set, inplace)
+
+            together()
         return None
     if size == 1:
         return tf.no_op(name="broadcast_variables")
@@ -225,6 +229,7 @@ class _Channel:
     """Runs one collective at a time on NumPy arrays, in eager code and beside any graph."""
 
     def __init__(self, name: str, process_set: ProcessSet) -> None:
+        process_set.size()  # raises ValueError before init; the operations would too, as OpError
         self._name = name
         self._process_set = process_set
         if v1.executing_eagerly_outside_functions() and not tf.executing_eagerly():

@@ -80,7 +80,7 @@ inline void PutValue(DataType dtype, void* data, int64_t i, double value) {
   });
 }
 
-// Small enough for 8 ranks to stay within every type under every op.
+// Small enough for 8 ranks to stay within every type, unless scaled products.
 inline double SampleValue(DataType dtype, ReduceOp op, int rank, int64_t i) {
   const int64_t mix = rank * 5 + i * 3 + i / 7;
   if (op == ReduceOp::kProduct) return rank < 5 ? 1 + mix % 2 : 1;
@@ -106,6 +106,17 @@ inline double Epsilon(DataType dtype) {
     default:
       return 0;
   }
+}
+
+// A whole number as an integer type holds it, which may wrap around.
+inline double Wrapped(DataType dtype, double value) {
+  VisitType(dtype, [&](auto element) {
+    if constexpr (std::is_integral_v<decltype(element)>) {
+      element = static_cast<decltype(element)>(static_cast<int64_t>(value));
+      value = static_cast<double>(element);
+    }
+  });
+  return value;
 }
 
 // Element i of an allreduce of SampleValue over ranks 0 to ranks - 1, in
@@ -138,6 +149,7 @@ inline double ExpectedReduction(DataType dtype, DataType wire_dtype,
     } else {
       result += value;
     }
+    result = Wrapped(dtype, result);
   }
   if (op == ReduceOp::kAverage) result = round(result / ranks);
   return round(result * postscale);

@@ -201,50 +201,73 @@ def test_an_unknown_process_set():
 # ---- a step that is aborted on one rank --------------------------------------------------------
 
 
-def test_a_failing_op_of_a_function(rank, size):
-    @tf.function
-    def step(x):
-        early = hvd.allreduce(x, op=hvd.Sum, name="early")
-        late = hvd.allreduce(tf.debugging.check_numerics(x, "poison"), op=hvd.Sum, name="late")
-        return early, late
+def slow_elsewhere(rank, size, x):
+    """x; on all ranks but the last after a while, so that the last one's collectives wait."""
 
-    good = tf.constant([1.0])
+    def sleep(value):
+        time.sleep(0.0 if rank == size - 1 else 0.3)
+        return value
+
+    y = tf.numpy_function(sleep, [x], x.dtype, stateful=False)
+    y.set_shape(x.shape)
+    return y
+
+
+def two_reductions(rank, size, x):
+    early = hvd.allreduce(slow_elsewhere(rank, size, x), op=hvd.Sum, name="early")
+    # On the last rank it fails while its `early` waits for the peers.
+    checked = tf.debugging.check_numerics(in_a_while(x), "poison")
+    return early, hvd.allreduce(checked, op=hvd.Sum, name="late")
+
+
+def in_a_while(x):
+    y = tf.numpy_function(lambda value: time.sleep(0.1) or value, [x], x.dtype, stateful=False)
+    y.set_shape(x.shape)
+    return y
+
+
+def fails_together(rank, size, call):
+    """The last rank's own error, and for the others an error that names it."""
+    if rank == size - 1:
+        fails(tf.errors.InvalidArgumentError, call, "poison")
+        # Until the peers have started the step that was lost.
+        time.sleep(0.6)
+    else:
+        fails(tf.errors.OpError, call, f"rank {size - 1}", "poison")
+
+
+def test_a_failing_op_of_a_function(rank, size):
+    step = tf.function(lambda x: two_reductions(rank, size, x))
+    bad = tf.constant([odd(rank, size, 1.0, np.nan)])
     for _ in range(3):
-        np.testing.assert_array_equal(step(good), [[size], [size]])
-        bad = tf.constant([odd(rank, size, 1.0, np.nan)])
-        if rank == size - 1:
-            fails(tf.errors.InvalidArgumentError, lambda bad=bad: step(bad), "poison")
-        else:
-            fails(tf.errors.OpError, lambda bad=bad: step(bad), f"rank {size - 1}", "poison")
+        np.testing.assert_array_equal(step(tf.constant([1.0])), [[size], [size]])
+        fails_together(rank, size, lambda: step(bad))
 
 
 def test_a_failing_op_of_a_session(rank, size):
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [1])
-        early = hvd.allreduce(x, op=hvd.Sum, name="early")
-        late = hvd.allreduce(tf.debugging.check_numerics(x, "poison"), op=hvd.Sum, name="late")
+        step = two_reductions(rank, size, x)
+        bad = [odd(rank, size, 1.0, np.nan)]
         for _ in range(3):
-            assert session.run([early, late], {x: [1.0]}) == [[size], [size]]
-            call = lambda: session.run([early, late], {x: [odd(rank, size, 1.0, np.nan)]})  # noqa: E731
-            if rank == size - 1:
-                fails(tf.errors.InvalidArgumentError, call, "poison")
-            else:
-                fails(tf.errors.OpError, call, f"rank {size - 1}", "poison")
+            assert session.run(step, {x: [1.0]}) == ([size], [size])
+            fails_together(rank, size, lambda: session.run(step, {x: bad}))
 
 
 def test_the_end_of_one_ranks_input(rank, size):
     with tf.Graph().as_default(), v1.Session() as session:
         count = odd(rank, size, 4, 3)
         batches = v1.data.make_one_shot_iterator(tf.data.Dataset.range(count))
-        batch = tf.cast(batches.get_next(), tf.float32)
+        batch = tf.cast(in_a_while(batches.get_next()), tf.float32)
         # Independent of the input, so that it is under way when the input ends.
-        other = hvd.allreduce(tf.random.uniform([3]), name="other")
+        other = hvd.allreduce(slow_elsewhere(rank, size, tf.random.uniform([3])), name="other")
         total = hvd.allreduce(batch, op=hvd.Sum, name="total")
         for step in range(3):
             assert session.run([total, other])[0] == size * step
         call = lambda: session.run([total, other])  # noqa: E731
         if rank == size - 1:
             fails(tf.errors.OutOfRangeError, call)
+            time.sleep(0.6)
         else:
             fails(tf.errors.OpError, call, f"rank {size - 1}")
 

@@ -34,6 +34,13 @@ uint64_t InstanceOf(const tf::FrameAndIter& at) {
   return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
 }
 
+// An eager op is a step of its own, which no other op belongs to. TensorFlow
+// wraps it into a function with a node that is called like the op; nodes of
+// graphs are called otherwise, by ops.py and by the name scopes of gradients.
+int64_t StepOf(const tf::OpKernel& kernel, tf::OpKernelContext* ctx) {
+  return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
+}
+
 std::string RanksText(const ProcessSet& set) {
   std::string text = "[";
   for (size_t i = 0; i < set.ranks.size(); ++i) {
@@ -135,7 +142,7 @@ void CollectiveKernel::Submit(std::shared_ptr<Runtime> runtime,
                               DoneCallback done) {
   Entry& entry = call.entry;
   entry.request.key = MakeKey(ctx);
-  entry.request.step = ctx->step_id();  // 0 for an eager op
+  entry.request.step = StepOf(*this, ctx);
   entry.ticket = runtime->NewTicket();
   entry.keep_alive = std::move(call.tensors);
   auto cancellation = std::make_shared<StepCancellation>(

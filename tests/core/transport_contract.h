@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of transports as cases that every backend has to pass.
+//
+// A case is run by all ranks of a job at once, each with its ContractRank: by
+// transport_test.cc on threads, by transport_mpi_test.cc under mpirun.
+#ifndef HVD_TESTS_CORE_TRANSPORT_CONTRACT_H_
+#define HVD_TESTS_CORE_TRANSPORT_CONTRACT_H_
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/transport.h"
+
+namespace hvd {
+
+// One rank's view of a case.
+class ContractRank {
+ public:
+  // Process set ids from first_set_id on are this case's.
+  ContractRank(Backend* backend, int first_set_id, int64_t piece_bytes)
+      : backend_(backend),
+        next_set_id_(first_set_id),
+        piece_bytes_(piece_bytes) {}
+
+  Backend& backend() { return *backend_; }
+  int rank() const { return backend_->topology().rank; }
+  int size() const { return backend_->topology().size; }
+  int64_t piece_bytes() const { return piece_bytes_; }
+  // Number of float32 elements that make `pieces` pieces of an allreduce.
+  int64_t Elements(int64_t pieces) const { return pieces * piece_bytes_ / 4; }
+
+  // Of all ranks, or of some. To be called in the same order on all ranks.
+  std::unique_ptr<Transport> NewTransport();
+  std::unique_ptr<Transport> NewTransport(const std::vector<int>& ranks);
+  // All have opened as many transports: of a set that this rank is not in.
+  void SkipTransport() { ++next_set_id_; }
+
+ private:
+  Backend* const backend_;
+  int next_set_id_;
+  const int64_t piece_bytes_;
+};
+
+// A collective of float32 under way.
+class Call {
+ public:
+  // `in` is what this rank puts in; `out_count` elements come out.
+  Call(std::vector<float> in, int64_t out_count);
+
+  // Starts `batch` with this call's memory as its one segment.
+  void Start(Transport* transport, Batch batch);
+
+  bool done() const { return done_; }
+  const Status& status() const { return status_; }
+  BatchId id() const { return id_; }
+  std::vector<float>& in() { return in_; }
+  std::vector<float>& out() { return out_; }
+  // Called by done, if set.
+  std::function<void()> then;
+
+ private:
+  std::vector<float> in_, out_;
+  BatchId id_ = 0;
+  bool done_ = false;
+  Status status_ = Internal("not done");
+};
+
+// Calls Progress in turn until `met`; false when it is not within a minute.
+bool Drive(std::initializer_list<Transport*> transports,
+           const std::function<bool()>& met);
+bool Drive(Transport* transport, const std::function<bool()>& met);
+
+// An allreduce of `count` ones, run until done and checked: shows that the set
+// is well, and that all ranks have come that far.
+void CheckSetIsWell(Transport* transport, int64_t count = 1);
+
+// Expectations that failed in this process since the last call.
+int TakeFailures();
+
+struct ContractCase {
+  const char* name;
+  void (*run)(ContractRank*);
+};
+
+// Numbers: transport_contract_numbers.cc. Lives: transport_contract_lives.cc.
+std::vector<ContractCase> NumberCases();
+std::vector<ContractCase> LifeCases();
+std::vector<ContractCase> ContractCases();
+// Ids that a case may use.
+inline constexpr int kSetsPerCase = 2;
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_TRANSPORT_CONTRACT_H_

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract cases: every verb gives the right numbers.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "harness.h"
+#include "transport_contract.h"
+#include "typed_values.h"
+
+namespace hvd {
+namespace {
+
+// Segments of these sizes side by side: none, one, odd ones, one of several
+// pieces when pieces are small.
+const std::vector<int64_t> kCounts = {0, 1, 17, 3000, 0, 255};
+
+// A batch whose segments hold SampleValue, with memory of its own.
+struct Sample {
+  Sample(DataType dtype, ReduceOp op, int rank, bool in_place) {
+    int64_t number = 0;
+    for (int64_t count : kCounts) {
+      const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
+      in.emplace_back(bytes);
+      for (int64_t i = 0; i < count; ++i) {
+        PutValue(dtype, in.back().data(), i,
+                 SampleValue(dtype, op, rank, number++));
+      }
+      out.emplace_back(in_place ? 0 : bytes);
+    }
+    for (size_t i = 0; i < kCounts.size(); ++i) {
+      void* const to = in_place ? in[i].data() : out[i].data();
+      batch.segments.push_back({in[i].data(), to, kCounts[i]});
+    }
+    batch.dtype = batch.wire_dtype = dtype;
+    batch.reduce_op = op;
+  }
+
+  Status Run(Transport* transport) {
+    Status result = Internal("not done");
+    bool done = false;
+    transport->Start(batch, [&](const Status& status) {
+      result = status;
+      done = true;
+    });
+    Drive(transport, [&] { return done; });
+    return result;
+  }
+
+  // Of all segments, one after another.
+  std::vector<double> Results() const {
+    std::vector<double> values;
+    for (const Segment& segment : batch.segments) {
+      for (int64_t i = 0; i < segment.count; ++i) {
+        values.push_back(GetValue(batch.dtype, segment.out, i));
+      }
+    }
+    return values;
+  }
+
+  std::vector<std::vector<char>> in, out;
+  Batch batch;
+};
+
+void CheckAllreduce(Transport* transport, DataType dtype, DataType wire_dtype,
+                    ReduceOp op, double prescale, double postscale,
+                    bool in_place) {
+  Sample sample(dtype, op, transport->rank(), in_place);
+  sample.batch.wire_dtype = wire_dtype;
+  sample.batch.prescale = prescale;
+  sample.batch.postscale = postscale;
+  EXPECT_EQ(sample.Run(transport).message(), "");
+  const std::vector<double> results = sample.Results();
+  const double epsilon = std::max(Epsilon(dtype), Epsilon(wire_dtype));
+  double worst = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const double expected =
+        ExpectedReduction(dtype, wire_dtype, op, transport->size(),
+                          static_cast<int64_t>(i), prescale, postscale);
+    const double error = std::abs(results[i] - expected);
+    worst = std::max(worst, error - std::abs(expected) * epsilon);
+    if (!(error <= std::abs(expected) * epsilon)) worst = HUGE_VAL;
+  }
+  if (!EXPECT_EQ(worst, 0)) {
+    std::printf("  %s as %s, %s, %g, %g\n", Name(dtype), Name(wire_dtype),
+                Name(op), prescale, postscale);
+  }
+}
+
+void AllreduceOfEveryDtypeAndOp(ContractRank* self) {
+  auto transport = self->NewTransport();
+  for (DataType dtype : kReducedTypes) {
+    for (ReduceOp op : kReduceOps) {
+      CheckAllreduce(transport.get(), dtype, dtype, op, 1.0, 1.0, false);
+      CheckAllreduce(transport.get(), dtype, dtype, op, 0.5, 3.0, true);
+      CheckAllreduce(transport.get(), dtype, dtype, op, 2.0, 0.25, false);
+    }
+  }
+}
+
+void AllreduceCompressed(ContractRank* self) {
+  auto transport = self->NewTransport();
+  for (DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+    for (DataType wire : {DataType::kFloat16, DataType::kBfloat16}) {
+      for (ReduceOp op : kReduceOps) {
+        for (bool in_place : {false, true}) {
+          CheckAllreduce(transport.get(), dtype, wire, op, 1.0, 1.0, in_place);
+          CheckAllreduce(transport.get(), dtype, wire, op, 0.5, 3.0, in_place);
+        }
+      }
+    }
+  }
+  CheckAllreduce(transport.get(), DataType::kFloat64, DataType::kFloat32,
+                 ReduceOp::kSum, 1.0, 1.0, false);
+}
+
+// Values of which every order of adding gives other bits.
+float Rough(int rank, int64_t i) {
+  const int64_t mix = (rank + 1) * 7919 + i * 104729;
+  return std::ldexp(static_cast<float>(mix % 1000003) - 5e5f,
+                    static_cast<int>(mix % 23) - 20);
+}
+
+// The same bits whatever the number of elements that travel together, and thus
+// whatever the piece, its owner and the algorithm.
+void SumsAreInRankOrder(ContractRank* self) {
+  auto transport = self->NewTransport();
+  const int size = transport->size();
+  for (int64_t count :
+       {int64_t{1}, int64_t{100}, int64_t{2000}, self->Elements(5) + 37}) {
+    std::vector<float> in(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) in[i] = Rough(transport->rank(), i);
+    Call call(std::move(in), count);
+    Batch batch;
+    batch.reduce_op = ReduceOp::kAverage;
+    call.Start(transport.get(), batch);
+    if (!Drive(transport.get(), [&] { return call.done(); })) return;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      float sum = Rough(0, i);
+      for (int rank = 1; rank < size; ++rank) sum += Rough(rank, i);
+      wrong += call.out()[i] != sum / static_cast<float>(size);
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+void BroadcastFromEveryRoot(ContractRank* self) {
+  auto transport = self->NewTransport();
+  for (int root = 0; root < transport->size(); ++root) {
+    for (DataType dtype :
+         {DataType::kUint8, DataType::kFloat64, DataType::kBool}) {
+      for (bool in_place : {false, true}) {
+        Sample sample(dtype, ReduceOp::kSum, transport->rank(), in_place);
+        sample.batch.verb = Verb::kBroadcast;
+        sample.batch.root = root;
+        EXPECT_EQ(sample.Run(transport.get()).message(), "");
+        const Sample expected(dtype, ReduceOp::kSum, root, true);
+        EXPECT_TRUE(sample.Results() == expected.Results());
+      }
+    }
+  }
+}
+
+// Rank r gives (r * 3 + segment) % 4 times `unit` elements: some give none.
+int64_t GatherCount(int rank, int segment, int64_t unit) {
+  return (rank * 3 + segment) % 4 * unit;
+}
+
+double GatherValue(int rank, int segment, int64_t i) {
+  return static_cast<double>((rank * 31 + segment * 7 + i) % 100);
+}
+
+void CheckAllgather(Transport* transport, DataType dtype, int64_t unit) {
+  constexpr int kSegments = 3;
+  std::vector<std::vector<char>> in(kSegments), out(kSegments);
+  Batch batch;
+  batch.verb = Verb::kAllgather;
+  batch.dtype = batch.wire_dtype = dtype;
+  for (int s = 0; s < kSegments; ++s) {
+    std::vector<int64_t> counts;
+    for (int rank = 0; rank < transport->size(); ++rank) {
+      counts.push_back(GatherCount(rank, s, unit));
+    }
+    const int64_t mine = counts[transport->rank()];
+    in[s].resize(static_cast<size_t>(mine) * SizeOf(dtype));
+    for (int64_t i = 0; i < mine; ++i) {
+      PutValue(dtype, in[s].data(), i, GatherValue(transport->rank(), s, i));
+    }
+    const int64_t total =
+        std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    out[s].resize(static_cast<size_t>(total) * SizeOf(dtype));
+    batch.segments.push_back({in[s].data(), out[s].data(), mine});
+    batch.counts.push_back(std::move(counts));
+  }
+  Status result = Internal("not done");
+  bool done = false;
+  transport->Start(batch, [&](const Status& status) {
+    result = status;
+    done = true;
+  });
+  if (!Drive(transport, [&] { return done; })) return;
+  EXPECT_EQ(result.message(), "");
+  int64_t wrong = 0;
+  for (int s = 0; s < kSegments; ++s) {
+    int64_t at = 0;
+    for (int rank = 0; rank < transport->size(); ++rank) {
+      for (int64_t i = 0; i < batch.counts[s][rank]; ++i, ++at) {
+        wrong += GetValue(dtype, out[s].data(), at) != GatherValue(rank, s, i);
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+void AllgatherOfDifferentCounts(ContractRank* self) {
+  auto transport = self->NewTransport();
+  for (DataType dtype :
+       {DataType::kUint8, DataType::kFloat16, DataType::kInt64}) {
+    for (int64_t unit : {0, 1, 50, 9000}) {
+      CheckAllgather(transport.get(), dtype, unit);
+    }
+  }
+}
+
+// Batches without a single element still finish, and with the others'.
+void NothingToMove(ContractRank* self) {
+  auto transport = self->NewTransport();
+  for (Verb verb : {Verb::kAllreduce, Verb::kBroadcast, Verb::kAllgather}) {
+    for (int segments : {0, 2}) {
+      Batch batch;
+      batch.verb = verb;
+      batch.segments.resize(segments);
+      if (verb == Verb::kAllgather) {
+        batch.counts.assign(segments, std::vector<int64_t>(self->size(), 0));
+      }
+      bool done = false;
+      transport->Start(batch, [&](const Status& status) {
+        EXPECT_EQ(status.message(), "");
+        done = true;
+      });
+      Drive(transport.get(), [&] { return done; });
+    }
+  }
+  CheckSetIsWell(transport.get());
+}
+
+}  // namespace
+
+std::vector<ContractCase> NumberCases() {
+  return {{"AllreduceOfEveryDtypeAndOp", AllreduceOfEveryDtypeAndOp},
+          {"AllreduceCompressed", AllreduceCompressed},
+          {"SumsAreInRankOrder", SumsAreInRankOrder},
+          {"BroadcastFromEveryRoot", BroadcastFromEveryRoot},
+          {"AllgatherOfDifferentCounts", AllgatherOfDifferentCounts},
+          {"NothingToMove", NothingToMove}};
+}
+
+}  // namespace hvd

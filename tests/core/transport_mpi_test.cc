@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of transports over MPI. Runs alone and under mpirun -n N; every
+// rank's exit status is non-zero when any rank failed.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/options.h"
+#include "transport/backends.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+// Failures of all ranks.
+int SumOverRanks(Transport* transport, int failures) {
+  Call call({static_cast<float>(failures)}, 1);
+  call.Start(transport, {});
+  Drive(transport, [&] { return call.done(); });
+  return call.status().ok() ? static_cast<int>(call.out()[0]) : 1;
+}
+
+// One after another on one backend, and on a new one for every size of piece:
+// a backend may be opened again.
+int RunAll(int64_t piece_bytes, const std::vector<std::string>& wanted) {
+  Options options = Options::Defaults();
+  options.piece_bytes = piece_bytes;
+  auto opened = OpenBackend({}, options);
+  if (!opened.ok()) {
+    std::printf("FAIL %s\n", opened.status().message().c_str());
+    return 1;
+  }
+  Backend* const backend = opened.value().get();
+  const bool speaks = backend->topology().rank == 0;
+  ContractRank self(backend, 0, piece_bytes);
+  auto transport = self.NewTransport();
+  int failed = 0, set_id = 1;
+  for (const ContractCase& one : ContractCases()) {
+    const int first_set_id = set_id;
+    set_id += kSetsPerCase;
+    if (!wanted.empty() && wanted[0] != one.name) continue;
+    TakeFailures();
+    ContractRank view(backend, first_set_id, piece_bytes);
+    one.run(&view);
+    const bool ok = SumOverRanks(transport.get(), TakeFailures()) == 0;
+    failed += !ok;
+    if (speaks) std::printf("%s %s\n", ok ? "ok  " : "FAIL", one.name);
+    std::fflush(stdout);
+  }
+  return failed;
+}
+
+}  // namespace
+}  // namespace hvd
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> wanted(argv + 1, argv + argc);
+  int failed = 0;
+  for (int64_t piece_bytes : {1024, 65536}) {
+    failed += hvd::RunAll(piece_bytes, wanted);
+  }
+  hvd::FinalizeBackends();
+  return failed == 0 ? 0 : 1;
+}

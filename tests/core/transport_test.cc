@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transports over threads: the contract, and faults that only threads can have.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "harness.h"
+#include "thread_backend.h"
+#include "transport/staged_transport.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+void RunContract(const std::vector<ContractCase>& cases, int size,
+                 int64_t piece_bytes) {
+  for (const ContractCase& one : cases) {
+    const int before = test::failures;
+    ThreadWorld world(size, {}, piece_bytes);
+    RunRanks(size, [&](int rank) {
+      auto backend = world.Open(rank);
+      ContractRank self(backend.get(), 0, piece_bytes);
+      one.run(&self);
+    });
+    if (test::failures != before) {
+      std::printf("  in %s with %d ranks, pieces of %lld bytes\n", one.name,
+                  size, static_cast<long long>(piece_bytes));
+    }
+  }
+}
+
+TEST(ContractWith1Rank) { RunContract(ContractCases(), 1, 1024); }
+TEST(ContractWith2Ranks) { RunContract(ContractCases(), 2, 1024); }
+TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
+TEST(ContractWith4Ranks) { RunContract(ContractCases(), 4, 4096); }
+TEST(ContractWith8Ranks) { RunContract(ContractCases(), 8, 4096); }
+// Too many for all to send to all.
+TEST(NumbersWith9Ranks) { RunContract(NumberCases(), 9, 1024); }
+TEST(ContractWithLargePieces) {
+  RunContract(ContractCases(), 2, kDefaultPieceBytes / 8);
+}
+
+TEST(WireFailureFailsEverything) {
+  ThreadWorld world(2, {}, 1024);
+  std::atomic<int> left{1};
+  RunRanks(2, [&](int rank) {
+    auto faults = std::make_shared<Faults>();
+    auto backend = world.Open(rank, faults);
+    ContractRank self(backend.get(), 0, 1024);
+    auto transport = self.NewTransport();
+    CheckSetIsWell(transport.get());
+    if (rank == 1) {
+      while (left > 0) std::this_thread::yield();
+      return;
+    }
+    faults->FailMove(9);
+    Call one(std::vector<float>(9000), 9000), other({1.0f}, 1);
+    one.Start(transport.get(), {});
+    other.Start(transport.get(), {});
+    Drive(transport.get(), [&] { return one.done() && other.done(); });
+    EXPECT_EQ(one.status().message(), "this move was made to fail.");
+    EXPECT_EQ(other.status().code(), StatusCode::kInternal);
+    EXPECT_EQ(transport->in_flight(), 0);
+    Call later({1.0f}, 1);
+    later.Start(transport.get(), {});
+    Drive(transport.get(), [&] { return later.done(); });
+    EXPECT_EQ(later.status().message(), "this move was made to fail.");
+    left = 0;
+  });
+}
+
+// Rank 1 sends `bytes` as the block of the first piece of the first batch.
+Status StatusAfter(const std::string& bytes) {
+  ThreadWorld world(2);
+  auto backend = world.Open(0);
+  ContractRank self(backend.get(), 0, kDefaultPieceBytes);
+  auto transport = self.NewTransport();
+  auto peer = world.NewWire(1, 0, {0, 1});
+  Call call({1.0f, 2.0f}, 2);
+  call.Start(transport.get(), {});
+  const uint32_t first_batch = 1 << 6;
+  peer->Send(0, first_batch, bytes.data(), bytes.size());
+  Drive(transport.get(), [&] { return call.done(); });
+  return call.status();
+}
+
+TEST(BytesThatMakeNoSenseAreAnError) {
+  const std::string garbage(24, '\x5a');
+  EXPECT_EQ(StatusAfter(garbage).code(), StatusCode::kInternal);
+  EXPECT_EQ(StatusAfter("").code(), StatusCode::kInternal);
+  EXPECT_EQ(StatusAfter(garbage.substr(0, 7)).code(), StatusCode::kInternal);
+  // Longer than anything that may come.
+  EXPECT_EQ(StatusAfter(std::string(1000, 'x')).code(), StatusCode::kInternal);
+  // In form a block, but of another batch.
+  BlockHeader header{};
+  header.sequence = 7;
+  header.payload_bytes = 8;
+  header.check = 0xb7;
+  std::string block(sizeof(header) + 8, '\0');
+  std::memcpy(block.data(), &header, sizeof(header));
+  EXPECT_EQ(StatusAfter(block).code(), StatusCode::kInternal);
+  header.sequence = 1;
+  header.origin = 2;  // no such rank
+  std::memcpy(block.data(), &header, sizeof(header));
+  EXPECT_EQ(StatusAfter(block).code(), StatusCode::kInternal);
+  header.origin = 0;
+  std::memcpy(block.data(), &header, sizeof(header));
+  EXPECT_EQ(StatusAfter(block).message(), "");
+}
+
+TEST(SlowRankIsWaitedFor) {
+  ThreadWorld world(3, {}, 1024);
+  RunRanks(3, [&](int rank) {
+    auto faults = std::make_shared<Faults>();
+    if (rank == 2) faults->Delay(std::chrono::milliseconds(2));
+    auto backend = world.Open(rank, faults);
+    ContractRank self(backend.get(), 0, 1024);
+    auto transport = self.NewTransport();
+    CheckSetIsWell(transport.get(), 5000);
+  });
+}
+
+TEST(FrozenRankGoesOnWhenThawed) {
+  ThreadWorld world(2, {}, 1024);
+  std::vector<std::shared_ptr<Faults>> faults = {std::make_shared<Faults>(),
+                                                 std::make_shared<Faults>()};
+  RunRanks(2, [&](int rank) {
+    auto backend = world.Open(rank, faults[rank]);
+    ContractRank self(backend.get(), 0, 1024);
+    auto transport = self.NewTransport();
+    CheckSetIsWell(transport.get());
+    Call call(std::vector<float>(5000, 1.0f), 5000);
+    if (rank == 1) {
+      faults[1]->Freeze();
+      call.Start(transport.get(), {});  // stands still in here
+    } else {
+      call.Start(transport.get(), {});
+      for (int i = 0; i < 1000; ++i) transport->Progress();
+      EXPECT_FALSE(call.done());
+      faults[1]->Thaw();
+    }
+    Drive(transport.get(), [&] { return call.done(); });
+    EXPECT_EQ(call.status().message(), "");
+  });
+}
+
+TEST(StagingMemoryIsUsedAgain) {
+  StagingPool pool(1 << 20);
+  StagingBuffer buffer = pool.Take(100000);
+  EXPECT_TRUE(buffer.bytes >= 100000);
+  const std::byte* const data = buffer.data.get();
+  EXPECT_EQ(pool.in_use_bytes(), buffer.bytes);
+  pool.Give(std::move(buffer));
+  EXPECT_EQ(pool.in_use_bytes(), 0);
+  buffer = pool.Take(70000);
+  EXPECT_EQ(buffer.data.get(), data);
+  pool.Give(std::move(buffer));
+  // What is kept is bounded, whatever was in use at a time.
+  std::vector<StagingBuffer> many;
+  for (int i = 0; i < 40; ++i) many.push_back(pool.Take(100000));
+  for (StagingBuffer& one : many) pool.Give(std::move(one));
+  EXPECT_EQ(pool.in_use_bytes(), 0);
+  EXPECT_TRUE(pool.kept_bytes() <= 1 << 20);
+}
+
+}  // namespace
+}  // namespace hvd
