@@ -13,6 +13,8 @@ import os
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 import numpy as np
 import tensorflow as tf
 from flights.batches import positions

@@ -19,16 +19,16 @@ CATEGORICAL = (
     "carrier", "origin", "dest", "tailnum", "flight", "weekday", "dep_hour", "arr_hour", "model",
 )  # fmt: skip
 OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
-AVERAGED = ("precip", "visib", "wind_speed", "wind_gust")  # over AVERAGED_HOURS hours
-AVERAGED_HOURS = 6
+AVERAGED = ("precip", "visib", "wind_speed", "wind_gust")  # over PAST_HOURS hours
+CHANGED = ("temp", "pressure")  # against PAST_HOURS hours earlier
+PAST_HOURS = 6
 ROTATION_CAP = 900.0  # minutes
 NUMERIC = (
     *OBSERVED, "wind_east", "wind_north", "weather_missing", "pressure_missing",
-    *(f"{name}_{AVERAGED_HOURS}h" for name in AVERAGED),
+    *(f"{name}_mean" for name in AVERAGED), *(f"{name}_change" for name in CHANGED),
     "dep_day_sin", "dep_day_cos", "dep_minute", "duration", "log_distance",
     "aircraft_age", "seats", "flight_of_aircraft", "minutes_since_aircraft", "aircraft_first",
     "departures_hour_before", "departures_hour", "departures_hour_after",
-    "departures_origin_day", "departures_day",
 )  # fmt: skip
 
 Row = dict[str, str]
@@ -65,28 +65,32 @@ class Weather:
         self.rows = {(row["origin"], hours[row["time_hour"]]): row for row in table}
         self.known: dict[tuple[str, int], list[float]] = {}
 
-    def gust_or_calm(self, row: Row, name: str) -> float:
-        """One observed number; the stations report a gust only when there is one."""
-        value = number(row[name])
-        return 0.0 if name == "wind_gust" and math.isnan(value) else value
+    @staticmethod
+    def value(row: Row | None, name: str) -> float:
+        """One observed number, NaN without an observation."""
+        value = math.nan if row is None else number(row[name])
+        if name == "precip":  # a few hundredths of an inch matter, and inches are rare
+            return math.log1p(50 * value)
+        if name == "wind_gust" and row is not None and math.isnan(value):
+            return 0.0  # the stations report a gust only when there is one
+        return value
 
     def last_hour(self, row: Row | None) -> list[float]:
         """The numbers of OBSERVED, the wind as a vector in mph, two marks for missing values."""
         if row is None:
             return [math.nan] * (len(OBSERVED) + 2) + [1.0, 1.0]
-        values = [self.gust_or_calm(row, name) for name in OBSERVED]
+        values = [self.value(row, name) for name in OBSERVED]
         speed, angle = number(row["wind_speed"]), math.radians(number(row["wind_dir"]))
         east, north = speed * math.sin(angle), speed * math.cos(angle)
         if math.isnan(east):  # no direction: calm or turning
             east = north = 0.0
         return [*values, east, north, 0.0, float(math.isnan(number(row["pressure"])))]
 
-    def averages(self, rows: list[Row]) -> list[float]:
+    def averages(self, rows: list[Row | None]) -> list[float]:
         """The means of AVERAGED over the hours that have an observation."""
         means = []
         for name in AVERAGED:
-            seen = [self.gust_or_calm(row, name) for row in rows]
-            seen = [value for value in seen if not math.isnan(value)]
+            seen = [value for row in rows if not math.isnan(value := self.value(row, name))]
             means.append(sum(seen) / len(seen) if seen else math.nan)
         return means
 
@@ -94,9 +98,10 @@ class Weather:
         """What was observed at the origin before this hour began."""
         key = (origin, hour)
         if key not in self.known:
-            past = [self.rows.get((origin, hour - back)) for back in range(1, AVERAGED_HOURS + 1)]
-            there = [row for row in past if row is not None]
-            self.known[key] = self.last_hour(past[0]) + self.averages(there)
+            past = [self.rows.get((origin, hour - back)) for back in range(1, PAST_HOURS + 2)]
+            last, earliest = past[0], past[-1]
+            changes = [self.value(last, name) - self.value(earliest, name) for name in CHANGED]
+            self.known[key] = self.last_hour(last) + self.averages(past[:-1]) + changes
         return self.known[key]
 
 
@@ -106,8 +111,6 @@ class Schedule:
     def __init__(self, flights: list[Row], hours: Hours) -> None:
         self.hours = hours
         self.in_hour = Counter((row["origin"], hours[row["time_hour"]]) for row in flights)
-        self.in_origin_day = Counter((row["origin"], *self.date(row)) for row in flights)
-        self.in_day = Counter(self.date(row) for row in flights)
         self.aircraft_days: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for row in flights:
             if row["tailnum"] != "NA":
@@ -132,11 +135,9 @@ class Schedule:
         return [float(earlier), min(ROTATION_CAP, leaves - departures[earlier - 1]), 0.0]
 
     def crowding(self, row: Row) -> list[float]:
-        """Departures scheduled around this hour and on this day."""
+        """Departures scheduled at the origin in the hour before, this one and the next."""
         hour = self.hours[row["time_hour"]]
-        around = [float(self.in_hour[row["origin"], hour + near]) for near in (-1, 0, 1)]
-        day = self.date(row)
-        return [*around, float(self.in_origin_day[(row["origin"], *day)]), float(self.in_day[day])]
+        return [float(self.in_hour[row["origin"], hour + near]) for near in (-1, 0, 1)]
 
 
 def categories(flight: Row, plane: Row | None) -> list[int]:

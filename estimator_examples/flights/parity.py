@@ -9,10 +9,13 @@ Prints the norm-relative difference of every variable after 50 steps, and fails 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf

@@ -22,11 +22,12 @@ def hvd() -> Iterator[ModuleType]:
     hvd_tf.shutdown()
 
 
-@pytest.fixture(scope="session")
+# Of a module, so that a file may have an `hvd` of its own.
+@pytest.fixture(scope="module")
 def rank(hvd: ModuleType) -> int:
     return hvd.rank()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def size(hvd: ModuleType) -> int:
     return hvd.size()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import hvd_tf
 from hvd_tf import gradients as module
 from hvd_tf.compat import variable_key
 from hvd_tf.gradients import GradientReducer, checked_groups, plan_groups
@@ -27,17 +26,13 @@ REDUCTIONS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def hvd():
-    """With a process set of all ranks but 0."""
-    hvd_tf.init()
-    others = hvd_tf.ProcessSet(range(1, hvd_tf.size()))
-    hvd_tf.shutdown()
-    hvd_tf.init(process_sets=[others])
-    hvd_tf.others = others
-    yield hvd_tf
-    del hvd_tf.others
-    hvd_tf.shutdown()
+@pytest.fixture(scope="module")
+def others(hvd, size):
+    """The process set of all ranks but 0."""
+    process_set = hvd.ProcessSet(range(1, size))
+    hvd.shutdown()
+    hvd.init(process_sets=[process_set])
+    return process_set
 
 
 @pytest.fixture
@@ -255,10 +250,10 @@ def test_own_compressor_is_called(hvd, rank, size, recorded, base):
         np.testing.assert_allclose(tensor, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_outside_the_process_set_gradients_stay(hvd, rank, size, recorded):
+def test_outside_the_process_set_gradients_stay(others, rank, size, recorded):
     gradients = [tf.constant(values_of(rank)), sparse_gradient(rank)]
     variables = [tf.Variable(tf.zeros((3, 2)), name="w"), tf.Variable(tf.zeros((6, 2)), name="t")]
-    dense, sparse = GradientReducer("set", process_set=hvd.others).reduce(gradients, variables)
+    dense, sparse = GradientReducer("set", process_set=others).reduce(gradients, variables)
     if rank == 0 or size == 2:
         assert dense is gradients[0] and sparse is gradients[1] and recorded == []
     else:

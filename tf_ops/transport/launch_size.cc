@@ -56,4 +56,15 @@ Status CheckLaunchSize(const GetVariable& get, int size,
   return Status::Ok();
 }
 
+std::string LauncherWarning(const GetVariable& get,
+                            const std::string& library) {
+  const long announced = Read(get, "OMPI_COMM_WORLD_SIZE");
+  const bool is_own = library.find("Open MPI") != std::string::npos;
+  if (announced <= 1 || is_own || get("PMI_SIZE") != nullptr) return "";
+  return "OMPI_COMM_WORLD_SIZE=" + std::to_string(announced) +
+         " is of Open MPI's launcher, but hvd_tf was built against " + library +
+         ". Should MPI not start, use the launcher of that library, or build "
+         "hvd_tf against Open MPI.";
+}
+
 }  // namespace hvd

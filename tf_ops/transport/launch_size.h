@@ -19,6 +19,10 @@ using GetVariable = std::function<const char*(const char* name)>;
 Status CheckLaunchSize(const GetVariable& get, int size,
                        const std::string& library);
 
+// What to warn of before MPI starts, or "": some libraries end the process
+// when they meet another's launcher, and their text helps nobody.
+std::string LauncherWarning(const GetVariable& get, const std::string& library);
+
 }  // namespace hvd
 
 #endif  // HVD_TRANSPORT_LAUNCH_SIZE_H_

@@ -73,6 +73,9 @@ Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
                                                 const Options& options) {
   Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
   if (!session.ok()) return session.status();
+  // It shapes the messages.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
+      "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
   return std::unique_ptr<Backend>(std::make_unique<MpiBackend>(

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/log.h"
 #include "transport/launch_size.h"
 #include "transport/mpi_backend.h"
 #include "transport/mpi_status.h"
@@ -39,10 +40,20 @@ std::string LibraryName() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string name(text, length);
-  // MPICH adds its whole configuration in further lines.
-  return "the MPI library (" + name.substr(0, name.find_first_of(",\n")) + ")";
+  // Further lines and words tell how it was built.
+  const std::string line(text, std::find_if(text, text + length, [](char c) {
+                           return c == ',' || c == '\n';
+                         }));
+  std::string name;
+  for (char c : line) {
+    const bool blank = c == ' ' || c == '\t';
+    if (!blank) name += c;
+    if (blank && !name.empty() && name.back() != ' ') name += ' ';
+  }
+  return "the MPI library (" + name + ")";
 }
+
+const char* GetEnvironment(const char* name) { return std::getenv(name); }
 
 Status Initialise() {
   int finalised = 0, initialised = 0, provided = MPI_THREAD_SINGLE;
@@ -61,6 +72,8 @@ Status Initialise() {
         " before hvd.init(), which needs MPI_THREAD_MULTIPLE. With mpi4py, set "
         "mpi4py.rc.thread_level = \"multiple\" before importing mpi4py.MPI.");
   }
+  const std::string warning = LauncherWarning(GetEnvironment, LibraryName());
+  if (!warning.empty()) Log(LogLevel::kWarning, warning);
   HVD_MPI_TRY(MPI_Init_thread, nullptr, nullptr, MPI_THREAD_MULTIPLE,
               &provided);
   initialised_here = true;
@@ -203,6 +216,19 @@ Status MpiSession::GatherStrings(const std::string& mine,
               lengths.data(), starts.data(), MPI_CHAR, control_);
   for (int rank = 0; rank < size_; ++rank) {
     all->push_back(text.substr(starts[rank], lengths[rank]));
+  }
+  return Status::Ok();
+}
+
+Status MpiSession::CheckAlike(const std::string& name,
+                              const std::string& value) {
+  std::vector<std::string> values;
+  HVD_RETURN_IF_ERROR(GatherStrings(value, &values));
+  for (int rank = 1; rank < size_; ++rank) {
+    if (values[rank] == values[0]) continue;
+    return InvalidArgument(name + " is " + values[0] + " on rank 0 and " +
+                           values[rank] + " on rank " + std::to_string(rank) +
+                           "; set it alike on every rank.");
   }
   return Status::Ok();
 }

@@ -44,6 +44,10 @@ class MpiSession {
   // Takes over what may never be done.
   void Adopt(MpiOrphans orphans);
 
+  // Collective: not Ok, on every rank, where the ranks' values of a variable
+  // that must be the same differ.
+  Status CheckAlike(const std::string& name, const std::string& value);
+
   // Collective: which ranks share a host. `host_id` is HVD_HOST_ID.
   Result<Topology> MakeTopology(const std::string& host_id);
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Local and cross ranks, and sizes that launchers announce.
+#include "transport/topology.h"
+
+#include <map>
+#include <string>
+
+#include "harness.h"
+#include "transport/launch_size.h"
+
+namespace hvd {
+namespace {
+
+TEST(OneHost) {
+  const Topology mine = MakeTopology(2, {"a", "a", "a"});
+  EXPECT_EQ(mine.rank, 2);
+  EXPECT_EQ(mine.size, 3);
+  EXPECT_EQ(mine.local_rank, 2);
+  EXPECT_EQ(mine.local_size, 3);
+  EXPECT_EQ(mine.cross_rank, 0);
+  EXPECT_EQ(mine.cross_size, 1);
+  EXPECT_TRUE(mine.is_homogeneous);
+}
+
+TEST(RanksDealtOutOverHosts) {
+  const std::vector<std::string> hosts = {"b", "a", "b", "a"};
+  const int local[] = {0, 0, 1, 1}, cross[] = {0, 1, 0, 1};
+  for (int rank = 0; rank < 4; ++rank) {
+    const Topology mine = MakeTopology(rank, hosts);
+    EXPECT_EQ(mine.local_rank, local[rank]);
+    EXPECT_EQ(mine.local_size, 2);
+    EXPECT_EQ(mine.cross_rank, cross[rank]);
+    EXPECT_EQ(mine.cross_size, 2);
+    EXPECT_TRUE(mine.is_homogeneous);
+  }
+}
+
+TEST(HostsOfDifferentSizes) {
+  const std::vector<std::string> hosts = {"a", "a", "b", "a", "b"};
+  const int local[] = {0, 1, 0, 2, 1}, cross[] = {0, 0, 1, 0, 1};
+  const int cross_size[] = {2, 2, 2, 1, 2};
+  for (int rank = 0; rank < 5; ++rank) {
+    const Topology mine = MakeTopology(rank, hosts);
+    EXPECT_EQ(mine.local_rank, local[rank]);
+    EXPECT_EQ(mine.local_size, hosts[rank] == "a" ? 3 : 2);
+    EXPECT_EQ(mine.cross_rank, cross[rank]);
+    EXPECT_EQ(mine.cross_size, cross_size[rank]);
+    EXPECT_FALSE(mine.is_homogeneous);
+  }
+}
+
+using Variables = std::map<std::string, std::string>;
+
+GetVariable Reader(const Variables& variables) {
+  return [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+std::string Refusal(const Variables& variables, int size) {
+  return CheckLaunchSize(Reader(variables), size, "libfoo").message();
+}
+
+TEST(LaunchersThatAgree) {
+  EXPECT_EQ(Refusal({}, 1), "");
+  EXPECT_EQ(Refusal({}, 4), "");
+  EXPECT_EQ(Refusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 4), "");
+  EXPECT_EQ(Refusal({{"PMI_SIZE", "1"}}, 1), "");
+  EXPECT_EQ(Refusal({{"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}}, 4), "");
+  // A job within another one's environment.
+  EXPECT_EQ(Refusal({{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMI_SIZE", "2"}}, 2), "");
+  // A job script, in which nothing was launched or fewer ranks were.
+  EXPECT_EQ(Refusal({{"SLURM_NTASKS", "8"}}, 1), "");
+  EXPECT_EQ(Refusal({{"SLURM_NTASKS", "8"}, {"PMIX_RANK", "0"}}, 2), "");
+}
+
+void ExpectRefusal(const Variables& variables, int size,
+                   const std::string& announced) {
+  const std::string text = Refusal(variables, size);
+  EXPECT_TRUE(text.find(announced) != std::string::npos);
+  EXPECT_TRUE(text.find("libfoo sees " + std::to_string(size) + " rank") !=
+              std::string::npos);
+}
+
+TEST(LaunchersOfAnotherMpi) {
+  ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 1, "OMPI_COMM_WORLD_SIZE=4");
+  ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 3, "OMPI_COMM_WORLD_SIZE=4");
+  ExpectRefusal({{"PMI_SIZE", "2"}}, 1, "PMI_SIZE=2");
+  ExpectRefusal({{"MPI_LOCALNRANKS", "2"}}, 1, "MPI_LOCALNRANKS=2");
+  ExpectRefusal({{"SLURM_NTASKS", "8"}, {"PMI_RANK", "3"}}, 1,
+                "SLURM_NTASKS=8");
+}
+
+TEST(WarningBeforeALibraryMeetsAnotherLauncher) {
+  const Variables of_open_mpi = {{"OMPI_COMM_WORLD_SIZE", "2"}};
+  const Variables of_hydra = {{"PMI_SIZE", "2"}};
+  const std::string text = LauncherWarning(Reader(of_open_mpi), "MPICH 5");
+  EXPECT_TRUE(text.find("OMPI_COMM_WORLD_SIZE=2") != std::string::npos);
+  EXPECT_TRUE(text.find("MPICH 5") != std::string::npos);
+  EXPECT_EQ(LauncherWarning(Reader(of_open_mpi), "Open MPI v5"), "");
+  EXPECT_EQ(LauncherWarning(Reader(of_hydra), "MPICH 5"), "");
+  EXPECT_EQ(LauncherWarning(Reader({}), "MPICH 5"), "");
+}
+
+}  // namespace
+}  // namespace hvd
