@@ -34,6 +34,7 @@ _LONGEST_LINE = 500
 _LONGEST_PEER_TEXT = 4096
 # By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -41,8 +42,8 @@ ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None
 def install() -> None:
     """Takes over sys.excepthook, keeping the hook that is there; does nothing the second time.
 
-    To be called by `init` where there is more than one rank. May be called earlier: until then an
-    exception ends this rank as usual, but not in mpi4py's MPI_Finalize if that has started MPI.
+    To be called by `init` where there is more than one rank, and before it where a launcher says
+    so: there an exception ends this rank as usual, but not by waiting in mpi4py's MPI_Finalize.
 
     Raises:
       ValueError: HVD_ABORT_GRACE_S is no number of seconds.
@@ -64,6 +65,11 @@ def uninstall() -> None:
     # A hook that was set since may still call ours.
     _hook.active = False
     _hook = None
+
+
+def launched_size(environ: Mapping[str, str]) -> int:
+    """The number of ranks that a launcher has started; 1 where there is none."""
+    return _number(environ, _SIZE_VARIABLES, 1)
 
 
 def read_grace_s(environ: Mapping[str, str]) -> float:
@@ -135,12 +141,14 @@ class _Hook:
             else:
                 # hvdrun prints it last of all; under another launcher that is up to this rank.
                 printed_last = failure_report.write(report) or first is not None
-                native.lib.hvd_announce_failure(_first_line(kind, value).encode())
+                native.lib.hvd_announce_failure(_encode(_first_line(kind, value)))
                 self._call_previous(kind, value, trace)
             _flush()
             time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
             if not printed_last:
                 _write_stderr(f"{report.heading} failed first:\n{lines}")
+        except BaseException:  # the grace was interrupted, or this code has a bug
+            _write_stderr(lines + traceback.format_exc())
         finally:
             _flush()
             native.lib.hvd_abort(_EXIT_CODE)
@@ -155,7 +163,7 @@ class _Hook:
         lines: str,
     ) -> None:
         """Before init, after shutdown and at size 1: the launcher ends the peers."""
-        rank = next((int(os.environ[n]) for n in _RANK_VARIABLES if n in os.environ), -1)
+        rank = _number(os.environ, _RANK_VARIABLES, -1)
         failure_report.write(Report(time_ns, rank, os.uname().nodename, self._pid, lines))
         self._call_previous(kind, value, trace)
         # Its MPI_Finalize would wait for peers, which may be waiting for this rank in `init`.
@@ -192,6 +200,11 @@ class _Hook:
 
 
 _hook: _Hook | None = None
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) -> int:
+    texts = (environ.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), otherwise)
 
 
 def _first_peer_failure() -> _PeerFailure | None:
@@ -246,9 +259,13 @@ def _flush() -> None:
             continue  # closed, or None
 
 
+def _encode(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
+
+
 def _write_stderr(text: str) -> None:
     """In one piece, and whatever sys.stderr has become."""
-    view = memoryview(text.encode(errors="backslashreplace"))
+    view = memoryview(_encode(text))
     try:
         while view:
             view = view[os.write(2, view) :]

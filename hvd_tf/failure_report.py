@@ -63,7 +63,14 @@ def read_first(directory: Path) -> Report | None:
     reports = []
     for path in directory.glob(f"{_PREFIX}*"):
         try:
-            reports.append(Report(**json.loads(path.read_text())))
+            report = Report(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             continue  # it is no report of ours, and there is nothing better to say about it
+        if _is_sound(report):
+            reports.append(report)
     return min(reports, key=lambda report: (report.time_ns, report.rank), default=None)
+
+
+def _is_sound(report: Report) -> bool:
+    numbers, texts = (report.time_ns, report.rank, report.pid), (report.host, report.traceback)
+    return all(type(n) is int for n in numbers) and all(type(text) is str for text in texts)

@@ -13,25 +13,25 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 from hvd_tf import failure_report
 from hvd_tf.launcher import mpirun, process
+from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.mpirun import LaunchError
 from hvd_tf.launcher.output import Output, headed, retagged
 
 _EXAMPLE = "hvdrun -np 2 python train.py"
 _USAGE_ERROR = 2
-_SHARED_MEMORY = Path("/dev/shm")
-# A rank's segment of Open MPI has 16 MiB; there may be a window beside it.
-_SEGMENT_BYTES_A_RANK = 24 << 20
+# How long a stopped job's last output waits for a reader: a full pipe may have none.
+_UNREAD_OUTPUT_S = 1.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the launcher.
 
     Args:
@@ -101,17 +101,20 @@ def _launch(options: argparse.Namespace) -> int:
     environ = dict(os.environ)
     _check_command(options.command[0])
     launcher = mpirun.find(environ)
-    with process.Signals() as signals, _directories(options.num_proc) as directories:
-        arguments = mpirun.arguments(launcher, options.num_proc, directories, options.command)
+    with process.Signals() as signals, ExitStack() as stack:
+        try:
+            directories = stack.enter_context(private_directories(options.num_proc))
+            arguments = mpirun.arguments(launcher, options.num_proc, directories, options.command)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot write temporary files ({error.strerror}): set TMPDIR to a directory that "
+                "can be written and has room"
+            ) from None
         env = mpirun.environment(launcher, options.num_proc, directories, environ)
         if options.verbose:
             _say(f"running {shlex.join(options.command)} by {shlex.join(arguments)}")
             _say(f"temporary files in {directories.job}, shared memory in {directories.segments}")
         status, stopped_by = _run(launcher, arguments, env, signals, options.num_proc, directories)
-        if stopped_by:
-            _say(f"stopped by {process.name_of(stopped_by)}")
-        elif status and (first := failure_report.read_first(directories.job)):
-            _say(f"{first.heading} failed first:\n{first.traceback}", end="")
     return process.exit_code(status, stopped_by)
 
 
@@ -137,7 +140,7 @@ def _run(
     env: dict[str, str],
     signals: process.Signals,
     ranks: int,
-    directories: mpirun.Directories,
+    directories: Directories,
 ) -> tuple[int, int]:
     output = Output()
     tagged = launcher.family == mpirun.OPEN_MPI
@@ -157,48 +160,32 @@ def _run(
             output.add(pipe.fileno(), sink, retagged(launcher.major))
     output.start()
     status, stopped_by = job.wait()
-    output.finish()
-    while not output.finished(timeout_s=0.05):
+    output.finish(_last_words(status, stopped_by, directories))
+    patience_s = _UNREAD_OUTPUT_S if stopped_by else float("inf")
+    deadline_s = time.monotonic() + patience_s
+    while not output.finished(timeout_s=0.05) and time.monotonic() < deadline_s:
         if signals.is_stopping(signals.wait(0)):
-            break  # whoever reads the output has stopped reading, and now there is a Ctrl-C
+            break
     return status, stopped_by
 
 
-@contextmanager
-def _directories(ranks: int) -> Iterator[mpirun.Directories]:
-    """The job's private directories, which are removed at the end."""
-    try:
-        job = Path(tempfile.mkdtemp(prefix="hvdrun."))
-    except OSError as error:
-        raise LaunchError(
-            f"cannot make a temporary directory ({error.strerror}): set TMPDIR to a directory "
-            "that can be written"
-        ) from None
-    segments = job
-    try:
-        if _has_room(_SHARED_MEMORY, ranks * _SEGMENT_BYTES_A_RANK):
-            segments = Path(tempfile.mkdtemp(prefix="mpi.hvdrun.", dir=_SHARED_MEMORY))
-        yield mpirun.Directories(job, segments)
-    finally:
-        for path in {job, segments}:
-            shutil.rmtree(path, ignore_errors=True)
+def _last_words(status: int, stopped_by: int, directories: Directories) -> bytes:
+    if stopped_by:
+        return _line(f"stopped by {process.name_of(stopped_by)}")
+    first = failure_report.read_first(directories.job) if status else None
+    return _line(f"{first.heading} failed first:\n{first.traceback.rstrip()}") if first else b""
 
 
-def _has_room(directory: Path, wanted_bytes: int) -> bool:
+def _say(text: str) -> None:
     try:
-        free = os.statvfs(directory)
+        os.write(2, _line(text))
     except OSError:
-        return False
-    return free.f_bavail * free.f_frsize >= wanted_bytes and os.access(directory, os.W_OK)
+        pass  # nobody reads it
 
 
-def _say(text: str, end: str = "\n") -> None:
-    """One line for the user, past sys.stderr's buffer for it may be in any encoding."""
-    data = (f"hvdrun: {text}" + end).encode(errors="surrogateescape")
-    try:
-        os.write(2, data)
-    except OSError:
-        pass
+def _line(text: str) -> bytes:
+    # Not by sys.stderr: its encoding need not know what a command line may hold.
+    return f"hvdrun: {text}\n".encode(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ A test that has to act meanwhile uses the job itself:
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -34,6 +35,8 @@ SHM = Path("/dev/shm")
 # How long processes may take to go once the launcher has gone.
 GRACE_S = 2.0
 _MARK = "HVD_TEST_JOB"
+# Of the directories of jobs; the process that started the job follows. Not "hvd", as segments.
+_PREFIX = "jobof"
 # In ranks: the job's directory, which goes with the job.
 DIRECTORY_VARIABLE = "HVD_TEST_DIR"
 # Of whatever launcher the tests themselves run under.
@@ -96,7 +99,8 @@ class Job:
     ) -> None:
         self.n = n
         # Short: Open MPI puts sockets below it, whose paths may have 107 characters.
-        self.directory = Path(tempfile.mkdtemp(prefix="hvdj"))
+        _remove_what_killed_runs_left()
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         self._token = uuid.uuid4().hex
         self._own_ranks = launcher is None
         self._shm = _new_shared_directory(self.directory)
@@ -116,6 +120,7 @@ class Job:
                 env=self._environment(env or {}),
                 cwd=self.directory / "cwd",
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     def __enter__(self) -> Job:
@@ -123,6 +128,7 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self._kill()
+        self.process.wait()
         for path in (self.directory, self._shm):
             if "HVD_TEST_KEEP" not in os.environ:
                 shutil.rmtree(path, ignore_errors=True)
@@ -268,12 +274,26 @@ def _installed() -> bool:
         return False
 
 
+def _end_with_parent() -> None:
+    # Should pytest itself be killed, the launcher is asked to end, and ends its ranks.
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
 def _new_shared_directory(fallback: Path) -> Path:
     if os.access(SHM, os.W_OK):
-        return Path(tempfile.mkdtemp(prefix="test.", dir=SHM))
+        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=SHM))
     path = fallback / "shm"
     path.mkdir()
     return path
+
+
+def _remove_what_killed_runs_left() -> None:
+    for parent in (Path(tempfile.gettempdir()), SHM):
+        for path in parent.glob(f"{_PREFIX}*"):
+            owner = path.name[len(_PREFIX) :].partition("-")[0]
+            if owner.isdigit() and not Path("/proc", owner).exists():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _segments() -> set[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_tf import failure_report
+from hvd_tf.launcher.directories import Directories
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
@@ -44,15 +45,6 @@ class Mpirun:
     family: str
     """OPEN_MPI or MPICH."""
     major: int
-
-
-@dataclass(frozen=True)
-class Directories:
-    """Where a job keeps its files; private to it and gone after it."""
-
-    job: Path
-    segments: Path
-    """For shared memory: in /dev/shm where that is large enough."""
 
 
 def find(environ: Mapping[str, str]) -> Mpirun:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _CHUNK_BYTES = 1 << 16
+_STDERR = 2
 
 Rewrite = Callable[[bytes], bytes]
 """Turns whole lines into whole lines."""
@@ -62,6 +63,7 @@ class Output:
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed_sinks: set[int] = set()
+        self._last_words = b""
         # A daemon: a terminal that is held must not hold the launcher after Ctrl-C.
         self._thread = threading.Thread(target=self._run, name="hvdrun-output", daemon=True)
 
@@ -73,8 +75,12 @@ class Output:
     def start(self) -> None:
         self._thread.start()
 
-    def finish(self) -> None:
-        """Copies what is there, then ends. To be called once, when nobody writes any more."""
+    def finish(self, last_words: bytes) -> None:
+        """Copies what is there, writes the last words to stderr as they are, then ends.
+
+        To be called once, when nobody writes any more.
+        """
+        self._last_words = last_words
         os.write(self._wake_write, b"\0")
 
     def finished(self, timeout_s: float) -> bool:
@@ -92,8 +98,8 @@ class Output:
         for stream in self._streams():
             while self._copy_chunk(stream):
                 pass
-            if stream.pending:
-                self._write(stream, bytes(stream.pending) + b"\n")
+            self._end_line(stream)
+        self._write(_STDERR, self._last_words)
 
     def _streams(self) -> list[_Stream]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
@@ -106,28 +112,28 @@ class Output:
             return False
         if not chunk:
             self._selector.unregister(stream.source)
-            if stream.pending:
-                self._write(stream, bytes(stream.pending) + b"\n")
-                stream.pending.clear()
+            self._end_line(stream)
             return False
         whole = chunk.rfind(b"\n") + 1
         if whole:
             lines = bytes(stream.pending) + chunk[:whole]
             stream.pending.clear()
-            self._write(stream, lines)
+            self._write(stream.sink, stream.rewrite(lines))
         stream.pending += chunk[whole:]
         return True
 
-    def _write(self, stream: _Stream, lines: bytes) -> None:
-        if stream.sink in self._closed_sinks:
-            return
-        view = memoryview(stream.rewrite(lines))
-        while view:
+    def _end_line(self, stream: _Stream) -> None:
+        if stream.pending:
+            self._write(stream.sink, stream.rewrite(bytes(stream.pending) + b"\n"))
+            stream.pending.clear()
+
+    def _write(self, sink: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view and sink not in self._closed_sinks:
             try:
-                view = view[os.write(stream.sink, view) :]
+                view = view[os.write(sink, view) :]
             except BlockingIOError:
-                select.select([], [stream.sink], [])
+                select.select([], [sink], [])
             except OSError:
                 # As with `hvdrun ... | head`: that nobody reads the log does not end the training.
-                self._closed_sinks.add(stream.sink)
-                return
+                self._closed_sinks.add(sink)

@@ -52,7 +52,8 @@ Envelope ExampleLog() {
 }
 
 Envelope ExamplePeerEnd() {
-  return {0, PeerEndMessage{true, "ValueError: no", {{0, 12}, {3, 1}}}};
+  return {0, PeerEndMessage{
+                 true, "ValueError: no", {{0, 12}, {3, 1}}, 2, "OSError"}};
 }
 
 TEST(message_report_survives_its_bytes) {
@@ -98,6 +99,8 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   auto& peer_end = std::get<PeerEndMessage>(end.value().message);
   EXPECT_TRUE(peer_end.failed);
   EXPECT_EQ(peer_end.log_seen.at(3), 1u);
+  EXPECT_EQ(peer_end.cause_rank, 2);
+  EXPECT_EQ(peer_end.cause_text, "OSError");
 }
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {

@@ -124,6 +124,7 @@ TEST(FrozenRankGoesOnWhenThawed) {
   ThreadWorld world(2, {}, 1024);
   std::vector<std::shared_ptr<Faults>> faults = {std::make_shared<Faults>(),
                                                  std::make_shared<Faults>()};
+  std::atomic<bool> frozen{false};
   RunRanks(2, [&](int rank) {
     auto backend = world.Open(rank, faults[rank]);
     ContractRank self(backend.get(), 0, 1024);
@@ -132,9 +133,11 @@ TEST(FrozenRankGoesOnWhenThawed) {
     Call call(std::vector<float>(5000, 1.0f), 5000);
     if (rank == 1) {
       faults[1]->Freeze();
+      frozen = true;
       call.Start(transport.get(), {});  // stands still in here
     } else {
       call.Start(transport.get(), {});
+      while (!frozen) std::this_thread::yield();
       for (int i = 0; i < 1000; ++i) transport->Progress();
       EXPECT_FALSE(call.done());
       faults[1]->Thaw();

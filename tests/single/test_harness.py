@@ -64,6 +64,30 @@ def test_acts_on_a_running_job(tmp_path: Path) -> None:
     assert not result.timed_out and result.returncode != 0
 
 
+def test_a_killed_test_run_takes_its_ranks_along(tmp_path: Path) -> None:
+    path = script(tmp_path, 'print("ready"); time.sleep(1000)')
+    outer = tmp_path / "outer.py"
+    outer.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "from mpi import Job\n"
+        f"with Job({str(path)!r}, 2) as job:\n"
+        "    job.wait_for('ready', rank=0)\n"
+        "    print(job.pid(0), job.pid(1), flush=True)\n"
+        "    job.wait(1000)\n"
+    )
+    with Job([sys.executable, str(outer)], 1, launcher=[]) as job:
+        job.wait_for("\n")
+        ranks = job.launcher_output().split()
+        job.process.kill()
+        deadline = time.monotonic() + 10
+        while any(Path("/proc", rank).exists() for rank in ranks):
+            assert time.monotonic() < deadline, ranks
+            time.sleep(0.05)
+        killed = job.process.pid
+    run_ranks(["true"], 1, 30)
+    assert not list(Path("/dev/shm").glob(f"jobof{killed}-*"))
+
+
 def test_waiting_for_what_never_comes(tmp_path: Path) -> None:
     with Job(script(tmp_path, 'print("hello")'), 1) as job:
         with pytest.raises(AssertionError, match=r"(?s)waiting for 'ready'.*job ended.*hello"):

@@ -241,16 +241,22 @@ void BackgroundLoop::Wait() {
 }
 
 void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
+  PeerEnd first{peer, end.failed, end.text};
+  end_status_ = PeerLost(NamePeer(peer) +
+                         (end.failed ? " failed: " : " has left: ") + end.text);
+  if (end.cause_rank >= 0) {
+    first = {end.cause_rank, true, end.cause_text};
+    end_status_ =
+        PeerLost(NamePeer(end.cause_rank) + " failed: " + end.cause_text);
+  }
   {
     std::lock_guard<std::mutex> lock(peer_end_mutex_);
     // A failure is worth more than a rank that left in its wake.
     if (!first_peer_end_.has_value() ||
-        (end.failed && !first_peer_end_->failed)) {
-      first_peer_end_ = PeerEnd{peer, end.failed, end.text};
+        (first.failed && !first_peer_end_->failed)) {
+      first_peer_end_ = first;
     }
   }
-  end_status_ = PeerLost(NamePeer(peer) +
-                         (end.failed ? " failed: " : " has left: ") + end.text);
   for (Set& set : sets_) {
     auto number = end.log_seen.find(set.id);
     if (number != end.log_seen.end()) {
@@ -276,7 +282,13 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
       failed ? PeerLost("this rank failed: " + text)
              : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
   queue_->Close(why);
-  PeerEndMessage end{failed, text, {}};
+  PeerEndMessage end;
+  end.failed = failed;
+  end.text = text;
+  if (auto first = first_peer_end(); first.has_value() && first->failed) {
+    end.cause_rank = first->rank;
+    end.cause_text = first->text;
+  }
   for (Set& set : sets_) {
     uint64_t& last = end.log_seen[set.id];
     last = set.negotiator->log_seen();

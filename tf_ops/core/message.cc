@@ -259,6 +259,8 @@ void Write(Writer* writer, const PeerEndMessage& end) {
     writer->Unsigned(static_cast<uint64_t>(set_id));
     writer->Unsigned(number);
   }
+  writer->Signed(end.cause_rank);
+  writer->Text(end.cause_text);
 }
 
 PeerEndMessage ReadPeerEnd(Reader* reader) {
@@ -270,6 +272,8 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
     int set_id = static_cast<int>(reader->Unsigned());
     end.log_seen[set_id] = reader->Unsigned();
   }
+  end.cause_rank = static_cast<int>(reader->Signed());
+  end.cause_text = reader->Text();
   return end;
 }
 

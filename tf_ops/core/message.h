@@ -93,6 +93,10 @@ struct PeerEndMessage {
   // By process set id: the last log record that the rank has carried out;
   // batches after it will not see its part.
   std::map<int, uint64_t> log_seen;
+  // The first rank that failed, as far as the sender knows, and its words; -1:
+  // none. A rank that leaves because of it may be heard before it.
+  int cause_rank = -1;
+  std::string cause_text;
 };
 
 using Message = std::variant<Report, LogMessage, PeerEndMessage>;

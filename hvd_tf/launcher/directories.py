@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's private directories: made at the start, removed at the end or by a later start."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_SHARED_MEMORY = Path("/dev/shm")
+# A rank's segment of Open MPI has 16 MiB; there may be a window beside it.
+_SEGMENT_BYTES_A_RANK = 24 << 20
+_JOB_PREFIX = "hvdrun."
+_SEGMENTS_PREFIX = "mpi.hvdrun."
+# Held by the launcher as long as it lives. Not its pid: a container that shares the directory
+# has pids of its own.
+_LOCK = "lock"
+# A directory may be that old without a lock: its launcher is about to make one.
+_YOUNG_S = 60.0
+
+
+@dataclass(frozen=True)
+class Directories:
+    """Where a job keeps its files. Only its user can look into them."""
+
+    job: Path
+    segments: Path
+    """For shared memory: in /dev/shm where that is large enough, else the same."""
+
+
+@contextmanager
+def private_directories(ranks: int) -> Iterator[Directories]:
+    """Makes them, and removes them at the end. Also removes those of launchers that were killed.
+
+    Raises:
+      OSError: no directory can be made below TMPDIR.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()), _JOB_PREFIX)
+    _remove_abandoned(_SHARED_MEMORY, _SEGMENTS_PREFIX)
+    with ExitStack() as stack:
+        segments = job = stack.enter_context(_directory(Path(tempfile.gettempdir()), _JOB_PREFIX))
+        if _has_room(_SHARED_MEMORY, ranks * _SEGMENT_BYTES_A_RANK):
+            segments = stack.enter_context(_directory(_SHARED_MEMORY, _SEGMENTS_PREFIX))
+        yield Directories(job, segments)
+
+
+@contextmanager
+def _directory(parent: Path, prefix: str) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield path
+        finally:
+            os.close(lock)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    try:
+        names = os.listdir(parent)
+    except OSError:
+        return
+    for path in (parent / name for name in names if name.startswith(prefix)):
+        try:
+            if _is_abandoned(path):
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # gone meanwhile, or not ours to judge
+
+
+def _is_abandoned(path: Path) -> bool:
+    facts = path.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
+        return False
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return time.time() - facts.st_mtime > _YOUNG_S
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False  # its launcher is alive
+    finally:
+        os.close(lock)
+    return True
+
+
+def _has_room(directory: Path, wanted_bytes: int) -> bool:
+    try:
+        free = os.statvfs(directory)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize >= wanted_bytes and os.access(directory, os.W_OK)

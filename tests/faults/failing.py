@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training program of which some ranks go wrong: `failing.py PLACE WHAT RANK ...`.
+
+PLACE is where they are then, a function below; WHAT is what they do, of WHATS. MPI4PY=first or last
+in the environment imports mpi4py before or after hvd_tf, and HOOK=1 sets sys.excepthook first.
+"""
+
+import os
+import sys
+import time
+
+if os.environ.get("MPI4PY") == "first":
+    from mpi4py import MPI  # noqa: F401
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+if os.environ.get("MPI4PY") == "last":
+    from mpi4py import MPI  # noqa: F401
+
+PLACE, WHAT = sys.argv[1:3]
+RANKS = [int(rank) for rank in sys.argv[3:]]
+STEPS = 200
+BAD_STEP = 3
+
+v1 = tf.compat.v1
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fail() -> None:
+    raise ValueError("wrong shoe size\nsecond line")
+
+
+WHATS = {"fail": fail, "exit": lambda: sys.exit(3), "leave": sys.exit, "interrupt": interrupt}
+
+
+def my_rank() -> int:
+    if hvd.is_initialized():
+        return hvd.rank()
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    return next(int(os.environ[name]) for name in names if name in os.environ)
+
+
+def maybe_go_wrong(step: int) -> None:
+    if step == BAD_STEP and my_rank() in RANKS:
+        print(f"going wrong at {time.time():.3f}", flush=True)
+        WHATS[WHAT]()
+
+
+def before_init() -> None:
+    maybe_go_wrong(BAD_STEP)
+    hvd.init()
+    hvd.allreduce(tf.ones([4]), name="x")
+
+
+def after_shutdown() -> None:
+    hvd.init()
+    hvd.allreduce(tf.ones([4]), name="x")
+    hvd.shutdown()
+    maybe_go_wrong(BAD_STEP)
+
+
+def eager() -> None:
+    hvd.init()
+    for step in range(STEPS):
+        maybe_go_wrong(step)
+        hvd.allreduce(tf.ones([4]), name="x")
+
+
+def slow_peers() -> None:
+    """The others do not notice: they compute."""
+    hvd.init()
+    hvd.allreduce(tf.ones([4]), name="x")
+    maybe_go_wrong(BAD_STEP)
+    time.sleep(1000)
+
+
+def _model(features: tf.Tensor) -> tuple:
+    with v1.variable_scope("model"):
+        weights = v1.get_variable("weights", [4, 1])
+    loss = tf.reduce_mean(tf.square(tf.matmul(features, weights) - 1.0))
+    step = v1.train.get_or_create_global_step()
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.1))
+    return loss, optimizer.minimize(loss, global_step=step)
+
+
+def session() -> None:
+    hvd.init()
+    with tf.Graph().as_default():
+        _, train = _model(tf.constant(np.ones((8, 4), np.float32)))
+        hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+        with v1.train.MonitoredTrainingSession(hooks=hooks) as sess:
+            for step in range(STEPS):
+                maybe_go_wrong(step)
+                sess.run(train)
+
+
+def estimator() -> None:
+    hvd.init()
+
+    def batches():
+        for step in range(STEPS):
+            maybe_go_wrong(step)
+            yield np.ones((8, 4), np.float32)
+
+    def input_fn():
+        return tf.data.Dataset.from_generator(batches, tf.float32, [8, 4])
+
+    def model_fn(features, mode):
+        loss, train = _model(features)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    config = tf.estimator.RunConfig(save_checkpoints_steps=None, save_checkpoints_secs=None)
+    # In the working directory, for a temporary one would outlive the job.
+    model = tf.estimator.Estimator(model_fn, f"model-{hvd.rank()}", config)
+    model.train(input_fn, hooks=[hvd.BroadcastGlobalVariablesHook(0)])
+
+
+if os.environ.get("HOOK"):
+    sys.excepthook = lambda kind, value, trace: print(f"my hook: {kind.__name__}", flush=True)
+globals()[PLACE]()
+print("finished", flush=True)

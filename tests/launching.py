@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs hvdrun with an mpirun that a test has written, or with the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpi import ROOT
+
+OPEN_MPI = "mpirun (Open MPI) 5.0.11"
+MPICH = "HYDRA build details:\n    Version:    5.0.2"
+
+# hvdrun without `hvd_tf/__init__.py`: these tests need neither TensorFlow nor a built library.
+# Arguments: where mpirun is looked for first (sys.prefix), the MPI of the build, then hvdrun's.
+_DRIVER = f"""
+import sys, types
+package = types.ModuleType("hvd_tf")
+package.__path__ = [{str(ROOT / "hvd_tf")!r}]
+sys.modules["hvd_tf"] = package
+sys.path.insert(0, {str(ROOT)!r})
+from hvd_tf.launcher import mpirun
+from hvd_tf import launch
+sys.prefix, built = sys.argv[1:3]
+mpirun._built_with = lambda: built
+sys.exit(launch.main(sys.argv[3:]))
+"""
+
+_FAKE = """#!{python}
+import json, os, signal, subprocess, sys, time
+if sys.argv[1:] == ["--version"]:
+    print({version!r})
+    raise SystemExit
+me = {directory!r}
+command = sys.argv[sys.argv.index("-np") + 2:]
+def run_ranks(ranks):
+    # As mpirun does it: one after another will do.
+    env = lambda rank: {{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}}
+    return [subprocess.run(command, env=env(rank)).returncode for rank in range(ranks)]
+def mode(path):
+    return oct(os.stat(path).st_mode & 0o7777)
+def note(**facts):
+    with open(os.path.join(me, "facts.new"), "w") as file:
+        json.dump(facts, file)
+    os.rename(os.path.join(me, "facts.new"), os.path.join(me, "facts"))
+{body}
+"""
+
+
+def fake_mpirun(directory: Path, body: str, version: str = OPEN_MPI) -> Path:
+    """Writes bin/mpirun below the directory: a Python program that may call note(**facts)."""
+    path = directory / "bin" / "mpirun"
+    path.parent.mkdir(parents=True)
+    text = _FAKE.format(python=sys.executable, version=version, directory=str(directory), body=body)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def facts(directory: Path) -> dict[str, Any]:
+    """What the fake noted."""
+    found: dict[str, Any] = json.loads((directory / "facts").read_text())
+    return found
+
+
+def launcher(prefix: Path | str = sys.prefix, built: str = "") -> list[str]:
+    """The command that is hvdrun, less its own arguments."""
+    return [sys.executable, "-c", _DRIVER, str(prefix), built]
+
+
+def start(
+    directory: Path,
+    arguments: Sequence[str],
+    env: Mapping[str, str | None] | None = None,
+    built: str = "",
+    prefix: Path | None = None,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Starts hvdrun with the prefix's mpirun, and `tmp` in the directory as TMPDIR.
+
+    prefix: the directory itself by default.
+    """
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    merged = {**os.environ, "TMPDIR": str(temporary), "FAKE_MARK": str(directory), **(env or {})}
+    settings = {name: value for name, value in merged.items() if value is not None}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(
+        [*launcher(prefix or directory, built), *arguments], env=settings, **options
+    )
+
+
+def run(
+    directory: Path,
+    arguments: Sequence[str],
+    env: Mapping[str, str | None] | None = None,
+    built: str = "",
+    prefix: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """start(), and its end."""
+    with start(directory, arguments, env, built, prefix) as process:
+        try:
+            out, err = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
+
+
+def left_of(directory: Path) -> list[str]:
+    """Processes and temporary files that outlived hvdrun."""
+    mark = f"FAKE_MARK={directory}".encode()
+    pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    left = [f"process {pid}" for pid in pids if mark in _environment(pid)]
+    return left + [str(path) for path in (directory / "tmp").iterdir()]
+
+
+def stop_left(directory: Path) -> None:
+    """Ends what a failed test may have left."""
+    for line in left_of(directory):
+        if line.startswith("process "):
+            os.kill(int(line.split()[1]), signal.SIGKILL)
+
+
+def _environment(pid: str) -> list[bytes]:
+    try:
+        return Path("/proc", pid, "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

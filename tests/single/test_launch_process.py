@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun: output, exit codes, signals, and what stays behind (nothing)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import facts, fake_mpirun, left_of, run, start, stop_left
+
+# Ranks as mpirun starts them: in process groups of their own; and one that goes further.
+TWO_CHILDREN = """
+deaf = [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]
+if os.fork() == 0: os.setpgid(0, 0); time.sleep(1000)
+if os.fork() == 0: os.setsid(); time.sleep(1000)
+"""
+HEAR = """
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: seen.append("USR1"))
+signal.signal(signal.SIGUSR2, lambda *_: seen.append("USR2"))
+def stop(number, frame):
+    note(seen=[*seen, number]); sys.exit(1)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, stop)
+"""
+DIRECTORIES = ("HVD_JOB_DIR", "OMPI_MCA_btl_sm_backing_directory")
+READY = "print('ready', flush=True)\nwhile True: time.sleep(0.05)"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    if (tmp_path / "tmp").exists():
+        stop_left(tmp_path)
+
+
+def started(job: Path, **options: object) -> subprocess.Popen[bytes]:
+    process = start(job, ["-np", "1", "true"], stderr=subprocess.STDOUT, **options)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, str, float]:
+    """Status, the rest of the output, and the seconds that it took."""
+    begin = time.monotonic()
+    out, _ = process.communicate(timeout=30)
+    return process.returncode, out.decode(), time.monotonic() - begin
+
+
+# --- Output -------------------------------------------------------------------
+
+
+def test_lines_are_headed_by_their_rank(job: Path) -> None:
+    lines = [
+        *["[1,0]<stdout>: a", "[1,1]<stdout>:  two spaces", "[1,12]<stdout>: ", "no tag"],
+        *["[1,1]<stdout>: [1,0]<stdout>: quoted", "[0]<stdout>: not a tag"],
+    ]
+    fake_mpirun(job, f"print({chr(10).join(lines)!r}); print('[1,3]<stderr>: e', file=sys.stderr)")
+    result = run(job, ["-np", "2", "true"])
+    assert result.stdout.splitlines() == [
+        *["[0] a", "[1]  two spaces", "[12] ", "no tag"],
+        *["[1] [1,0]<stdout>: quoted", "[0]<stdout>: not a tag"],
+    ]
+    assert result.stderr == "[3] e\n"
+
+
+def test_a_last_line_without_line_feed_stands_alone(job: Path) -> None:
+    fake_mpirun(job, "print('[1,0]<stdout>: end[1,1]<stdout>: next\\n[1,1]<stdout>: end', end='')")
+    assert run(job, ["-np", "2", "true"]).stdout == "[0] end\n[1] next\n[1] end\n"
+
+
+def test_much_output_arrives_whole(job: Path) -> None:
+    body = """
+for i in range(20000):
+    sys.stdout.write(f"[1,{i % 3}]<stdout>: {i}:" + "x" * (i % 700) + "\\n")
+sys.stdout.write("[1,0]<stdout>: " + "y" * 3_000_000)
+"""
+    fake_mpirun(job, body)
+    lines = run(job, ["-np", "3", "true"]).stdout.splitlines()
+    wanted = [f"[{i % 3}] {i}:" + "x" * (i % 700) for i in range(20000)]
+    assert lines == [*wanted, "[0] " + "y" * 3_000_000]
+
+
+def test_lines_come_when_they_are_written_and_halves_wait(job: Path) -> None:
+    body = """
+out = lambda text: os.write(1, text)
+out(b"[1,0]<std"); time.sleep(0.3); out(b"out>: a"); time.sleep(0.3); out(b"b\\n")
+time.sleep(60)
+"""
+    fake_mpirun(job, body)
+    process = start(job, ["-np", "1", "true"])
+    assert process.stdout is not None and process.stdout.readline() == b"[0] ab\n"
+    process.terminate()
+    assert end(process)[0] == 143
+
+
+def test_bytes_of_no_encoding_pass(job: Path) -> None:
+    fake_mpirun(job, 'os.write(1, b"[1,0]<stdout>: \\xff\\x00\\n")')
+    with start(job, ["-np", "1", "true"]) as process:
+        assert process.communicate(timeout=30)[0] == b"[0] \xff\x00\n"
+
+
+def test_a_log_that_nobody_reads_does_not_end_the_job(job: Path) -> None:
+    body = """
+for i in range(3000): print("[1,0]<stdout>: " + "x" * 100, flush=True)
+note(arrived=True); sys.exit(4)
+"""
+    fake_mpirun(job, body)
+    process = start(job, ["-np", "1", "true"])
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    with process:
+        assert process.wait(timeout=30) == 4
+    assert facts(job) == {"arrived": True}
+
+
+# --- Exit codes and the last words ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit(137)", 137),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139),
+    ],
+)
+def test_exit_code_is_mpiruns(job: Path, body: str, code: int) -> None:
+    fake_mpirun(job, body)
+    assert run(job, ["-np", "1", "true"]).returncode == code
+    assert left_of(job) == []
+
+
+def test_status_survives_a_parent_that_ignores_its_children(job: Path) -> None:
+    fake_mpirun(job, "sys.exit(3)")
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+    assert end(start(job, ["-np", "1", "true"], **ignore))[0] == 3
+
+
+def test_the_first_traceback_comes_last(job: Path) -> None:
+    report = {"time_ns": 5, "rank": 1, "host": "a", "pid": 7, "traceback": "Traceback\nE: \ud800\n"}
+    reports = {
+        "failure-7": json.dumps(report),
+        "failure-8": json.dumps({**report, "time_ns": 6, "rank": 0, "pid": 8}),
+        "failure-9": json.dumps({**report, "rank": 2, "pid": 9}),
+        "failure-10": '{"time_ns": 1',
+        "failure-11": '{"time_ns": 1}',
+        "failure-12": "7",
+        "failure-13": json.dumps({**report, "time_ns": "1"}),
+    }
+    body = f"""
+for name, text in {reports!r}.items():
+    open(os.path.join(os.environ["HVD_JOB_DIR"], name), "w").write(text)
+print("its own words", file=sys.stderr); sys.exit(1)
+"""
+    fake_mpirun(job, body)
+    result = run(job, ["-np", "1", "true"])
+    expected = (
+        "its own words\nhvdrun: rank 1 (host a, pid 7) failed first:\nTraceback\nE: \\ud800\n"
+    )
+    assert (result.returncode, result.stderr) == (1, expected)
+    assert left_of(job) == []
+
+
+# --- Signals ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_mpirun_gets_the_signal_once(job: Path, number: int) -> None:
+    fake_mpirun(job, HEAR + READY)
+    process = started(job)
+    process.send_signal(number)
+    status, output, seconds = end(process)
+    assert status == 128 + number and seconds < 2
+    assert output == f"hvdrun: stopped by {signal.Signals(number).name}\n"
+    assert facts(job)["seen"] == [number]
+    assert left_of(job) == []
+
+
+def test_ctrl_c_of_a_terminal_reaches_mpirun_once(job: Path) -> None:
+    fake_mpirun(job, HEAR + READY)
+    process = started(job, start_new_session=True)
+    os.killpg(process.pid, signal.SIGINT)
+    assert end(process)[0] == 130
+    assert facts(job)["seen"] == [signal.SIGINT]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_does_not_listen_is_killed(job: Path, again: bool) -> None:
+    fake_mpirun(job, TWO_CHILDREN + READY)
+    process = started(job)
+    process.send_signal(signal.SIGINT)
+    if again:  # a second Ctrl-C is not patient
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+    status, _, seconds = end(process)
+    assert status == 130
+    assert seconds < 2.5 if again else 2.5 < seconds < 6
+    assert left_of(job) == []
+
+
+def test_what_a_failed_mpirun_leaves_is_killed(job: Path) -> None:
+    fake_mpirun(job, TWO_CHILDREN + "sys.exit(3)")
+    assert run(job, ["-np", "1", "true"]).returncode == 3
+    assert left_of(job) == []
+
+
+def test_user_signals_are_passed_on(job: Path) -> None:
+    fake_mpirun(job, HEAR + READY)
+    process = started(job)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.3)
+    assert end(process)[0] == 143
+    assert facts(job)["seen"] == ["USR1", "USR2", signal.SIGTERM]
+
+
+def test_an_ignored_signal_stays_ignored(job: Path) -> None:
+    fake_mpirun(job, HEAR + READY)
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}  # nohup
+    process = started(job, **ignore)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == 143
+    assert facts(job)["seen"] == [signal.SIGTERM]
+
+
+def test_ranks_have_the_launchers_signal_mask(job: Path) -> None:
+    blocked = '[line for line in open("/proc/self/status") if line.startswith("SigBlk")]'
+    fake_mpirun(job, f"note(blocked={blocked})")
+    run(job, ["-np", "1", "true"])
+    with open("/proc/self/status") as file:
+        assert facts(job)["blocked"] == [line for line in file if line.startswith("SigBlk")]
+
+
+def test_a_launcher_that_is_killed(job: Path) -> None:
+    fake_mpirun(job, HEAR.replace("note(", "note(env=dict(os.environ), ") + READY)
+    live = started(job)
+    process = started(job)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while not (job / "facts").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # It takes mpirun along,
+    assert facts(job)["seen"] == [signal.SIGTERM]
+    left = [Path(facts(job)["env"][name]) for name in DIRECTORIES]
+    assert all(path.is_dir() for path in left)
+    # and the next start removes its files, but not those of a job that runs.
+    fake_mpirun(job / "next", "pass")
+    assert run(job, ["-np", "1", "true"], prefix=job / "next").returncode == 0
+    assert [path for path in left if path.exists()] == []
+    live.terminate()
+    assert end(live)[0] == 143
+    assert facts(job)["env"]["HVD_JOB_DIR"] != str(left[0])
+
+
+def test_ctrl_c_while_nobody_reads_the_output(job: Path) -> None:
+    body = "print('ready', flush=True)\nwhile True: print('x' * 1000)"
+    fake_mpirun(job, body)
+    process = started(job)
+    time.sleep(1)  # the pipe is full now
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert left_of(job) == []
+    process.communicate()
