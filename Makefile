@@ -100,29 +100,34 @@ test: test-core test-python ## Runs the C++ and the Python tests
 test-python: $(DONE)/native $(DONE)/test-tools $(DONE)/flights
 	@$(BIN)/pytest $(ARGS)
 
-test-core: $(DONE)/tensorflow ## Runs the tests of the C++ core, ranks as threads
-	@$(call core_tests,,build/core)
+test-core: $(DONE)/tensorflow ## Runs the C++ tests: ranks as threads, and under mpirun
+	@$(call core_tests,,build/core,ON -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
+	  -DHVD_MPI_LIB="$(CURDIR)/$(VENV)/lib")
 
 test-sanitize: $(DONE)/tensorflow ## The same under TSan, and under ASan and UBSan
-	@$(call core_tests,thread,build/core-thread)
-	@$(call core_tests,address,build/core-address)
+	@$(call core_tests,thread,build/core-thread,OFF)
+	@$(call core_tests,address,build/core-address,OFF)
 
-# $(1): sanitizer, $(2): build directory
+# $(1): sanitizer, $(2): build directory, $(3): with MPI or not
 core_tests = echo "== core tests$(if $(1), ($(1) sanitizer))" && \
   export PATH="$(CURDIR)/$(BIN):$$PATH" && \
-  cmake -S tf_ops -B $(2) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_WITH_MPI=OFF \
+  cmake -S tf_ops -B $(2) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_WITH_MPI=$(3) \
     -DHVD_SANITIZE=$(1) -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
   cmake --build $(2) -- --quiet && \
   $(if $(filter thread,$(1)),$(NO_ASLR)) ctest --test-dir $(2) --output-on-failure
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
-test-modern: ## Builds for TensorFlow 2.21.0 and runs tests/modern
+test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests of ops, optimizer and hook
 	@$(MAKE) --no-print-directory TF=$(MODERN_TF) test-python-modern
+
+# Every op in eager mode, tf.function and v1 sessions, and what is built on them.
+MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py \
+  gradients.py optimizer.py functions.py hooks.py)
 
 .PHONY: test-python-modern
 test-python-modern: $(DONE)/native $(DONE)/test-tools
-	@$(BIN)/pytest tests/modern $(ARGS)
+	@$(BIN)/pytest $(MODERN_TESTS) $(ARGS)
 
 lint: $(LINT)/.done ## Checks style: ruff and clang-format
 	@$(LINT)/bin/ruff check .

@@ -70,15 +70,15 @@ class GradientAccumulator:
                 gradients[i] = gradient
         return gradients
 
-    def _accumulate(
-        self, gradients: list[tf.Tensor], variables: list[Variable]
-    ) -> list[tf.Tensor]:
+    def _accumulate(self, gradients: list[tf.Tensor], variables: list[Variable]) -> list[tf.Tensor]:
         with v1.name_scope("gradient_accumulation"):
             sums = [_zeros(gradient, variable) for gradient, variable in zip(gradients, variables)]
             pass_number = _local_variable(tf.zeros([], tf.int64), "pass_number")
-            added = [total.assign_add(gradient) for total, gradient in zip(sums, gradients)]
+            # Read here, once: what assign_add returns would be read where it is used, and that
+            # may be after the reset.
+            added = [_add(total, gradient) for total, gradient in zip(sums, gradients)]
             with tf.control_dependencies(added):
-                is_last = tf.equal(pass_number.assign_add(1), self.passes)
+                is_last = tf.equal(_add(pass_number, 1), self.passes)
 
             def reduce_and_reset() -> list[tf.Tensor]:
                 totals = added
@@ -120,6 +120,11 @@ def _outermost_graph() -> tf.Graph:
     return outermost
 
 
+def _add(variable: tf.Variable, delta: Any) -> tf.Tensor:
+    with tf.control_dependencies([variable.assign_add(delta, read_value=False)]):
+        return variable.read_value()
+
+
 def _local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
     return v1.Variable(
         initial_value,
@@ -133,5 +138,3 @@ def _local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
 def _zeros(gradient: tf.Tensor, variable: Variable) -> tf.Variable:
     name = variable.name.split(":")[0].replace("/", "_")
     return _local_variable(tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")
-
-

@@ -224,11 +224,19 @@ def _is_consequence(lines: str, first: _PeerFailure) -> bool:
 
 def _first_line(kind: type[BaseException], value: BaseException) -> str:
     try:
-        text = str(value).strip()
+        text = _own_words(str(value).strip())
     except Exception:
         text = "its message cannot be shown"
     line = f"{kind.__name__}: {text}" if text else kind.__name__
     return line.splitlines()[0][:_LONGEST_LINE]
+
+
+def _own_words(message: str) -> str:
+    """The message less the stacks that TensorFlow puts before what an operation said."""
+    if not message.startswith("Graph execution error:"):
+        return message
+    before_nodes = message.partition("\n\t [[")[0]
+    return [part for part in before_nodes.split("\n\n") if part.strip()][-1].strip()
 
 
 def _format(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import tensorflow as tf
 
@@ -115,8 +115,7 @@ class GradientReducer:
         self._local_variables: dict[Any, Variable] = {}
 
     def register_local_var(self, variable: Variable) -> None:
-        """Keep this variable's gradient on its rank, divided by the size of the process set
-        unless scale_local_gradients is False."""
+        """Keep this variable's gradient on its rank, divided by the set's size if scaled."""
         self._local_variables[variable_key(variable)] = variable
 
     def densify(self, gradients: Sequence[Gradient]) -> list[Gradient]:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BroadcastGlobalVariablesHook`: starts a training session alike on all ranks, and announces
-its end."""
+"""`BroadcastGlobalVariablesHook`: starts training alike on all ranks, and announces its end."""
 
 from __future__ import annotations
 

@@ -15,6 +15,10 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+# Of a call: the node's name (None: TensorFlow's choice), and the attribute `tensor_name`, which the
+# ranks match by (empty: the node's name).
+Names = tuple[Optional[str], str]
+
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_]")
 
@@ -33,12 +37,8 @@ _thread_ordinal = _ThreadOrdinal()
 
 def call_names(
     verb: str, op_type: str, tensor: Any, name: Optional[str], ignore_name_scope: bool
-) -> tuple[Optional[str], str]:
-    """The node's name and the `tensor_name` attribute of a call.
-
-    An empty `tensor_name` means the node's name. `tensor` is the (first) input; it gives an unnamed
-    node its name.
-    """
+) -> Names:
+    """The names of a call; `tensor` is its (first) input, which gives an unnamed node its name."""
     if tf.executing_eagerly():
         return None, name or f"{verb}.eager.{_thread_ordinal.value}"
     if name is None:
@@ -52,9 +52,7 @@ def call_names(
     return name, ""
 
 
-def part_names(
-    names: tuple[Optional[str], str], part: str
-) -> tuple[Optional[str], str]:
+def part_names(names: Names, part: str) -> Names:
     """The names of one operation out of several that make up a call."""
     node, tensor_name = names
     return f"{node}_{part}" if node else None, f"{tensor_name}/{part}" if tensor_name else ""

@@ -46,8 +46,11 @@ class _DistributedOptimizer(Optimizer):
         return getattr(self._optimizer, name)
 
     def register_local_var(self, var: Variable) -> None:
-        """Keep this variable's gradient on its rank: it is not reduced, but divided by the size
-        of the process set unless scale_local_gradients is False."""
+        """Keep this variable's gradient on its rank.
+
+        It is not reduced, but divided by the size of the process set unless
+        scale_local_gradients is False.
+        """
         self._reducer.register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Variable]]:

@@ -37,14 +37,6 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"hvd_tf: {role}, TensorFlow {tensorflow_version() or 'none'}"
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # tests/modern is for the versions without tf.estimator.
-    if collection_path.name == "modern" and collection_path.is_dir():
-        release = tuple(int(part) for part in (tensorflow_version() or "0.0").split(".")[:2])
-        return release < (2, 16) or None
-    return None
-
-
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> RankFile | None:
     if not IS_RANK and module_path.parent.name == "multi":
         return RankFile.from_parent(parent, path=module_path)

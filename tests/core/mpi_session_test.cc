@@ -65,6 +65,15 @@ void CheckTopologies(int rank, int size) {
   CheckWorks(split.value().get());
 }
 
+// HVD_PIECE_BYTES of one rank differs from the others'.
+void CheckUnequalPieces(int rank) {
+  Options options = Options::Defaults();
+  options.piece_bytes = rank == 0 ? 4096 : 65536;
+  auto opened = OpenBackend({}, options);
+  if (!opened.ok()) return Check(false, opened.status().message().c_str());
+  CheckWorks(opened.value().get());
+}
+
 void CheckSubsets(int rank, int size) {
   JobArgs ends;
   ends.world_ranks = {size - 1};
@@ -115,6 +124,7 @@ void RunAll() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   CheckTopologies(rank, size);
+  CheckUnequalPieces(rank);
   CheckSubsets(rank, size);
   CheckUserCommunicators(rank, size);
 }

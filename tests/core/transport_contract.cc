@@ -29,8 +29,10 @@ Call::Call(std::vector<float> in, int64_t out_count)
     : in_(std::move(in)), out_(static_cast<size_t>(out_count), -1.0f) {}
 
 void Call::Start(Transport* transport, Batch batch) {
-  batch.segments = {
-      {in_.data(), out_.data(), static_cast<int64_t>(in_.size())}};
+  if (batch.segments.empty()) {
+    batch.segments = {
+        {in_.data(), out_.data(), static_cast<int64_t>(in_.size())}};
+  }
   id_ = transport->Start(std::move(batch), [this](const Status& status) {
     EXPECT_FALSE(done_);
     done_ = true;

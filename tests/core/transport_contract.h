@@ -52,7 +52,8 @@ class Call {
   // `in` is what this rank puts in; `out_count` elements come out.
   Call(std::vector<float> in, int64_t out_count);
 
-  // Starts `batch` with this call's memory as its one segment.
+  // Starts `batch`, with this call's memory as its one segment unless it has
+  // some.
   void Start(Transport* transport, Batch batch);
 
   bool done() const { return done_; }

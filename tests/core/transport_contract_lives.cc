@@ -155,7 +155,7 @@ void CheckCancel(ContractRank* self, Transport* transport, Verb verb,
     EXPECT_TRUE(call.done());
     EXPECT_EQ(call.status().message(), "the step was aborted");
     std::fill(call.out().begin(), call.out().end(), 77.0f);
-    std::fill(call.in().begin(), call.in().end(), 55.0f);
+    std::vector<float>().swap(call.in());
   }
   Drive(transport, [&] { return transport->in_flight() == 0; });
   if (cancels) {
@@ -200,6 +200,7 @@ void CheckLocalError(ContractRank* self, Transport* transport, Verb verb,
   Batch batch = BatchOf(verb, count, self->size());
   if (self->rank() == failing) {
     batch.local_error = ResourceExhausted("no memory here");
+    batch.segments = {{nullptr, nullptr, count}};
   }
   call.Start(transport, batch);
   Drive(transport, [&] { return transport->in_flight() == 0; });

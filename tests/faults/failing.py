@@ -5,12 +5,13 @@ PLACE is where they are then, a function below; WHAT is what they do, of WHATS. 
 in the environment imports mpi4py before or after hvd_tf, and HOOK=1 sets sys.excepthook first.
 """
 
+import importlib
 import os
 import sys
 import time
 
 if os.environ.get("MPI4PY") == "first":
-    from mpi4py import MPI  # noqa: F401
+    importlib.import_module("mpi4py.MPI")
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ import tensorflow as tf
 import hvd_tf as hvd
 
 if os.environ.get("MPI4PY") == "last":
-    from mpi4py import MPI  # noqa: F401
+    importlib.import_module("mpi4py.MPI")
 
 PLACE, WHAT = sys.argv[1:3]
 RANKS = [int(rank) for rank in sys.argv[3:]]

@@ -11,6 +11,7 @@ import tensorflow as tf
 from modes import v1
 
 import hvd_tf as hvd
+from hvd_tf import native
 
 RANKS = (2, 3)
 
@@ -54,7 +55,9 @@ def odd(rank, size, usual, unusual):
 @pytest.mark.parametrize("verb", ["allreduce", "broadcast"])
 def test_shapes(verb, rank, size):
     x = np.zeros(odd(rank, size, (2, 3), (2, 4)), np.float32)
-    call = {"allreduce": hvd.allreduce, "broadcast": lambda x, name: hvd.broadcast(x, 0, name)}[verb]
+    call = {"allreduce": hvd.allreduce, "broadcast": lambda x, name: hvd.broadcast(x, 0, name)}[
+        verb
+    ]
     disagree(lambda: call(x, name="shapes"), "shapes", "[2,3]", "[2,4]", f"rank {size - 1}")
 
 
@@ -149,7 +152,7 @@ def test_a_scale_that_is_no_number(rank, size):
     text = odd(rank, size, "1", "a half")
 
     def call():
-        return hvd.ops._ops.horovod_allreduce(
+        return native.ops.horovod_allreduce(
             tensor=[1.0], reduce_op=hvd.Sum, prescale_factor=text, tensor_name="text"
         )
 
@@ -159,7 +162,7 @@ def test_a_scale_that_is_no_number(rank, size):
 
 def test_a_reduce_op_that_does_not_exist(rank, size):
     def call():
-        return hvd.ops._ops.horovod_allreduce(
+        return native.ops.horovod_allreduce(
             tensor=[1.0], reduce_op=odd(rank, size, 1, 2), tensor_name="adasum"
         )
 

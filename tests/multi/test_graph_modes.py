@@ -89,9 +89,9 @@ def test_a_loop_with_parallel_iterations(rank, size):
             return i + 1, results.write(i, hvd.allreduce(x * late, op=hvd.Sum, name="of_loop"))
 
         results = tf.TensorArray(tf.float32, count)
-        return tf.while_loop(
-            lambda i, _: i < count, body, [0, results], parallel_iterations=8
-        )[1].stack()
+        return tf.while_loop(lambda i, _: i < count, body, [0, results], parallel_iterations=8)[
+            1
+        ].stack()
 
     expected = np.arange(count) * sum(range(1, size + 1))
     for _ in range(3):
@@ -116,7 +116,9 @@ def test_a_loop_in_a_loop(rank, size):
         return tf.while_loop(lambda i, _: i < outer_count, outer, [0, results])[1].stack()
 
     expected = [
-        (i * 10 + j) * sum(range(1, size + 1)) for i in range(outer_count) for j in range(inner_count)
+        (i * 10 + j) * sum(range(1, size + 1))
+        for i in range(outer_count)
+        for j in range(inner_count)
     ]
     np.testing.assert_array_equal(step(tf.constant(rank + 1.0)), expected)
 

@@ -100,6 +100,27 @@ def test_reference_variables(rank):
             assert session.run(weights) == 0.0
 
 
+def test_accumulation_in_a_monitored_session(rank):
+    """The session initialises the sums, and the global step counts updates."""
+    with tf.Graph().as_default():
+        weights = v1.get_variable("weights", initializer=np.full(2, float(rank)))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(0.25), backward_passes_per_step=3
+        )
+        step = train.get_or_create_global_step()
+        update = optimizer.minimize(tf.reduce_sum(weights**2), global_step=step)
+        hooks = [hvd_tf.BroadcastGlobalVariablesHook(1), stop_at(last_step=2)]
+        last = LastValues([step, weights])
+        runs = 0
+        with train.MonitoredTrainingSession(hooks=[*hooks, last]) as session:
+            while not session.should_stop():
+                session.run(update)
+                runs += 1
+    assert runs == 6 and last.values[0] == 2
+    # Each update takes off 0.25 * 3 * 2 * weights.
+    np.testing.assert_allclose(last.values[1], [0.25, 0.25], rtol=1e-12)
+
+
 def test_variables_that_differ_are_named_on_every_rank(rank, size):
     with tf.Graph().as_default():
         v1.get_variable("common", [2])

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More elements than an int holds. Skipped where there is not the memory for it."""
+"""More elements than an int holds. Skipped where there is not the memory for it.
+
+With 2 ranks they take minutes and run only where HVD_LARGE_TESTS is set.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +26,8 @@ PLACES = [0, 1, 2**31 - 1, 2**31, 2**31 + 1, COUNT - 1]
 @pytest.fixture(autouse=True)
 def memory(size):
     """Each rank holds an input and an output."""
+    if size > 1 and "HVD_LARGE_TESTS" not in os.environ:
+        pytest.skip("HVD_LARGE_TESTS is not set")
     lines = Path("/proc/meminfo").read_text().splitlines()
     (available,) = [int(line.split()[1]) << 10 for line in lines if "MemAvailable" in line]
     wanted = int(2.2 * COUNT * size) + (2 << 30)
@@ -48,7 +54,7 @@ def test_allreduce(rank, size):
     np.testing.assert_array_equal(
         tf.gather(total, PLACES), [(i + 1) * factor for i in range(len(PLACES))]
     )
-    assert tf.math.count_nonzero(total).numpy() == len(PLACES)
+    assert np.count_nonzero(total.numpy()) == len(PLACES)
 
 
 def test_allgather(rank, size):

@@ -37,9 +37,7 @@ def test_allreduce(mode, op, factor, rank, size):
     shape = (3, 2)
     got = gradient(
         mode,
-        lambda x: hvd.allreduce(
-            x, op=getattr(hvd, op), prescale_factor=0.5, postscale_factor=3.0
-        ),
+        lambda x: hvd.allreduce(x, op=getattr(hvd, op), prescale_factor=0.5, postscale_factor=3.0),
         values("float64", shape, rank),
         values("float64", shape, rank, 1),
     )
@@ -112,9 +110,7 @@ def test_broadcast(mode, rank, size):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_broadcast_of_an_infinite_gradient(mode, rank, size):
-    got = gradient(
-        mode, lambda x: hvd.broadcast(x, 0), np.float32([1.0]), np.float32([np.inf])
-    )
+    got = gradient(mode, lambda x: hvd.broadcast(x, 0), np.float32([1.0]), np.float32([np.inf]))
     np.testing.assert_array_equal(got, [np.inf if rank == 0 else 0.0])
 
 

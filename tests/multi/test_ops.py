@@ -20,7 +20,9 @@ def reduced(op, parts):
     wide = [np.asarray(part, np.float64) for part in parts]
     if op == hvd.Average:
         total = np.sum(wide, axis=0)
-        return total / len(parts) if parts[0].dtype.kind not in "iu" else np.trunc(total / len(parts))
+        return (
+            total / len(parts) if parts[0].dtype.kind not in "iu" else np.trunc(total / len(parts))
+        )
     if op == hvd.Sum:
         return np.sum(wide, axis=0)
     return {hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}[op](wide, axis=0)
@@ -84,7 +86,9 @@ def test_compression(mode, name, wire, rank, size):
     if size > 1:
         exact = np.sum([part.astype(np.float64) for part in parts], axis=0)
         assert np.abs(result - exact).max() > 1e-6  # it did travel as 16 bits
-    integers = run(mode, lambda x: hvd.allreduce(x, op=hvd.Sum, compression=compression), np.int32([3]))
+    integers = run(
+        mode, lambda x: hvd.allreduce(x, op=hvd.Sum, compression=compression), np.int32([3])
+    )
     np.testing.assert_array_equal(integers, [3 * size])
 
 

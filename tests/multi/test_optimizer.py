@@ -131,7 +131,7 @@ def test_sparse_gradients_stay_sparse_unless_asked(rank):
                 train.GradientDescentOptimizer(0.1), sparse_as_dense=as_dense
             )
             pairs = optimizer.compute_gradients(loss_of(rank, *variables))
-            gradient = dict((v.op.name, g) for g, v in pairs)["table"]
+            gradient = {v.op.name: g for g, v in pairs}["table"]
             assert isinstance(gradient, tf.IndexedSlices) is not as_dense
 
 
@@ -156,7 +156,7 @@ def test_arguments_of_compute_gradients_reach_the_optimizer(rank, size):
 def test_variables_without_a_gradient(rank):
     with tf.Graph().as_default():
         dense, table = make_variables()
-        unused = v1.get_variable("unused", [2])
+        v1.get_variable("unused", [2])
         optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(0.1))
         pairs = optimizer.compute_gradients(loss_of(rank, dense, table))
         assert [(v.op.name, g is None) for g, v in pairs][2] == ("unused", True)
@@ -257,6 +257,41 @@ def test_local_variables(rank, size):
         pairs = optimizer.compute_gradients(loss_of(rank, dense, table))
         session.run(v1.global_variables_initializer())
         np.testing.assert_allclose(session.run(pairs[0][0]), slopes_of(rank)[0] / size)
+
+
+def test_a_loop_in_a_function(rank, size):
+    weights = tf.Variable(np.zeros(4), name="weights")
+    optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(1.0), name="loop")
+    slopes = tf.constant(slopes_of(rank)[0])
+
+    @tf.function
+    def steps(count):
+        for _ in tf.range(count):
+            optimizer.minimize(
+                lambda: tf.reduce_sum(weights**2 + weights * slopes), var_list=[weights]
+            )
+
+    steps(tf.constant(3))
+    expected, mean = np.zeros(4), np.mean([slopes_of(r)[0] for r in range(size)], axis=0)
+    for _ in range(3):
+        expected -= 2 * expected + mean
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-12)
+
+
+def test_around_a_loss_scale_optimizer(rank, size):
+    """It scales the loss and unscales the gradients before they are reduced."""
+    mixed_precision = v1.mixed_precision
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables(np.float32)
+        scale = mixed_precision.FixedLossScale(128.0)
+        inner = train.GradientDescentOptimizer(0.1)
+        scaled = mixed_precision.MixedPrecisionLossScaleOptimizer(inner, scale)
+        update = hvd_tf.DistributedOptimizer(scaled).minimize(loss_of(rank, *variables))
+        session.run(v1.global_variables_initializer())
+        for _ in range(STEPS):
+            session.run(update)
+        alone = trained_alone(size, lambda: train.GradientDescentOptimizer(0.1), dtype=np.float32)
+        assert_same_weights(session.run(variables), alone)
 
 
 # ---- what it refuses ---------------------------------------------------------------------------

@@ -85,7 +85,9 @@ def test_two_sets_in_opposite_order(hvd, rank, size):
         if rank % 2:
             sets.reverse()
         return {
-            s.process_set_id: hvd.allreduce(x, op=hvd.Sum, process_set=s, name=f"of_{s.process_set_id}")
+            s.process_set_id: hvd.allreduce(
+                x, op=hvd.Sum, process_set=s, name=f"of_{s.process_set_id}"
+            )
             for s in sets
         }
 

@@ -49,6 +49,10 @@ def boom():
 GRACE = "0.3"
 SHORT = "<announced ValueError: boom>\n"
 TRACEBACK_END = "ValueError: boom\nsecond line\n"
+GRAPH_ERROR = (
+    "Graph execution error:\n\nDetected at node R defined at (most recent call last):\n"
+    '  File "a.py", line 1\n\ncannot read a.csv\nat all\n\t [[{{node R}}]]\n\nOriginal stack trace'
+)
 PEER = "hvd.peer, hvd.failed, hvd.text = 0, 1, b\"KeyError: 'x'\"\n"
 
 
@@ -225,6 +229,8 @@ failure.install(); boom()
         ("ValueError('ü\\udcff')", "ValueError: ü\\udcff"),
         ("Odd()", "Odd: its message cannot be shown"),
         ("SystemError", "SystemError"),
+        ("ValueError('Graph execution error:')", "ValueError: Graph execution error:"),
+        (f"ValueError({GRAPH_ERROR!r})", "ValueError: cannot read a.csv"),
     ],
 )
 def test_the_line_that_peers_see(tmp_path: Path, error: str, line: str) -> None:

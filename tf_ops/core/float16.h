@@ -30,10 +30,18 @@ inline To BitCast(From from) {
   return to;
 }
 
+// condition ? a : b. Written with masks, for compilers turn a choice between
+// an arithmetic result and another value into a branch, and do not vectorise.
+inline uint32_t Choose(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 }  // namespace float16_internal
 
 inline float ToFloat(Float16 value) {
   using float16_internal::BitCast;
+  using float16_internal::Choose;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t rest = value.bits & 0x7fffu;
   // Exponents are 112 apart; that of infinity and NaN another 112.
@@ -41,7 +49,7 @@ inline float ToFloat(Float16 value) {
       (rest << 13) + (rest >= 0x7c00u ? 224u << 23 : 112u << 23);
   const uint32_t subnormal = BitCast<uint32_t>(
       static_cast<float>(static_cast<int32_t>(rest)) * 0x1p-24f);
-  return BitCast<float>(sign | (rest < 0x0400u ? subnormal : normal));
+  return BitCast<float>(sign | Choose(rest < 0x0400u, subnormal, normal));
 }
 
 inline float ToFloat(Bfloat16 value) {
@@ -51,6 +59,7 @@ inline float ToFloat(Bfloat16 value) {
 
 inline Float16 ToFloat16(float value) {
   using float16_internal::BitCast;
+  using float16_internal::Choose;
   const uint32_t bits = BitCast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t rest = bits & 0x7fffffffu;
@@ -58,14 +67,14 @@ inline Float16 ToFloat16(float value) {
   const uint32_t normal =
       (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
   // Steps of float32 at 0.5 are as wide as float16's at 0, so the sum rounds.
-  const float sum = BitCast<float>(rest < 0x38800000u ? rest : 0u) + 0.5f;
+  const float sum = BitCast<float>(Choose(rest < 0x38800000u, rest, 0u)) + 0.5f;
   const uint32_t subnormal = BitCast<uint32_t>(sum) - 0x3f000000u;
   // The first bits of a NaN's payload stay; it is made a quiet one.
   const uint32_t special =
       rest > 0x7f800000u ? 0x7e00u | (rest >> 13 & 0x1ffu) : 0x7c00u;
-  const uint32_t finite = rest < 0x38800000u ? subnormal : normal;
-  return {
-      static_cast<uint16_t>(sign | (rest >= 0x47800000u ? special : finite))};
+  const uint32_t finite = Choose(rest < 0x38800000u, subnormal, normal);
+  return {static_cast<uint16_t>(sign |
+                                Choose(rest >= 0x47800000u, special, finite))};
 }
 
 inline Bfloat16 ToBfloat16(float value) {

@@ -204,6 +204,12 @@ void MpiSession::Sweep() {
   });
 }
 
+Result<int64_t> MpiSession::Least(int64_t value) {
+  HVD_MPI_TRY(MPI_Allreduce, MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MIN,
+              control_);
+  return value;
+}
+
 Status MpiSession::GatherStrings(const std::string& mine,
                                  std::vector<std::string>* all) {
   const int length = static_cast<int>(mine.size());

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs: allreduce, allgather, broadcast.
+
+Every rank of the process set must make the same calls; the order does not matter. A mistake fails
+the call on every rank, with every rank's value in the message:
+
+    tf.errors.FailedPreconditionError: the ranks disagree, or hvd is not initialised.
+    tf.errors.InvalidArgumentError: one rank's call is invalid; a dtype that cannot be sent.
+    tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
+
+allreduce takes uint8, int8, int32, int64, float16, bfloat16, float32 and float64; the others take
+uint16, int16 and bool too.
+"""
+
+from hvd_tf.ops.arguments import handle_average_backwards_compatibility
+from hvd_tf.ops.broadcasts import broadcast, broadcast_
+from hvd_tf.ops.facts import (
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from hvd_tf.ops.gathers import allgather, grouped_allgather
+from hvd_tf.ops.reductions import allreduce, dense_allreduce, grouped_allreduce
+from hvd_tf.ops.slices import sparse_allreduce
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_",
+    "dense_allreduce",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "handle_average_backwards_compatibility",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+    "sparse_allreduce",
+]

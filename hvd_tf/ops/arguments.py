@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all verbs do with their arguments."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf.op_names import Names, part_names
+from hvd_tf.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
+
+OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
+
+
+def handle_average_backwards_compatibility(op: Optional[int], average: Optional[bool]) -> int:
+    """The reduce op that `op` and its deprecated alias `average` ask for; Average by default.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("pass op or average, not both; average is deprecated, so pass op")
+    warnings.warn(
+        "average= is deprecated; pass op=hvd.Average or op=hvd.Sum",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return Average if average else Sum
+
+
+def check_op(op: int) -> None:
+    if op == Adasum:
+        raise NotImplementedError("Adasum is not offered yet; use op=hvd.Average or op=hvd.Sum")
+    if op not in OP_NAMES:
+        raise ValueError(f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+
+
+def registered_id(process_set: ProcessSet) -> int:
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"{process_set} is not registered; pass it to hvd.init(process_sets=...) on every rank"
+        )
+    return process_set.process_set_id
+
+
+def scale_text(factor: float) -> str:
+    """Decimal text that keeps all bits: TensorFlow's float attributes have 24."""
+    return "1" if factor == 1.0 else repr(float(factor))
+
+
+def on_device(device: str) -> AbstractContextManager[Any]:
+    return tf.device(device) if device else nullcontext()
+
+
+def by_dtype(
+    tensors: Sequence[tf.Tensor],
+    names: Names,
+    run: Callable[[list[tf.Tensor], Names], list[tf.Tensor]],
+) -> list[tf.Tensor]:
+    """`run` on the tensors of each dtype; one operation has one dtype."""
+    places: dict[tf.DType, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(i)
+    results: list[Any] = [None] * len(tensors)
+    for dtype, indices in places.items():
+        part = names if len(places) == 1 else part_names(names, dtype.name)
+        for i, result in zip(indices, run([tensors[i] for i in indices], part)):
+            results[i] = result
+    return results

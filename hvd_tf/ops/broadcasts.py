@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""broadcast, followed by its gradient, and broadcast_ of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf import native
+from hvd_tf.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf.ops.arguments import by_dtype, registered_id
+from hvd_tf.ops.facts import rank_op
+from hvd_tf.runtime import Average, ProcessSet, global_process_set
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: Optional[str] = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Gives every rank the root's tensor.
+
+    Args:
+        tensor: what tf.convert_to_tensor accepts; the same shape and dtype on every rank.
+        root_rank: the rank, in the job also with a process set, whose values are sent.
+        name, ignore_name_scope, process_set: as in `allreduce`.
+
+    Returns:
+        A tensor of the input's shape and dtype.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    names = call_names("broadcast", "HorovodBroadcast", tensor, name, ignore_name_scope)
+    return native.ops.horovod_broadcast(
+        tensor=tensor,
+        root_rank=root_rank,
+        tensor_name=names[1],
+        process_set_id=registered_id(process_set),
+        name=names[0],
+    )
+
+
+@tf.RegisterGradient("HorovodBroadcast")
+def _broadcast_gradient(op: Any, gradient: Any) -> tf.Tensor:
+    """The average of the upstream gradients on the root, zeros elsewhere."""
+    average = native.ops.horovod_allreduce(
+        tensor=tf.convert_to_tensor(gradient),
+        reduce_op=Average,
+        tensor_name=gradient_tensor_name(op.get_attr("tensor_name")),
+        process_set_id=op.get_attr("process_set_id"),
+    )
+    # Not a factor 0, which would make NaN of an infinite gradient; and decided when the graph
+    # runs: TensorFlow would remove an allreduce whose result it knows not to matter.
+    is_root = tf.equal(rank_op(), op.get_attr("root_rank"))
+    return tf.where(is_root, average, tf.zeros_like(average))
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Gives variables the values that they have on the root.
+
+    Args:
+        variables: initialised tf.Variables, all of them resource variables or none; the same
+            shapes and dtypes in the same order on every rank.
+        root_rank, name, process_set: as in `broadcast`.
+
+    Returns:
+        The new values, in order.
+
+    Raises:
+        ValueError: resource and reference variables are mixed.
+    """
+    variables = list(variables)
+    if not variables:
+        return []
+    resource = [hasattr(variable, "handle") for variable in variables]
+    if any(resource) and not all(resource):
+        raise ValueError(
+            "broadcast_ takes resource variables or reference variables, not both in one call"
+        )
+    run = _broadcast_resources if resource[0] else _broadcast_references
+    return run(variables, root_rank, name, registered_id(process_set))
+
+
+def _broadcast_resources(
+    variables: list[Any], root_rank: int, name: Optional[str], set_id: int
+) -> list[tf.Tensor]:
+    names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
+
+    def run(part: list[Any], part_name: Names) -> list[tf.Tensor]:
+        done = native.ops.horovod_broadcast_inplace_resource(
+            resources=[variable.handle for variable in part],
+            T=part[0].dtype,
+            root_rank=root_rank,
+            tensor_name=part_name[1],
+            process_set_id=set_id,
+            name=part_name[0],
+        )
+        with tf.control_dependencies([done] if done is not None else []):
+            return [variable.read_value() for variable in part]
+
+    return by_dtype(variables, names, run)
+
+
+def _broadcast_references(
+    variables: list[Any], root_rank: int, name: Optional[str], set_id: int
+) -> list[tf.Tensor]:
+    names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
+
+    def run(part: list[Any], part_name: Names) -> list[tf.Tensor]:
+        references = native.ops.horovod_broadcast_inplace(
+            variables=[variable._ref() for variable in part],
+            root_rank=root_rank,
+            tensor_name=part_name[1],
+            process_set_id=set_id,
+            name=part_name[0],
+        )
+        return [tf.identity(reference) for reference in references]
+
+    return by_dtype(variables, names, run)

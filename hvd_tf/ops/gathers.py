@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""allgather and grouped_allgather, each followed by its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf import native
+from hvd_tf.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf.ops.arguments import by_dtype, registered_id
+from hvd_tf.runtime import Average, ProcessSet, global_process_set
+
+
+def allgather(
+    tensor: Any,
+    name: Optional[str] = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Concatenates the ranks' tensors along the first dimension, in rank order.
+
+    Args:
+        tensor: what tf.convert_to_tensor accepts, of rank 1 or more; the same dtype and shape on
+            every rank, but for the first dimension.
+        name, ignore_name_scope, process_set: as in `allreduce`.
+
+    Returns:
+        A tensor of the input's dtype and shape but for the first dimension, which is the sum of
+        the ranks'.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    names = call_names("allgather", "HorovodAllgather", tensor, name, ignore_name_scope)
+    return gather(tensor, names, registered_id(process_set))
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: Optional[str] = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Gathers several tensors that are agreed on, travel and fail as one per dtype.
+
+    As `allgather`; `tensors` are in the same order on every rank, and so are the results. An empty
+    list is returned as it is.
+    """
+    if not tensors:
+        return tensors  # type: ignore[return-value]
+    inputs = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    names = call_names(
+        "grouped_allgather", "HorovodGroupedAllgather", inputs[0], name, ignore_name_scope
+    )
+    return gather_all(inputs, names, process_set)
+
+
+def gather(tensor: tf.Tensor, names: Names, set_id: int) -> tf.Tensor:
+    return native.ops.horovod_allgather(
+        tensor=tensor, tensor_name=names[1], process_set_id=set_id, name=names[0]
+    )
+
+
+def gather_all(tensors: list[tf.Tensor], names: Names, process_set: ProcessSet) -> list[tf.Tensor]:
+    set_id = registered_id(process_set)
+    if len(tensors) == 1:
+        return [gather(tensors[0], names, set_id)]
+    return by_dtype(
+        tensors,
+        names,
+        lambda part, part_name: list(
+            native.ops.horovod_grouped_allgather(
+                tensors=part, tensor_name=part_name[1], process_set_id=set_id, name=part_name[0]
+            )
+        ),
+    )
+
+
+@tf.RegisterGradient("HorovodAllgather")
+def _allgather_gradient(op: Any, gradient: Any) -> tf.Tensor:
+    """The average of the upstream gradients, cut down to this rank's rows."""
+    return _own_rows(op, op.inputs[0], gradient, "gradient")
+
+
+@tf.RegisterGradient("HorovodGroupedAllgather")
+def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
+    return [
+        _own_rows(op, tensor, gradient, f"gradient.{i}")
+        for i, (tensor, gradient) in enumerate(zip(op.inputs, gradients))
+    ]
+
+
+def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor:
+    set_id = op.get_attr("process_set_id")
+    tensor_name = gradient_tensor_name(op.get_attr("tensor_name"))
+    if tensor_name:
+        tensor_name = f"{tensor_name}/{part}"
+    average = native.ops.horovod_allreduce(
+        # TensorFlow may fill in a gradient that is missing as float32 zeros.
+        tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
+        reduce_op=Average,
+        tensor_name=tensor_name,
+        process_set_id=set_id,
+    )
+    rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    all_rows = gather(rows, (None, f"{tensor_name}/rows" if tensor_name else ""), set_id)
+    place = native.lib.hvd_process_set_rank(set_id)
+    start = tf.reduce_sum(all_rows[:place])
+    return average[start : start + rows[0]]

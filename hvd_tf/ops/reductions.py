@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""allreduce and grouped_allreduce, each followed by its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import tensorflow as tf
+
+from hvd_tf import native
+from hvd_tf.compression import Compression, names_wire_dtype, wire_dtype_for
+from hvd_tf.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf.ops.arguments import (
+    by_dtype,
+    check_op,
+    handle_average_backwards_compatibility,
+    on_device,
+    registered_id,
+    scale_text,
+)
+from hvd_tf.ops.slices import check_sparse, reduce_slices
+from hvd_tf.runtime import ProcessSet, global_process_set
+
+TensorOrSlices = Union[tf.Tensor, tf.IndexedSlices]
+
+_WIRE_NAMES = {None: "none", tf.float16: "fp16", tf.bfloat16: "bf16"}
+
+
+def allreduce(
+    tensor: Any,
+    average: Optional[bool] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: Optional[int] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> TensorOrSlices:
+    """Reduces a tensor over the ranks of a process set.
+
+    Args:
+        tensor: what tf.convert_to_tensor accepts, or tf.IndexedSlices; the same shape and dtype on
+            every rank. Slices are gathered: the result has every rank's rows.
+        average: deprecated; True is op=Average, False is op=Sum.
+        device_dense: where the operation is placed for a tensor, such as "/cpu:0".
+        device_sparse: the same for tf.IndexedSlices.
+        compression: what a floating tensor is cast to on the wire; not for slices.
+        op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
+        prescale_factor: multiplies each input.
+        postscale_factor: multiplies the result.
+        name: by which the ranks match the call; see op_names.
+        process_set: the ranks that take part.
+        ignore_name_scope: match by `name` alone, whatever the name scope.
+
+    Returns:
+        A tensor of the input's shape and dtype, the same on every rank.
+
+    Raises:
+        ValueError: op and average are both given; an unknown op; an unregistered process set.
+        NotImplementedError: op=Adasum; slices with another op than Average and Sum, or scaled.
+    """
+    op = handle_average_backwards_compatibility(op, average)
+    if isinstance(tensor, tf.IndexedSlices):
+        check_sparse(op, prescale_factor, postscale_factor)
+        names = call_names(
+            "sparse_allreduce", "HorovodAllgather", tensor.values, name, ignore_name_scope
+        )
+        with on_device(device_sparse):
+            return reduce_slices([tensor], op, process_set, names)[0]
+    with on_device(device_dense):
+        tensor = tf.convert_to_tensor(tensor)
+        names = call_names("allreduce", "HorovodAllreduce", tensor, name, ignore_name_scope)
+        packed, context = _compress(tensor, compression)
+        (reduced,) = _reduce_dense(
+            [packed],
+            op,
+            prescale_factor,
+            postscale_factor,
+            wire_dtype_for(compression, packed.dtype),
+            process_set,
+            names,
+        )
+        return _decompress(reduced, context, compression)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: Optional[bool] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: Optional[int] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: Optional[str] = None,
+) -> list[TensorOrSlices]:
+    """Reduces several tensors that are agreed on, travel and fail as one per dtype.
+
+    Args and errors are `allreduce`'s, but for `tensors`: a list of tensors and tf.IndexedSlices,
+    in the same order on every rank.
+
+    Returns:
+        The results in the order of `tensors`; an empty list is returned as it is.
+    """
+    if not tensors:
+        return tensors  # type: ignore[return-value]
+    op = handle_average_backwards_compatibility(op, average)
+    check_op(op)
+    sparse = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    if sparse:
+        check_sparse(op, prescale_factor, postscale_factor)
+    results: list[Any] = [None] * len(tensors)
+    if sparse:
+        slices = [tensors[i] for i in sparse]
+        names = call_names(
+            "grouped_sparse_allreduce",
+            "HorovodGroupedAllgather",
+            slices[0].values,
+            name,
+            ignore_name_scope,
+        )
+        with on_device(device_sparse):
+            for i, reduced in zip(sparse, reduce_slices(slices, op, process_set, names)):
+                results[i] = reduced
+    if dense:
+        with on_device(device_dense):
+            inputs = [tf.convert_to_tensor(tensors[i]) for i in dense]
+            names = call_names(
+                "grouped_allreduce", "HorovodGroupedAllreduce", inputs[0], name, ignore_name_scope
+            )
+            packed = [_compress(tensor, compression) for tensor in inputs]
+            reduced_list = by_dtype(
+                [tensor for tensor, _ in packed],
+                names,
+                lambda part, part_name: _reduce_dense(
+                    part,
+                    op,
+                    prescale_factor,
+                    postscale_factor,
+                    wire_dtype_for(compression, part[0].dtype),
+                    process_set,
+                    part_name,
+                    grouped=True,
+                ),
+            )
+            for i, reduced, (_, context) in zip(dense, reduced_list, packed):
+                results[i] = _decompress(reduced, context, compression)
+    return results
+
+
+def dense_allreduce(
+    tensors: Sequence[tf.Tensor],
+    *,
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    wire_dtype: Optional[tf.DType] = None,
+    process_set: ProcessSet = global_process_set,
+    tensor_name: str = "",
+    name: Optional[str] = None,
+) -> list[tf.Tensor]:
+    """`allreduce` for this library's own use: dense tensors of one dtype, as one operation.
+
+    `tensor_name` is what ranks match by, `name` the node's name. `wire_dtype` is None, tf.float16
+    or tf.bfloat16.
+    """
+    return _reduce_dense(
+        list(tensors),
+        op,
+        prescale_factor,
+        postscale_factor,
+        wire_dtype,
+        process_set,
+        (name, tensor_name),
+        grouped=len(tensors) > 1,
+    )
+
+
+def _compress(tensor: tf.Tensor, compression: Any) -> tuple[tf.Tensor, Any]:
+    if names_wire_dtype(compression):
+        return tensor, None
+    return compression.compress(tensor)
+
+
+def _decompress(tensor: tf.Tensor, context: Any, compression: Any) -> tf.Tensor:
+    return tensor if names_wire_dtype(compression) else compression.decompress(tensor, context)
+
+
+def _reduce_dense(
+    tensors: list[tf.Tensor],
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    wire_dtype: Optional[tf.DType],
+    process_set: ProcessSet,
+    names: Names,
+    grouped: bool = False,
+) -> list[tf.Tensor]:
+    check_op(op)
+    attributes = {
+        "reduce_op": op,
+        "prescale_factor": scale_text(prescale_factor),
+        "postscale_factor": scale_text(postscale_factor),
+        "wire_dtype": _WIRE_NAMES[wire_dtype],
+        "tensor_name": names[1],
+        "process_set_id": registered_id(process_set),
+        "name": names[0],
+    }
+    if grouped:
+        return list(native.ops.horovod_grouped_allreduce(tensors=tensors, **attributes))
+    return [native.ops.horovod_allreduce(tensor=tensors[0], **attributes)]
+
+
+@tf.RegisterGradient("HorovodAllreduce")
+def _allreduce_gradient(op: Any, gradient: Any) -> tf.Tensor:
+    """The same reduction of the upstream gradients."""
+    return native.ops.horovod_allreduce(
+        tensor=tf.convert_to_tensor(gradient), **_gradient_attributes(op)
+    )
+
+
+@tf.RegisterGradient("HorovodGroupedAllreduce")
+def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
+    dtype = op.get_attr("T")
+    # TensorFlow may fill in a gradient that is missing as float32 zeros.
+    tensors = [tf.cast(tf.convert_to_tensor(gradient), dtype) for gradient in gradients]
+    return list(native.ops.horovod_grouped_allreduce(tensors=tensors, **_gradient_attributes(op)))
+
+
+def _gradient_attributes(op: Any) -> dict[str, Any]:
+    text = tf.compat.as_str
+    return {
+        "reduce_op": op.get_attr("reduce_op"),
+        "prescale_factor": text(op.get_attr("prescale_factor")),
+        "postscale_factor": text(op.get_attr("postscale_factor")),
+        "wire_dtype": text(op.get_attr("wire_dtype")),
+        "tensor_name": gradient_tensor_name(op.get_attr("tensor_name")),
+        "process_set_id": op.get_attr("process_set_id"),
+    }
