@@ -14,7 +14,7 @@ from hvd_tf import native, ops
 from hvd_tf.compat import v1
 from hvd_tf.functions import broadcast_global_variables
 from hvd_tf.names import GRADIENT_PREFIX
-from hvd_tf.runtime import global_process_set, rank, size
+from hvd_tf.runtime import global_process_set, size
 
 _LEFT_EARLY = (
     "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
@@ -77,7 +77,10 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         if size() == 1:
             return
         # Whoever waits for this rank's gradients now is in a session that it has left.
-        _end_training(f"rank {rank()} starts a training session and waits for all ranks to do so")
+        _end_training(
+            "it is starting a training session, in BroadcastGlobalVariablesHook. Pass that hook on "
+            "every rank, and start a session anew on all ranks or on none"
+        )
         try:
             self._check_listings(session)
             # Every rank has left its earlier session; and none gets past the broadcast before
@@ -95,7 +98,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         step = v1.train.get_global_step(session.graph)
         where = "" if step is None else f" at global step {session.run(step)}"
         _end_training(
-            f"rank {rank()} ended its training loop{where}. Every rank must end at the same "
+            f"its training loop ended{where}. Every rank must end at the same "
             "step: give all the same last step and equally many batches, and list "
             "BroadcastGlobalVariablesHook before StopAtStepHook(num_steps=...)"
         )
@@ -143,7 +146,10 @@ def _gather(data: Any, name: str) -> tf.Tensor:
 
 
 def _end_training(text: str) -> None:
-    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
+    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back.
+
+    The runtime puts the gradient's name and this rank in front of the text.
+    """
     for process_set_id in range(native.lib.hvd_process_set_count()):
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
             native.lib.hvd_end_scope(process_set_id, GRADIENT_PREFIX.encode(), text.encode())

@@ -157,7 +157,7 @@ def test_a_rank_that_ends_earlier_fails_those_that_go_on(rank):
     if rank == 0:
         assert training()[0] == 3
     else:
-        expect_end_of(0, "ended its training loop at global step 3", training)
+        expect_end_of(0, "its training loop ended at global step 3", training)
     hvd_tf.allgather_object(None)
     step, weights = run_session(
         [hvd_tf.BroadcastGlobalVariablesHook(0), stop_at(last_step=2)], start=rank
@@ -209,7 +209,7 @@ def test_resuming_with_num_steps(rank, tmp_path, broadcast_first):
     elif rank == 0:
         with pytest.raises(tf.errors.UnknownError) as caught:
             resumed()
-        assert "ended its training loop at global step 4" in str(caught.value)
+        assert "its training loop ended at global step 4" in str(caught.value)
         assert "list BroadcastGlobalVariablesHook before StopAtStepHook" in str(caught.value)
     else:
         assert resumed()[0] == 4
@@ -233,7 +233,7 @@ def test_a_session_made_anew_on_one_rank(rank):
         session = fresh()
         session.run(update)
         if rank != 1:
-            what = "rank 1 starts a training session"
+            what = "it is starting a training session"
             expect_end_of(1, what, lambda: [session.run(update) for _ in range(3)])
         session = fresh()
         session.run(update)
@@ -255,7 +255,7 @@ def test_a_hook_that_one_rank_lacks(rank):
 
         if rank == 0:
             # Of the others it sees the new start, or still the end of the last test's loop.
-            what = "will not come from rank.*(starts a training session|ended its training loop)"
+            what = "will not come from rank.*(is starting a training session|its training loop ended)"
             with pytest.raises(tf.errors.UnknownError, match=what):
                 training([stop])
         training([hook, stop])

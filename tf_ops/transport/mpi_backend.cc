@@ -78,11 +78,8 @@ Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
       "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
-  // The ranks must cut alike, though their environments may differ.
-  Result<int64_t> piece_bytes = session.value()->Least(options.piece_bytes);
-  if (!piece_bytes.ok()) return piece_bytes.status();
   return std::unique_ptr<Backend>(std::make_unique<MpiBackend>(
-      session.value(), std::move(topology.value()), piece_bytes.value()));
+      session.value(), std::move(topology.value()), options.piece_bytes));
 }
 
 }  // namespace hvd

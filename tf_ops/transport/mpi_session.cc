@@ -146,8 +146,7 @@ Result<std::shared_ptr<MpiSession>> MpiSession::Open(const JobArgs& args) {
   int rank = 0, size = 1;
   HVD_MPI_TRY(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
   HVD_MPI_TRY(MPI_Comm_size, MPI_COMM_WORLD, &size);
-  HVD_RETURN_IF_ERROR(CheckLaunchSize(
-      [](const char* name) { return std::getenv(name); }, size, LibraryName()));
+  HVD_RETURN_IF_ERROR(CheckLaunchSize(GetEnvironment, size, LibraryName()));
   MPI_Comm job = MPI_COMM_WORLD;
   const bool subset = !args.mpi_comm.has_value() && !args.world_ranks.empty();
   if (args.mpi_comm.has_value()) {
@@ -202,12 +201,6 @@ void MpiSession::Sweep() {
                     orphans.requests.data(), &done, MPI_STATUSES_IGNORE);
     return code == MPI_SUCCESS && done;
   });
-}
-
-Result<int64_t> MpiSession::Least(int64_t value) {
-  HVD_MPI_TRY(MPI_Allreduce, MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MIN,
-              control_);
-  return value;
 }
 
 Status MpiSession::GatherStrings(const std::string& mine,

@@ -5,7 +5,6 @@
 
 #include <mpi.h>
 
-#include <cstdint>
 #include <list>
 #include <memory>
 #include <vector>
@@ -48,9 +47,6 @@ class MpiSession {
   // Collective: not Ok, on every rank, where the ranks' values of a variable
   // that must be the same differ.
   Status CheckAlike(const std::string& name, const std::string& value);
-
-  // Collective: the least of the ranks' values.
-  Result<int64_t> Least(int64_t value);
 
   // Collective: which ranks share a host. `host_id` is HVD_HOST_ID.
   Result<Topology> MakeTopology(const std::string& host_id);
