@@ -1,114 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed training for TensorFlow: `import hvd_tf as hvd` in place of horovod.tensorflow."""
+"""Distributed training for TensorFlow: `import hvd_tf as hvd` in place of horovod.tensorflow.
 
-from hvd_tf import compression, functions, ops
-from hvd_tf.compression import Compression
-from hvd_tf.functions import (
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
-from hvd_tf.hooks import BroadcastGlobalVariablesHook
-from hvd_tf.ops import (
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    handle_average_backwards_compatibility,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
-from hvd_tf.optimizer import DistributedOptimizer
-from hvd_tf.runtime import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
-from hvd_tf.version import __version__
+The public names are those of hvd_tf/api.py. They load on first use, so that `hvdrun`, which is a
+part of this package, starts without TensorFlow.
+"""
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedOptimizer",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "__version__",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "ccl_built",
-    "compression",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "functions",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "ops",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-]
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from hvd_tf.build_stamp import check_build
+from hvd_tf.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from hvd_tf.api import *  # noqa: F403
+
+check_build()
+
+_MODULES = ("compression", "functions", "ops")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"hvd_tf.{name}")
+    if name == "__all__":  # import *
+        return importlib.import_module("hvd_tf.api").__all__
+    # Modules and what Python itself asks for are found in other ways, or not at all.
+    if name.startswith("_") or importlib.util.find_spec(f"hvd_tf.{name}") is not None:
+        raise AttributeError(f"module 'hvd_tf' has no attribute {name!r}")
+    api = importlib.import_module("hvd_tf.api")
+    globals().update({public: getattr(api, public) for public in api.__all__})
+    try:
+        return globals()[name]
+    except KeyError:
+        raise AttributeError(f"module 'hvd_tf' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("hvd_tf.api").__all__})

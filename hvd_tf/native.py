@@ -8,17 +8,12 @@ Python exception here and nowhere else.
 from __future__ import annotations
 
 import ctypes
-import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-_DIRECTORY = Path(__file__).absolute().parent
-_LIBRARY = _DIRECTORY / "_native.so"
-_BUILD_INFO = _DIRECTORY / "_build_info.json"
-_REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
+from hvd_tf.build_stamp import LIBRARY, REBUILD, check_build
 
 # StatusCode of tf_ops/core/status.h.
 _OK = 0
@@ -64,41 +59,16 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def _built_for() -> tuple[str, str]:
-    """Distribution and version of the TensorFlow that the library was compiled against."""
-    info = json.loads(_BUILD_INFO.read_text())
-    return info["tensorflow_distribution"], info["tensorflow_version"]
-
-
-def _check_build() -> None:
-    """Raises an ImportError where the library is missing or is another TensorFlow's.
-
-    Loaded into another TensorFlow it would end in a list of undefined symbols.
-    """
-    if not (_LIBRARY.is_file() and _BUILD_INFO.is_file()):
-        raise ImportError(
-            f"hvd_tf was not compiled: {_LIBRARY.name} or {_BUILD_INFO.name} is missing from "
-            f"{_DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
-        )
-    distribution, version = _built_for()
-    if version != tf.__version__:
-        raise ImportError(
-            f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {tf.__version__} is "
-            f"installed. Rebuild it for that one: `{_REBUILD} .` in its source directory, or "
-            f"install {distribution}=={version}."
-        )
-
-
 def _load() -> tuple[ModuleType, ctypes.CDLL]:
-    _check_build()
+    check_build(tf.__version__)
     try:
-        ops = tf.load_op_library(str(_LIBRARY))
-        lib = ctypes.CDLL(str(_LIBRARY))
+        ops = tf.load_op_library(str(LIBRARY))
+        lib = ctypes.CDLL(str(LIBRARY))
     except (tf.errors.NotFoundError, OSError) as error:
         text = getattr(error, "message", str(error))
         raise ImportError(
             f"hvd_tf's library does not load: {text}. If it names a symbol, rebuild it "
-            f"(`{_REBUILD} .` in its source directory); if it names libmpi, reinstall the MPI that "
+            f"(`{REBUILD} .` in its source directory); if it names libmpi, reinstall the MPI that "
             "it was built with."
         ) from None
     for name, (result, arguments) in _PROTOTYPES.items():

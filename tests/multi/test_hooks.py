@@ -255,7 +255,9 @@ def test_a_hook_that_one_rank_lacks(rank):
 
         if rank == 0:
             # Of the others it sees the new start, or still the end of the last test's loop.
-            what = "will not come from rank.*(is starting a training session|its training loop ended)"
+            what = (
+                "will not come from rank.*(is starting a training session|its training loop ended)"
+            )
             with pytest.raises(tf.errors.UnknownError, match=what):
                 training([stop])
         training([hook, stop])

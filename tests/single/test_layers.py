@@ -64,6 +64,7 @@ def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
 # From the top down; a module imports from lower lines only, a package also from itself.
 FLOORS = [
     "__init__",
+    "api",
     "optimizer tape hooks keras estimator callbacks",
     "accumulation",
     "gradients functions",
@@ -72,7 +73,7 @@ FLOORS = [
     "runtime",
     "process_sets failure",
     "native names op_names",
-    "compat failure_report version",
+    "compat failure_report version build_stamp",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -81,7 +82,7 @@ BESIDE = {
     "launcher": "failure_report",
 }
 # Started where TensorFlow is not wanted: the standard library only.
-STDLIB_ONLY = ("launch", "launcher", "failure_report", "version")
+STDLIB_ONLY = ("__init__", "launch", "launcher", "failure_report", "version", "build_stamp")
 # Python 3.9 cannot tell; the other versions do it for it.
 STDLIB = getattr(sys, "stdlib_module_names", None)
 

@@ -115,6 +115,10 @@ bool BackgroundLoop::TakeCommands() {
 }
 
 void BackgroundLoop::CarryOut(EnqueueCommand command) {
+  if (!ended_scope_.name_prefix.empty() &&
+      command.entry.request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
+    ended_scope_ = {0, "", ""};
+  }
   FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));
 }
 
@@ -130,9 +134,14 @@ void BackgroundLoop::CarryOut(AbortStepCommand command) {
 void BackgroundLoop::CarryOut(EndScopeCommand command) {
   FindSet(command.set_id)
       ->negotiator->EndScope(command.name_prefix, command.text);
+  ended_scope_ = {0, "", ""};
+  if (!command.text.empty()) ended_scope_ = std::move(command);
 }
 
 void BackgroundLoop::CarryOut(EndCommand command) {
+  if (!command.failed && !ended_scope_.text.empty()) {
+    command.text += ". Earlier: " + ended_scope_.text;
+  }
   EndSelf(command.failed, command.text);
   stopping_ = stopping_ || !command.failed;
 }

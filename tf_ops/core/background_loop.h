@@ -96,6 +96,9 @@ class BackgroundLoop {
   bool flushing_ = false;
   bool ended_ = false;  // EndSelf was called
   bool stopping_ = false;
+  // The last one that still holds: a peer that misses this rank after it has
+  // left must learn why, and the leader who knew may be the one that left.
+  EndScopeCommand ended_scope_{0, "", ""};
   // What is left of a set whose member has ended fails at this time even if
   // its log has not come to the end.
   std::optional<Clock::time_point> end_deadline_;

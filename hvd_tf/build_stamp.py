@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which TensorFlow the library was compiled for, and whether it is the one that is installed.
+
+Loaded into another TensorFlow the library would end in a list of undefined symbols.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Optional
+
+DIRECTORY = Path(__file__).absolute().parent
+LIBRARY = DIRECTORY / "_native.so"
+_BUILD_INFO = DIRECTORY / "_build_info.json"
+REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
+
+
+def check_build(running_version: Optional[str] = None) -> None:
+    """Compare the build stamp with the TensorFlow of that version.
+
+    Without a version: with the installed distribution that the library was compiled for, which
+    needs no import of TensorFlow; another distribution is left for the import to judge.
+
+    Raises ImportError where the library is missing or is another TensorFlow's.
+    """
+    if not (LIBRARY.is_file() and _BUILD_INFO.is_file()):
+        raise ImportError(
+            f"hvd_tf was not compiled: {LIBRARY.name} or {_BUILD_INFO.name} is missing from "
+            f"{DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
+        )
+    info = json.loads(_BUILD_INFO.read_text())
+    distribution, version = info["tensorflow_distribution"], info["tensorflow_version"]
+    if running_version is None:
+        try:
+            running_version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            return
+    if version != running_version:
+        raise ImportError(
+            f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {running_version} "
+            f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "
+            f"install {distribution}=={version}."
+        )
