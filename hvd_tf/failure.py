@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -27,6 +28,10 @@ GRACE_VARIABLE = "HVD_ABORT_GRACE_S"
 _DEFAULT_GRACE_S = 2.0
 # A rank that only follows another's failure waits this much longer for that one to end the job.
 _FOLLOWER_EXTRA_S = 1.0
+# Ranks that fail together, for a peer has left, do not abort together: Open MPI's mpirun has been
+# seen to crash on that. The lowest goes first.
+_STAGGER_S_A_RANK = 0.05
+_LONGEST_STAGGER_S = 0.5
 # On top of that: for a user's hook or an MPI_Abort that does not return.
 _STUCK_EXTRA_S = 1.5
 _EXIT_CODE = 1
@@ -131,12 +136,14 @@ class _Hook:
         """Does not return."""
         start_s = time.monotonic()
         first = _first_peer_failure()
-        wait_s = self._grace_s + (_FOLLOWER_EXTRA_S if first else 0.0)
+        rank = native.lib.hvd_rank()
+        wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
+        wait_s += _FOLLOWER_EXTRA_S if first else 0.0
         _exit_at(start_s + wait_s + _STUCK_EXTRA_S)
         try:
-            report = Report(time_ns, native.lib.hvd_rank(), os.uname().nodename, self._pid, lines)
+            report = Report(time_ns, rank, os.uname().nodename, self._pid, lines)
             if first is not None and _is_consequence(lines, first):
-                self._print_consequence(kind, value, trace, report.rank, first)
+                self._print_consequence(kind, value, trace, rank, first)
                 printed_last = True
             else:
                 # hvdrun prints it last of all; under another launcher that is up to this rank.
@@ -232,7 +239,8 @@ def _first_line(kind: type[BaseException], value: BaseException) -> str:
 
 
 def _own_words(message: str) -> str:
-    """The message less the stacks that TensorFlow puts before what an operation said."""
+    """The message less what TensorFlow puts before the words of an operation."""
+    message = re.sub(r"^\{\{function_node .*?\}\} ", "", message)
     if not message.startswith("Graph execution error:"):
         return message
     before_nodes = message.partition("\n\t [[")[0]

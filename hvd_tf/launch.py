@@ -27,6 +27,8 @@ from hvd_tf.launcher.output import Output, headed, retagged
 
 _EXAMPLE = "hvdrun -np 2 python train.py"
 _USAGE_ERROR = 2
+# A rank's status after an uncaught exception.
+_EXCEPTION = 1
 # How long a stopped job's last output waits for a reader: a full pipe may have none.
 _UNREAD_OUTPUT_S = 1.0
 
@@ -114,8 +116,7 @@ def _launch(options: argparse.Namespace) -> int:
         if options.verbose:
             _say(f"running {shlex.join(options.command)} by {shlex.join(arguments)}")
             _say(f"temporary files in {directories.job}, shared memory in {directories.segments}")
-        status, stopped_by = _run(launcher, arguments, env, signals, options.num_proc, directories)
-    return process.exit_code(status, stopped_by)
+        return _run(launcher, arguments, env, signals, options.num_proc, directories)
 
 
 def _check_command(program: str) -> None:
@@ -141,7 +142,7 @@ def _run(
     signals: process.Signals,
     ranks: int,
     directories: Directories,
-) -> tuple[int, int]:
+) -> int:
     output = Output()
     tagged = launcher.family == mpirun.OPEN_MPI
     if not tagged:
@@ -160,20 +161,20 @@ def _run(
             output.add(pipe.fileno(), sink, retagged(launcher.major))
     output.start()
     status, stopped_by = job.wait()
-    output.finish(_last_words(status, stopped_by, directories))
+    first = None
+    if stopped_by:
+        output.finish(_line(f"stopped by {process.name_of(stopped_by)}"))
+    elif status and (first := failure_report.read_first(directories.job)):
+        output.finish(_line(f"{first.heading} failed first:\n{first.traceback.rstrip()}"))
+    else:
+        output.finish(b"")
     patience_s = _UNREAD_OUTPUT_S if stopped_by else float("inf")
     deadline_s = time.monotonic() + patience_s
     while not output.finished(timeout_s=0.05) and time.monotonic() < deadline_s:
         if signals.is_stopping(signals.wait(0)):
             break
-    return status, stopped_by
-
-
-def _last_words(status: int, stopped_by: int, directories: Directories) -> bytes:
-    if stopped_by:
-        return _line(f"stopped by {process.name_of(stopped_by)}")
-    first = failure_report.read_first(directories.job) if status else None
-    return _line(f"{first.heading} failed first:\n{first.traceback.rstrip()}") if first else b""
+    # Open MPI's mpirun sometimes crashes where several ranks abort: then that is not the reason.
+    return _EXCEPTION if first and status < 0 else process.exit_code(status, stopped_by)
 
 
 def _say(text: str) -> None:

@@ -68,9 +68,9 @@ def test_steps_counted_before_the_broadcast(tmp_path: Path) -> None:
     train("num_steps", tmp_path, "--die-at", "65")
     wrong = train("num_steps", tmp_path, "--start", "60", "--stop-first")
     assert wrong.returncode != 0 and not wrong.timed_out and wrong.seconds < 60, wrong.text
-    assert (
-        "will not come from rank 1: its training loop ended at global step 61" in wrong.outputs[0]
-    ), wrong.text
+    # By the time rank 0 asks, rank 1 may have ended its program too.
+    sentence = r"rank 1\b.*: its training loop ended at global step 61"
+    assert re.search(sentence, wrong.outputs[0]), wrong.text
     assert "list BroadcastGlobalVariablesHook before StopAtStepHook" in wrong.outputs[0]
 
 

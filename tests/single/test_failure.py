@@ -229,6 +229,7 @@ failure.install(); boom()
         ("ValueError('ü\\udcff')", "ValueError: ü\\udcff"),
         ("Odd()", "Odd: its message cannot be shown"),
         ("SystemError", "SystemError"),
+        ("ValueError('{{function_node f_device_/a:0}} no room')", "ValueError: no room"),
         ("ValueError('Graph execution error:')", "ValueError: Graph execution error:"),
         (f"ValueError({GRAPH_ERROR!r})", "ValueError: cannot read a.csv"),
     ],

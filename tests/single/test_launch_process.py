@@ -170,6 +170,16 @@ print("its own words", file=sys.stderr); sys.exit(1)
     assert left_of(job) == []
 
 
+def test_an_mpirun_that_crashes_over_a_failure_is_not_the_failure(job: Path) -> None:
+    report = {"time_ns": 5, "rank": 1, "host": "a", "pid": 7, "traceback": "E\n"}
+    write = (
+        f"""open(os.environ["HVD_JOB_DIR"] + "/failure-7", "w").write({json.dumps(report)!r})\n"""
+    )
+    fake_mpirun(job, write + "os.kill(os.getpid(), signal.SIGSEGV)")
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "E")
+
+
 # --- Signals ------------------------------------------------------------------
 
 
