@@ -33,7 +33,7 @@ FILES = ("flights.csv.zip", "weather.csv", "planes.csv")
 SPLITS = {
     "test": (1115, 1231),  # flights after 15 November, looked at last
     "validation": (1014, 1115),  # 15 October to 15 November: chooses the model
-    "september": (831, 1014),  # two earlier ones, for the same purpose
+    "september": (831, 1014),  # and two earlier ones for the same purpose
     "july": (630, 831),
 }
 

@@ -16,7 +16,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 CATEGORICAL = (
-    "carrier", "origin", "dest", "tailnum", "flight", "weekday", "dep_hour", "arr_hour", "model",
+    "carrier", "origin", "dest", "tailnum", "flight", "day", "weekday", "dep_hour", "arr_hour",
+    "model",
 )  # fmt: skip
 OBSERVED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 AVERAGED = ("precip", "visib", "wind_speed", "wind_gust")  # over PAST_HOURS hours
@@ -149,6 +150,7 @@ def categories(flight: Row, plane: Row | None) -> list[int]:
         flight["dest"],
         flight["tailnum"],
         flight["carrier"] + flight["flight"],
+        date.isoformat(),
         str(date.weekday()),
         flight["hour"],
         str(clock(flight["sched_arr_time"]) // 60),

@@ -4,6 +4,10 @@
 The wide part is one weight for each hashed category and each hashed cross of categories; the deep
 part is one embedding per category and the numbers, through two dense layers. Every lookup is a
 gather from a variable, so the gradients of all tables are IndexedSlices.
+
+The day is among the categories although the days to come are in no training set: what made a day
+bad and is not in the data (storms elsewhere, a strike) goes into its own weights while training,
+and the other weights are left with what holds on any day. A new day has weights near 0.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ EMBEDDINGS = {
     "dest": (512, 16),
     "tailnum": (8192, 16),
     "flight": (8192, 16),
+    "day": (1024, 8),
     "weekday": (32, 8),
     "dep_hour": (128, 16),
     "arr_hour": (128, 16),
@@ -31,6 +36,7 @@ CROSSES = (
     ("carrier",), ("dest",), ("tailnum",), ("flight",), ("weekday",), ("dep_hour",), ("arr_hour",),
     ("origin", "dep_hour"), ("carrier", "origin"), ("carrier", "dest"), ("dest", "dep_hour"),
     ("weekday", "dep_hour"), ("carrier", "origin", "dep_hour"),
+    ("day",), ("day", "origin"), ("day", "origin", "dep_hour"),
 )  # fmt: skip
 WIDE_ROWS = 1 << 14  # rows for each entry of CROSSES, all in one table
 HIDDEN = (256, 128)

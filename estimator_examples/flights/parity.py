@@ -46,7 +46,7 @@ def trained(hvd: ModuleType, part: Flights, words: list[str], **other: float) ->
 
 
 def differences(
-    hvd: ModuleType, part: Flights, *, batch: int, steps: int, lr: float = 0.2
+    hvd: ModuleType, part: Flights, *, batch: int, steps: int, lr: float = 0.1
 ) -> dict[str, float]:
     """Variable -> norm of (this job's value - one process's value) / norm of the latter.
 

@@ -42,7 +42,7 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--passes", type=float, default=5.0, help="passes over the flights (%(default)s)")
     add("--steps", type=int, help="global steps, instead of passes")
     add("--batch", type=int, default=1024, help="flights per worker and step (%(default)s)")
-    add("--lr", type=float, default=0.2, help="of Adagrad, for one worker (%(default)s)")
+    add("--lr", type=float, default=0.1, help="of Adagrad, for one worker (%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
     add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
     add("--held-out", choices=SPLITS, default="test", help="see data.py (%(default)s)")
@@ -105,7 +105,8 @@ def train(
             args.steps,
             end_learning_rate=0.0,
         )
-        adagrad = v1.train.AdagradOptimizer(falling)
+        # Its default of 0.1 would all but freeze rows that few flights of a batch look up.
+        adagrad = v1.train.AdagradOptimizer(falling, initial_accumulator_value=1e-3)
         return hvd.DistributedOptimizer(adagrad)  # hvd: averages the gradients over the ranks
 
     estimator = tf.estimator.Estimator(

@@ -239,13 +239,12 @@ TEST(runtime_a_rank_that_leaves_fails_what_waits_for_it) {
 }
 
 TEST(runtime_a_rank_that_left_is_remembered_with_the_scope_it_ended) {
-  ThreadWorld world(2, {"alpha", "beta"});
   for (int leaver : {0, 1}) {  // the leader or not
-    for (bool asked_again : {false, true}) {
-      RunJob(&world, 2, {}, [&](int rank, Runtime* runtime) {
+    for (bool taken_back : {false, true}) {
+      RunJob(2, [&](int rank, Runtime* runtime) {
         if (rank == leaver) {
           runtime->EndScope(0, "gradient/", "its loop ended at step 5");
-          if (asked_again) runtime->EndScope(0, "gradient/", "");
+          if (taken_back) runtime->EndScope(0, "gradient/", "");
           return;
         }
         while (!runtime->first_peer_end().has_value()) {
@@ -254,9 +253,9 @@ TEST(runtime_a_rank_that_left_is_remembered_with_the_scope_it_ended) {
         auto late = Start(runtime, {"gradient/x"}, {Filled(2, 1.0f)});
         const std::string message = late->Wait().message();
         EXPECT_EQ(late->Wait().code(), StatusCode::kPeerLost);
-        EXPECT_EQ(message.find(": its loop ended at step 5") !=
-                      std::string::npos,
-                  !asked_again);
+        EXPECT_EQ(
+            message.find(": its loop ended at step 5") != std::string::npos,
+            !taken_back);
       });
     }
   }
