@@ -34,12 +34,17 @@ _STAGGER_S_A_RANK = 0.05
 _LONGEST_STAGGER_S = 0.5
 # On top of that: for a user's hook or an MPI_Abort that does not return.
 _STUCK_EXTRA_S = 1.5
+# How long a rank whose error names a peer waits for that peer to say that it failed: an operation
+# of the peer's that fails is known here before the peer's program has ended over it.
+_PEER_WORDS_S = 1.0
 _EXIT_CODE = 1
 _LONGEST_LINE = 500
 _LONGEST_PEER_TEXT = 4096
 # By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# In the errors that the library gives to operations.
+_BLAMES_PEER = re.compile(r"\brank \d+( \([^)\n]*\))? (failed|aborted its step): ")
 
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -135,25 +140,26 @@ class _Hook:
     ) -> None:
         """Does not return."""
         start_s = time.monotonic()
-        first = _first_peer_failure()
+        blames_peer = bool(_BLAMES_PEER.search(lines))
+        first = _first_peer_failure(_PEER_WORDS_S if blames_peer else 0.0)
         rank = native.lib.hvd_rank()
         wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
         wait_s += _FOLLOWER_EXTRA_S if first else 0.0
-        _exit_at(start_s + wait_s + _STUCK_EXTRA_S)
+        report = Report(time_ns, rank, os.uname().nodename, self._pid, lines, blames_peer)
+        follows = first is not None and blames_peer
+        # hvdrun prints it last of all; under another launcher that is up to this rank.
+        written = not follows and failure_report.write(report)
+        last_words = "" if first or written else f"{report.heading} failed first:\n{lines}"
+        _exit_at(start_s + wait_s + _STUCK_EXTRA_S, last_words)
         try:
-            report = Report(time_ns, rank, os.uname().nodename, self._pid, lines)
-            if first is not None and _is_consequence(lines, first):
+            if follows:
                 self._print_consequence(kind, value, trace, rank, first)
-                printed_last = True
             else:
-                # hvdrun prints it last of all; under another launcher that is up to this rank.
-                printed_last = failure_report.write(report) or first is not None
                 native.lib.hvd_announce_failure(_encode(_first_line(kind, value)))
                 self._call_previous(kind, value, trace)
             _flush()
             time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
-            if not printed_last:
-                _write_stderr(f"{report.heading} failed first:\n{lines}")
+            _write_stderr(last_words)
         except BaseException:  # the grace was interrupted, or this code has a bug
             _write_stderr(lines + traceback.format_exc())
         finally:
@@ -178,7 +184,7 @@ class _Hook:
         if mpi and mpi["Is_initialized"]() and not mpi["Is_finalized"]():
             if mpi["COMM_WORLD"].Get_size() > 1:
                 _flush()
-                _exit_at(time.monotonic() + _STUCK_EXTRA_S)
+                _exit_at(time.monotonic() + _STUCK_EXTRA_S, "")
                 mpi["COMM_WORLD"].Abort(_EXIT_CODE)
 
     def _print_consequence(
@@ -214,19 +220,18 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) 
     return next((int(text) for text in texts if text.isdecimal()), otherwise)
 
 
-def _first_peer_failure() -> _PeerFailure | None:
+def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
+    """The failure that a peer has announced, or announces in that time."""
     failed = ctypes.c_int(0)
     text = ctypes.create_string_buffer(_LONGEST_PEER_TEXT)
-    rank = native.lib.hvd_first_peer_end(ctypes.byref(failed), text, len(text))
-    if rank < 0 or not failed.value:
-        return None
-    return _PeerFailure(rank, text.value.decode(errors="replace"))
-
-
-def _is_consequence(lines: str, first: _PeerFailure) -> bool:
-    """Whether this traceback, or one that it was raised from, tells of the peer's error."""
-    start = first.text[:100]
-    return bool(start) and start in lines
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        rank = native.lib.hvd_first_peer_end(ctypes.byref(failed), text, len(text))
+        if rank >= 0 and failed.value:
+            return _PeerFailure(rank, text.value.decode(errors="replace"))
+        if time.monotonic() >= deadline_s:
+            return None
+        time.sleep(0.01)
 
 
 def _first_line(kind: type[BaseException], value: BaseException) -> str:
@@ -244,7 +249,9 @@ def _own_words(message: str) -> str:
     if not message.startswith("Graph execution error:"):
         return message
     before_nodes = message.partition("\n\t [[")[0]
-    return [part for part in before_nodes.split("\n\n") if part.strip()][-1].strip()
+    paragraph = [part for part in before_nodes.split("\n\n") if part.strip()][-1].strip()
+    _, node, words = paragraph.rpartition("\nNode: ")
+    return words.partition("\n")[2] if node else paragraph
 
 
 def _format(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> str:
@@ -254,11 +261,12 @@ def _format(kind: type[BaseException], value: BaseException, trace: TracebackTyp
         return _first_line(kind, value) + "\n"
 
 
-def _exit_at(deadline_s: float) -> None:
+def _exit_at(deadline_s: float, last_words: str) -> None:
     """Ends this process at that time (of the monotonic clock), whatever its main thread does."""
 
     def wait_and_exit() -> None:
         time.sleep(max(0.0, deadline_s - time.monotonic()))
+        _write_stderr(last_words)
         os._exit(_EXIT_CODE)
 
     try:

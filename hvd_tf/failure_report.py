@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 
 DIRECTORY_VARIABLE = "HVD_JOB_DIR"
@@ -31,6 +32,8 @@ class Report:
     pid: int
     traceback: str
     """As Python prints it, with the line feed at its end."""
+    blames_peer: bool = False
+    """Whether it says itself that a peer's failure is the reason."""
 
     @property
     def heading(self) -> str:
@@ -59,7 +62,10 @@ def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_first(directory: Path) -> Report | None:
-    """The earliest report in the directory, of equally early ones that of the lowest rank."""
+    """The earliest of the reports that blame no peer, or of all if each does.
+
+    Of equally early ones it is that of the lowest rank.
+    """
     reports = []
     for path in directory.glob(f"{_PREFIX}*"):
         try:
@@ -68,9 +74,11 @@ def read_first(directory: Path) -> Report | None:
             continue  # it is no report of ours, and there is nothing better to say about it
         if _is_sound(report):
             reports.append(report)
-    return min(reports, key=lambda report: (report.time_ns, report.rank), default=None)
+    order = attrgetter("blames_peer", "time_ns", "rank")
+    return min(reports, key=order, default=None)
 
 
 def _is_sound(report: Report) -> bool:
     numbers, texts = (report.time_ns, report.rank, report.pid), (report.host, report.traceback)
-    return all(type(n) is int for n in numbers) and all(type(text) is str for text in texts)
+    of_type = all(type(n) is int for n in numbers) and all(type(text) is str for text in texts)
+    return of_type and type(report.blames_peer) is bool

@@ -9,6 +9,7 @@ The same as `python -m hvd_tf.launch`. Imports no TensorFlow.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import shutil
@@ -143,15 +144,11 @@ def _run(
     ranks: int,
     directories: Directories,
 ) -> int:
+    """Runs mpirun to its end and returns the job's exit code."""
     output = Output()
     tagged = launcher.family == mpirun.OPEN_MPI
     if not tagged:
-        for stream, sink in (("stdout", 1), ("stderr", 2)):
-            for rank in range(ranks):
-                pipe = mpirun.stream_path(directories, stream, rank)
-                os.mkfifo(pipe, 0o600)
-                # For writing too, so that it neither waits for mpirun nor ends before it.
-                output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, headed(rank))
+        _add_pipes(output, ranks, directories)
     try:
         job = process.Job(arguments, env, signals, capture=tagged)
     except OSError as error:
@@ -161,20 +158,33 @@ def _run(
             output.add(pipe.fileno(), sink, retagged(launcher.major))
     output.start()
     status, stopped_by = job.wait()
-    first = None
+    failed = None if stopped_by or not status else failure_report.read_first(directories.job)
+    words = b""
     if stopped_by:
-        output.finish(_line(f"stopped by {process.name_of(stopped_by)}"))
-    elif status and (first := failure_report.read_first(directories.job)):
-        output.finish(_line(f"{first.heading} failed first:\n{first.traceback.rstrip()}"))
-    else:
-        output.finish(b"")
-    patience_s = _UNREAD_OUTPUT_S if stopped_by else float("inf")
+        words = _line(f"stopped by {process.name_of(stopped_by)}")
+    elif failed:
+        words = _line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
+    _finish(output, words, signals, patience_s=_UNREAD_OUTPUT_S if stopped_by else math.inf)
+    # Open MPI's mpirun sometimes crashes where several ranks abort: then that is not the reason.
+    return _EXCEPTION if failed and status < 0 else process.exit_code(status, stopped_by)
+
+
+def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:
+    for stream, sink in (("stdout", 1), ("stderr", 2)):
+        for rank in range(ranks):
+            pipe = mpirun.stream_path(directories, stream, rank)
+            os.mkfifo(pipe, 0o600)
+            # For writing too, so that it neither waits for mpirun nor ends before it.
+            output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, headed(rank))
+
+
+def _finish(output: Output, words: bytes, signals: process.Signals, patience_s: float) -> None:
+    """Lets the output be read to its end, unless that takes too long or a signal comes."""
+    output.finish(words)
     deadline_s = time.monotonic() + patience_s
     while not output.finished(timeout_s=0.05) and time.monotonic() < deadline_s:
         if signals.is_stopping(signals.wait(0)):
-            break
-    # Open MPI's mpirun sometimes crashes where several ranks abort: then that is not the reason.
-    return _EXCEPTION if first and status < 0 else process.exit_code(status, stopped_by)
+            return
 
 
 def _say(text: str) -> None:

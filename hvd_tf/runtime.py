@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Optional, Union
 
-from hvd_tf import native
+from hvd_tf import failure, native
 from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
 
 __all__ = [
@@ -92,6 +93,8 @@ def init(
             len(registration.ranks),
         )
     )
+    if size() > 1:
+        failure.install()
     registration.assign()
     global_process_set.ranks = list(range(size()))
     global_process_set.mpi_comm = communicator
@@ -118,6 +121,10 @@ def shutdown() -> None:
     """
     _lib.hvd_shutdown()
 
+
+# An exception may come before init, where peers wait already.
+if failure.launched_size(os.environ) > 1:
+    failure.install()
 
 # Registered when this module is imported, so that handlers of the program, which are registered
 # later and run earlier, still find MPI alive. mpi4py finalises after all of Python's handlers.

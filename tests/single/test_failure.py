@@ -53,6 +53,10 @@ GRAPH_ERROR = (
     "Graph execution error:\n\nDetected at node R defined at (most recent call last):\n"
     '  File "a.py", line 1\n\ncannot read a.csv\nat all\n\t [[{{node R}}]]\n\nOriginal stack trace'
 )
+NODE_ERROR = (
+    "Graph execution error:\n\nDetected at node 'R' defined at (most recent call last):\n"
+    "    File \"a.py\", line 1\nNode: 'R'\ncannot read a.csv\n\t [[{{node R}}]]\n"
+)
 PEER = "hvd.peer, hvd.failed, hvd.text = 0, 1, b\"KeyError: 'x'\"\n"
 
 
@@ -111,7 +115,8 @@ def test_a_launcher_that_is_gone_gets_nothing(tmp_path: Path) -> None:
     "error",
     [
         "raise RuntimeError(\"allreduce: rank 0 (host a) failed: KeyError: 'x'\")",
-        'try: raise OSError("KeyError: \'x\'")\nexcept OSError: raise TypeError("another")',
+        'try: raise OSError("rank 0 failed: no")\nexcept OSError: raise TypeError("another")',
+        'raise RuntimeError("it failed because rank 0 (host a) aborted its step: no")',
     ],
 )
 def test_a_consequence_is_one_line(tmp_path: Path, error: str) -> None:
@@ -122,6 +127,26 @@ def test_a_consequence_is_one_line(tmp_path: Path, error: str) -> None:
     assert status == 1 and err.startswith(line + "<aborted 1 after ")
     assert float(err.rpartition("after ")[2].split()[0]) >= 1.3  # a second for the first to abort
     assert reports(tmp_path) == []
+
+
+def test_a_peer_may_say_a_little_later_that_it_failed(tmp_path: Path) -> None:
+    body = f"def say(): time.sleep(0.3); {PEER}threading.Thread(target=say).start()\n"
+    body += 'failure.install(); raise RuntimeError("x: rank 0 (a) aborted its step: no")'
+    status, err, _ = run(tmp_path, body)
+    assert status == 1 and err.startswith("hvd_tf: rank 1 ends because rank 0 failed: KeyError")
+
+
+def test_a_peer_that_never_says_so(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    body = 'failure.install(); raise RuntimeError("x: rank 0 (a) aborted its step: no")'
+    status, err, _ = run(tmp_path, body, HVD_JOB_DIR=str(tmp_path / "job"))
+    assert status == 1 and "<announced RuntimeError: x: rank 0" in err and "Traceback" in err
+    assert [report["blames_peer"] for report in reports(tmp_path)] == [True]
+
+
+def test_the_same_error_on_two_ranks_is_no_consequence(tmp_path: Path) -> None:
+    status, err, _ = run(tmp_path, PEER + "failure.install(); {}['x']")
+    assert status == 1 and "<announced KeyError: 'x'>" in err and "Traceback" in err
 
 
 def test_an_error_of_its_own_is_shown_though_a_peer_was_first(tmp_path: Path) -> None:
@@ -140,7 +165,7 @@ def test_the_users_hook_is_called(tmp_path: Path) -> None:
     body = 'sys.excepthook = lambda kind, value, trace: hvd.say(f"mine: {value.args}")\n'
     _, err, _ = run(tmp_path, body + "failure.install(); boom()")
     assert err.splitlines()[:2] == [SHORT.strip(), "<mine: ('boom\\nsecond line',)>"]
-    _, err, _ = run(tmp_path, body + PEER + "failure.install(); raise OSError(hvd.text.decode())")
+    _, err, _ = run(tmp_path, body + PEER + "failure.install(); raise OSError('rank 0 failed: no')")
     assert err.startswith("<mine: ") and "ends because rank 0 failed" in err
 
 
@@ -162,9 +187,9 @@ def test_a_bad_hook_does_not_stop_it(tmp_path: Path, what: str) -> None:
     body = f"def hook(*_): {what}\nsys.excepthook = hook\nfailure.install(); boom()"
     status, err, seconds = run(tmp_path, body)
     assert status == 1 and err.startswith(SHORT) and seconds < 6
+    assert "failed first:\nTraceback" in err and TRACEBACK_END in err
     if "/" in what:
         assert "Error in sys.excepthook" in err and "ZeroDivisionError" in err
-        assert TRACEBACK_END in err
 
 
 def test_an_abort_that_hangs_does_not_stop_it(tmp_path: Path) -> None:
@@ -232,6 +257,7 @@ failure.install(); boom()
         ("ValueError('{{function_node f_device_/a:0}} no room')", "ValueError: no room"),
         ("ValueError('Graph execution error:')", "ValueError: Graph execution error:"),
         (f"ValueError({GRAPH_ERROR!r})", "ValueError: cannot read a.csv"),
+        (f"ValueError({NODE_ERROR!r})", "ValueError: cannot read a.csv"),
     ],
 )
 def test_the_line_that_peers_see(tmp_path: Path, error: str, line: str) -> None:

@@ -151,6 +151,7 @@ def test_the_first_traceback_comes_last(job: Path) -> None:
         "failure-7": json.dumps(report),
         "failure-8": json.dumps({**report, "time_ns": 6, "rank": 0, "pid": 8}),
         "failure-9": json.dumps({**report, "rank": 2, "pid": 9}),
+        "failure-6": json.dumps({**report, "time_ns": 1, "blames_peer": True, "rank": 3}),
         "failure-10": '{"time_ns": 1',
         "failure-11": '{"time_ns": 1}',
         "failure-12": "7",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training program of which some ranks go wrong: `failing.py PLACE WHAT RANK ...`.
+"""A training program of which some ranks go wrong: `exception_program.py PLACE WHAT RANK ...`.
 
 PLACE is where they are then, a function below; WHAT is what they do, of WHATS. MPI4PY=first or last
 in the environment imports mpi4py before or after hvd_tf, and HOOK=1 sets sys.excepthook first.
 """
 
 import importlib
+import itertools
 import os
 import sys
 import time
@@ -22,7 +23,7 @@ if os.environ.get("MPI4PY") == "last":
     importlib.import_module("mpi4py.MPI")
 
 PLACE, WHAT = sys.argv[1:3]
-RANKS = [int(rank) for rank in sys.argv[3:]]
+RANKS = [int(argument) for argument in sys.argv[3:]]
 STEPS = 200
 BAD_STEP = 3
 
@@ -71,6 +72,15 @@ def eager() -> None:
     for step in range(STEPS):
         maybe_go_wrong(step)
         hvd.allreduce(tf.ones([4]), name="x")
+
+
+def endless() -> None:
+    hvd.init()
+    print("pid", os.getpid(), flush=True)
+    for step in itertools.count():
+        hvd.allreduce(tf.ones([4]), name="x")
+        if step == BAD_STEP:
+            print("step", step, flush=True)
 
 
 def slow_peers() -> None:

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank goes wrong: the others say why, everything ends within seconds, its words are last."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from mpi import Job, Result
+
+PROGRAM = Path(__file__).with_name("exception_program.py")
+# From the exception to the end of the launcher, of which two seconds are the grace.
+LIMIT_S = 5.0
+# Where nobody aborts, the interpreter takes TensorFlow down first.
+LIMIT_OF_ORDERLY_EXIT_S = 10.0
+ERROR = "ValueError: wrong shoe size"
+
+
+def has_estimator() -> bool:
+    try:
+        return bool(version("tensorflow-estimator"))
+    except PackageNotFoundError:
+        return False
+
+
+needs_estimator = pytest.mark.skipif(not has_estimator(), reason="tf.estimator ended with 2.15")
+PLACES = ["eager", "session", pytest.param("estimator", marks=needs_estimator)]
+
+
+class Run:
+    """A run of the program, and how long it went on after it had gone wrong."""
+
+    def __init__(self, result: Result, started_s: float) -> None:
+        self.result = result
+        self.text = result.text
+        times = [float(found) for found in re.findall(r"going wrong at ([\d.]+)", self.text)]
+        assert times, self.text
+        self.seconds = started_s + result.seconds - min(times)
+
+    def check(self, returncode: int = 1, limit_s: float = LIMIT_S) -> None:
+        result = self.result
+        assert not result.timed_out and result.returncode == returncode, self.text
+        assert self.seconds < limit_s, f"{self.seconds:.1f} s\n{self.text}"
+        assert result.leftovers == [], self.text
+        assert "finished" not in self.text
+
+    @property
+    def last_words(self) -> tuple[int, str]:
+        """The rank that hvdrun says failed first, and the rest of the output."""
+        _, _, last = self.text.rpartition("\nhvdrun: ")
+        found = re.match(r"rank (\d+) \(host \S+, pid \d+\) failed first:\n", last)
+        assert found is not None, self.text
+        return int(found[1]), last[found.end() :]
+
+
+def hvdrun(n: int) -> list[str]:
+    return [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
+
+
+def run(n: int, *arguments: str, launcher: list[str] | None = None, **env: str) -> Run:
+    command = [sys.executable, str(PROGRAM), *arguments]
+    started_s = time.time()
+    with Job(command, n, env, launcher=hvdrun(n) if launcher is None else launcher) as job:
+        return Run(job.wait(timeout_s=120), started_s)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("n", "bad"), [(2, 0), (2, 1), (4, 2)])
+def test_an_exception(place: str, n: int, bad: int) -> None:
+    done = run(n, place, "fail", str(bad))
+    done.check()
+    rank, traceback = done.last_words
+    assert rank == bad
+    assert traceback.startswith("Traceback") and ERROR in traceback
+    if place != "estimator":  # where it comes out of an operation, with TensorFlow's words around
+        assert traceback.endswith(f"\n{ERROR}\nsecond line\n")
+    for peer in set(range(n)) - {bad}:
+        line = rf"(?m)^\[{peer}\] hvd_tf: rank {peer} ends because rank {bad} failed: .*{ERROR}$"
+        assert re.search(line, done.text), done.text
+
+
+@pytest.mark.parametrize("bad", ["0", "1"])
+def test_under_plain_mpirun(bad: str) -> None:
+    command = [sys.executable, str(PROGRAM), "eager", "fail", bad]
+    started_s = time.time()
+    with Job(command, 2) as job:
+        done = Run(job.wait(timeout_s=120), started_s)
+    done.check()
+    output = done.result.outputs[int(bad)]
+    first, heading, last = output.partition(f"\nrank {bad} (host ")
+    assert heading and first.rstrip().endswith("second line"), output
+    assert "failed first:\nTraceback" in last and f"{ERROR}\nsecond line\n" in last
+    assert "Traceback" not in last.rpartition(f"{ERROR}\nsecond line\n")[2]
+    assert f"ends because rank {bad} failed: {ERROR}" in done.result.outputs[1 - int(bad)]
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+@pytest.mark.parametrize("place", ["eager", "before_init"])
+def test_with_mpi4py(order: str, place: str) -> None:
+    pytest.importorskip("mpi4py.rc")
+    done = run(2, place, "fail", "1", MPI4PY=order)
+    done.check()
+    rank, traceback = done.last_words
+    assert rank == 1 and traceback.endswith("second line\n")
+
+
+@pytest.mark.parametrize("place", ["before_init", "after_shutdown"])
+def test_outside_of_init_and_shutdown(place: str) -> None:
+    done = run(2, place, "fail", "1")
+    if place == "after_shutdown":  # the peer has no need to fail
+        done.text = done.text.replace("[0] finished", "")
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    rank, traceback = done.last_words
+    assert rank == 1 and traceback.endswith(f"{ERROR}\nsecond line\n")
+
+
+def test_peers_that_compute_are_ended() -> None:
+    done = run(2, "slow_peers", "fail", "1")
+    done.check()
+    assert done.last_words[0] == 1
+
+
+@pytest.mark.parametrize(("place", "n", "bad"), [("eager", 2, "0 1"), ("session", 4, "1 2")])
+def test_two_fail_together(place: str, n: int, bad: str) -> None:
+    done = run(n, place, "fail", *bad.split())
+    done.check()
+    rank, traceback = done.last_words
+    assert str(rank) in bad.split() and ERROR in traceback
+    # Each shows its own traceback where it happened.
+    for own in bad.split():
+        assert f"[{own}] {ERROR}" in done.text, done.text
+
+
+def test_a_hook_of_the_users_own() -> None:
+    done = run(2, "eager", "fail", "1", HOOK="1")
+    done.check()
+    assert "[1] my hook: ValueError" in done.text and "[0] my hook: UnknownError" in done.text
+    assert done.last_words[1].endswith(f"{ERROR}\nsecond line\n")
+
+
+def test_the_grace_can_be_shorter() -> None:
+    done = run(2, "slow_peers", "fail", "1", HVD_ABORT_GRACE_S="0")
+    done.check(limit_s=2.0)
+
+
+@pytest.mark.parametrize("place", ["eager", "session"])
+@pytest.mark.parametrize("what", ["exit", "leave", "interrupt"])
+def test_a_rank_that_leaves(place: str, what: str) -> None:
+    done = run(2, place, what, "1")
+    done.check()
+    # Its peer is the one that cannot go on, and says why.
+    rank, traceback = done.last_words
+    assert rank == 0 and "rank 1 (" in traceback and "has left" in traceback
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_rank_is_killed(n: int) -> None:
+    with Job([sys.executable, str(PROGRAM), "endless", "fail"], n, launcher=hvdrun(n)) as job:
+        job.wait_for(f"[{n - 1}] step 3")
+        begin = time.monotonic()
+        os.kill(rank_pid(job, n - 1), signal.SIGKILL)
+        result = job.wait(timeout_s=60)
+        seconds = time.monotonic() - begin
+    assert result.returncode == 137 and seconds < LIMIT_S, result.text
+    assert result.leftovers == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_launcher_is_stopped(number: int) -> None:
+    launcher = [*hvdrun(2), "--verbose"]
+    with Job([sys.executable, str(PROGRAM), "endless", "fail"], 2, launcher=launcher) as job:
+        for rank in range(2):
+            job.wait_for(f"[{rank}] step 3")
+        begin = time.monotonic()
+        job.process.send_signal(number)
+        result = job.wait(timeout_s=60)
+        seconds = time.monotonic() - begin
+    assert result.returncode == 128 + number and seconds < LIMIT_S, result.text
+    assert result.leftovers == []
+    found = re.search(r"temporary files in (\S+), shared memory in (\S+)\n", result.text)
+    assert found is not None, result.text
+    assert not Path(found[1]).exists() and not Path(found[2]).exists()
+
+
+def rank_pid(job: Job, rank: int) -> int:
+    """The process that says it is this rank."""
+    found = re.search(rf"(?m)^\[{rank}\] pid (\d+)$", job.launcher_output())
+    assert found is not None, job.launcher_output()
+    return int(found[1])
