@@ -117,9 +117,11 @@ def _world_ranks(comm: Any) -> list[int]:
 def shutdown() -> None:
     """Ends hvd on this rank: pending and later operations fail here and on peers that need it.
 
-    Does not wait for peers and does not end MPI; `init` works again afterwards.
+    Does not wait for peers and does not end MPI; `init` works again afterwards. sys.excepthook is
+    what it was before.
     """
     _lib.hvd_shutdown()
+    failure.uninstall()
 
 
 # An exception may come before init, where peers wait already.

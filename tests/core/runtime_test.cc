@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <numeric>
 #include <random>
@@ -410,6 +411,33 @@ TEST(runtime_a_failing_wire_fails_the_tensor_and_does_not_hang) {
         EXPECT_TRUE(bad->told());
       },
       faults);
+}
+
+TEST(runtime_a_rank_that_cannot_send_messages_fails_and_does_not_hang) {
+  for (int mute : {0, 1}) {
+    ThreadWorld world(2);
+    std::vector<std::shared_ptr<Faults>> faults = {std::make_shared<Faults>(),
+                                                   std::make_shared<Faults>()};
+    std::promise<void> seen;
+    std::shared_future<void> over = seen.get_future().share();
+    RunJob(
+        &world, 2, {},
+        [&](int rank, Runtime* runtime) {
+          auto good = Start(runtime, {"x"}, {Filled(10, 1.0f)});
+          EXPECT_EQ(good->Wait().message(), "");
+          if (rank == mute) faults[rank]->FailMessage(1);
+          auto bad = Start(runtime, {"y"}, {Filled(10, 1.0f)});
+          if (rank == mute) {
+            const Status status = bad->Wait(milliseconds(10000));
+            EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+            EXPECT_NE(status.message().find("made to fail"), std::string::npos);
+            seen.set_value();
+          } else {
+            over.wait();  // the peer is told by the launcher
+          }
+        },
+        faults);
+  }
 }
 
 TEST(runtime_a_job_follows_a_job) {

@@ -146,6 +146,10 @@ class ThreadChannel final : public Channel {
 
   void Send(int peer, std::string message) override {
     faults_->WaitWhileFrozen();
+    if (faults_->ConsumeMessageFailure()) {
+      status_ = Internal("this message was made to fail.");
+    }
+    if (!status_.ok()) return;
     Mailbox& box = world_->boxes[peer];
     std::lock_guard<std::mutex> lock(box.mutex);
     box.messages.push_back({rank_, std::move(message)});
@@ -167,11 +171,13 @@ class ThreadChannel final : public Channel {
   }
 
   bool Flush() override { return false; }
+  Status status() const override { return status_; }
 
  private:
   const WorldState world_;
   const int rank_;
   const std::shared_ptr<Faults> faults_;
+  Status status_;
 };
 
 class ThreadBackend final : public Backend {
@@ -220,6 +226,15 @@ class ThreadBackend final : public Backend {
   const std::shared_ptr<Faults> faults_;
   ThreadChannel channel_;
 };
+
+// True when it comes to 0, where it stays.
+bool CountDown(std::atomic<int64_t>* counter) {
+  int64_t left = counter->load();
+  while (left > 0) {
+    if (counter->compare_exchange_weak(left, left - 1)) return left == 1;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -278,14 +293,10 @@ void Faults::WaitDelay() const {
   if (delay.count() > 0) std::this_thread::sleep_for(delay);
 }
 
-bool Faults::ConsumeFailure() {
-  int64_t left = moves_until_failure_.load();
-  while (left > 0) {
-    if (moves_until_failure_.compare_exchange_weak(left, left - 1)) {
-      return left == 1;
-    }
-  }
-  return false;
+bool Faults::ConsumeFailure() { return CountDown(&moves_until_failure_); }
+
+bool Faults::ConsumeMessageFailure() {
+  return CountDown(&messages_until_failure_);
 }
 
 FaultyWire::FaultyWire(std::unique_ptr<Wire> wire,

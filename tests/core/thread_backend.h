@@ -28,6 +28,9 @@ class Faults {
   // its wire for good.
   void FailMove(int64_t n) { moves_until_failure_ = n; }
 
+  // The same for messages: from the `n`-th on none leaves the rank.
+  void FailMessage(int64_t n) { messages_until_failure_ = n; }
+
   // The rank's thread sleeps that long over every move and message that
   // arrives: a slow rank.
   void Delay(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
@@ -39,11 +42,13 @@ class Faults {
 
   // For the wrappers below.
   bool ConsumeFailure();
+  bool ConsumeMessageFailure();
   void WaitDelay() const;
   void WaitWhileFrozen();
 
  private:
   std::atomic<int64_t> moves_until_failure_{0};  // 0: none will
+  std::atomic<int64_t> messages_until_failure_{0};
   std::atomic<int64_t> delay_us_{0};
   std::mutex mutex_;
   std::condition_variable thawed_;

@@ -110,14 +110,21 @@ def test_with_mpi4py(order: str, place: str) -> None:
     assert rank == 1 and traceback.endswith("second line\n")
 
 
-@pytest.mark.parametrize("place", ["before_init", "after_shutdown"])
-def test_outside_of_init_and_shutdown(place: str) -> None:
-    done = run(2, place, "fail", "1")
-    if place == "after_shutdown":  # the peer has no need to fail
-        done.text = done.text.replace("[0] finished", "")
+def test_before_init() -> None:
+    done = run(2, "before_init", "fail", "1")
     done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
     rank, traceback = done.last_words
     assert rank == 1 and traceback.endswith(f"{ERROR}\nsecond line\n")
+
+
+def test_after_shutdown_it_is_the_ranks_own_affair() -> None:
+    done = run(2, "after_shutdown", "fail", "1")
+    # Its peer has no need to fail.
+    done.text = done.text.replace("[0] finished", "")
+    assert "[0] finished" in done.result.text
+    assert done.result.returncode == 1 and "finished" not in done.text, done.text
+    assert f"[1] {ERROR}" in done.text and "failed first" not in done.text, done.text
+    assert done.seconds < LIMIT_OF_ORDERLY_EXIT_S and done.result.leftovers == []
 
 
 def test_peers_that_compute_are_ended() -> None:

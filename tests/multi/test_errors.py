@@ -14,6 +14,7 @@ import hvd_tf as hvd
 from hvd_tf import native
 
 RANKS = (2, 3)
+HOSTS = "2x2"
 
 LIMIT_S = 1.0
 

@@ -15,6 +15,7 @@ from hvd_tf.gradients import GradientReducer, checked_groups, plan_groups
 from hvd_tf.names import InstanceName, variable_names
 
 RANKS = (2, 4)
+HOSTS = "2x2"
 
 v1 = tf.compat.v1
 REDUCTIONS = {

@@ -12,6 +12,7 @@ import tensorflow as tf
 import hvd_tf
 
 RANKS = (2, 4)
+HOSTS = "2x2"
 
 v1 = tf.compat.v1
 train = v1.train

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +13,7 @@ import tensorflow as tf
 import hvd_tf
 
 RANKS = (2, 4)
+HOSTS = "2x2"
 
 FACTS = (
     "rank",
@@ -83,8 +87,9 @@ def test_facts(hvd, world):
     hvd.init()
     assert hvd.mpi_threads_supported() is True
     assert hvd.is_homogeneous() is True
-    assert (hvd.local_rank(), hvd.local_size()) == (world.rank, world.size)
-    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    local = 2 if "HVD_HOST_ID" in os.environ else world.size
+    assert (hvd.local_rank(), hvd.local_size()) == (world.rank % local, local)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (world.rank // local, world.size // local)
     hvd.allreduce(1)
 
 
@@ -143,3 +148,14 @@ def test_a_variable_that_makes_no_sense(hvd, world, monkeypatch):
     monkeypatch.undo()
     hvd.init()
     assert hvd.allreduce(1, op=hvd.Sum).numpy() == world.size
+
+
+def test_the_excepthook_is_lent(hvd, world):
+    hvd.shutdown()  # a launched rank has it from the import on
+    before = sys.excepthook
+    for _ in range(2):
+        hvd.init()
+        assert sys.excepthook is not before
+        world.Barrier()
+        hvd.shutdown()
+        assert sys.excepthook is before

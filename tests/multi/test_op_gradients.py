@@ -11,6 +11,7 @@ from modes import MODES, run, values
 import hvd_tf as hvd
 
 RANKS = (1, 2, 3)
+HOSTS = "2x2"
 
 
 def gradient(mode, verb, x, upstream):

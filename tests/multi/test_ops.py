@@ -11,6 +11,7 @@ from modes import ALL_DTYPES, FLOATS, MODES, REDUCIBLE, assert_close, np_dtype, 
 import hvd_tf as hvd
 
 RANKS = (1, 2, 3)
+HOSTS = "2x2"
 
 SHAPES = [(), (1,), (0, 3), (5, 2, 3)]
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 import hvd_tf
 
 RANKS = (2, 4)
+HOSTS = "2x2"
 
 
 @pytest.fixture(scope="module", autouse=True)

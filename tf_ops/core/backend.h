@@ -36,6 +36,8 @@ class Channel {
   virtual bool Receive(int* peer, std::string* message) = 0;
   // Frees what has been sent. True while messages are still on their way.
   virtual bool Flush() = 0;
+  // Not Ok for good once a message could not be sent or received.
+  virtual Status status() const = 0;
 };
 
 // Owned by the Runtime; used by its background thread only, but for topology,

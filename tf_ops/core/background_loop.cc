@@ -26,10 +26,11 @@ constexpr milliseconds kWatchInterval{250};
 constexpr milliseconds kDrainLimit{5000};
 constexpr milliseconds kLogEndLimit{1000};
 
-// A wire that cannot ring is polled: at once for a moment, because an answer
-// is often that near, then ever more rarely, at about a quarter of the time
-// already waited.
-constexpr microseconds kPollAtOnce{50};
+// A wire that cannot ring is polled: at once for a moment, giving way to other
+// threads, because an answer is often that near and the shortest sleep takes
+// several times its length; then ever more rarely, at about a quarter of the
+// time already waited.
+constexpr microseconds kPollAtOnce{200};
 constexpr microseconds kShortestSleep{20};
 constexpr microseconds kLongestBusySleep{500};
 constexpr microseconds kLongestIdleSleep{10000};
@@ -101,6 +102,12 @@ bool BackgroundLoop::Pass() {
     }
   }
   flushing_ = backend_->channel().Flush();
+  if (const Status channel = backend_->channel().status(); !channel.ok()) {
+    Break(channel.message());
+    // Peers may never hear of what is on the wire here, nor of the end.
+    const Status why = PeerLost("this rank failed: " + channel.message());
+    for (Set& set : sets_) set.executor->CancelAfter(0, why);
+  }
   if (now_ - last_watch_ >= kWatchInterval) Watch();
   return moved;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/log.h"
 #include "transport/mpi_status.h"
 
 namespace hvd {
@@ -94,20 +93,20 @@ MpiChannel::~MpiChannel() {
   }
 }
 
+void MpiChannel::Note(int code, const char* call, int peer) {
+  if (code == MPI_SUCCESS || !status_.ok()) return;
+  status_ =
+      Internal("messages between this rank and rank " + std::to_string(peer) +
+               " are lost: " + MpiStatus(code, call).message());
+}
+
 void MpiChannel::Send(int peer, std::string message) {
   Mail mail{peer, MPI_REQUEST_NULL,
             std::make_unique<std::string>(std::move(message))};
-  const Status status =
-      MpiStatus(MPI_Isend(mail.bytes->data(),
-                          static_cast<int>(mail.bytes->size()), MPI_BYTE, peer,
-                          kMessageTag, session_->control(), &mail.request),
-                "MPI_Isend");
-  if (!status.ok()) {
-    // The peer is gone: whoever waits for it is told by other means.
-    Log(LogLevel::kError, "No message can be sent to rank " +
-                              std::to_string(peer) + ": " + status.message());
-    return;
-  }
+  Note(MPI_Isend(mail.bytes->data(), static_cast<int>(mail.bytes->size()),
+                 MPI_BYTE, peer, kMessageTag, session_->control(),
+                 &mail.request),
+       "MPI_Isend", peer);
   sent_.push_back(std::move(mail));
 }
 
@@ -120,8 +119,10 @@ bool MpiChannel::Receive(int* peer, std::string* message) {
   for (auto mail = arriving_.begin(); mail != arriving_.end(); ++mail) {
     if (std::count(waiting.begin(), waiting.end(), mail->peer) > 0) continue;
     int done = 0;
-    const int code = MPI_Test(&mail->request, &done, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || !done) {
+    Note(MPI_Test(&mail->request, &done, MPI_STATUS_IGNORE), "MPI_Test",
+         mail->peer);
+    if (!status_.ok()) return false;
+    if (!done) {
       waiting.push_back(mail->peer);
       continue;
     }
@@ -137,30 +138,24 @@ bool MpiChannel::Probe() {
   int found = 0, bytes = 0;
   MPI_Message handle = MPI_MESSAGE_NULL;
   MPI_Status envelope;
-  if (MPI_Improbe(MPI_ANY_SOURCE, kMessageTag, session_->control(), &found,
-                  &handle, &envelope) != MPI_SUCCESS ||
-      !found) {
-    return false;
-  }
+  Note(MPI_Improbe(MPI_ANY_SOURCE, kMessageTag, session_->control(), &found,
+                   &handle, &envelope),
+       "MPI_Improbe", session_->rank());
+  if (!status_.ok() || !found) return false;
   MPI_Get_count(&envelope, MPI_BYTE, &bytes);
   Mail mail{envelope.MPI_SOURCE, MPI_REQUEST_NULL,
             std::make_unique<std::string>(static_cast<size_t>(bytes), '\0')};
-  const Status status = MpiStatus(
-      MPI_Imrecv(mail.bytes->data(), bytes, MPI_BYTE, &handle, &mail.request),
-      "MPI_Imrecv");
-  if (!status.ok()) {
-    Log(LogLevel::kError, "A message of rank " + std::to_string(mail.peer) +
-                              " cannot be received: " + status.message());
-    return false;
-  }
+  Note(MPI_Imrecv(mail.bytes->data(), bytes, MPI_BYTE, &handle, &mail.request),
+       "MPI_Imrecv", mail.peer);
   arriving_.push_back(std::move(mail));
-  return true;
+  return status_.ok();
 }
 
 bool MpiChannel::Flush() {
-  sent_.remove_if([](Mail& mail) {
+  sent_.remove_if([this](Mail& mail) {
     int done = 0;
     const int code = MPI_Test(&mail.request, &done, MPI_STATUS_IGNORE);
+    Note(code, "MPI_Test", mail.peer);
     // One that failed will never be on its way.
     return code != MPI_SUCCESS || done;
   });

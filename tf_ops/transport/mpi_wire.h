@@ -59,6 +59,7 @@ class MpiChannel final : public Channel {
   void Send(int peer, std::string message) override;
   bool Receive(int* peer, std::string* message) override;
   bool Flush() override;
+  Status status() const override { return status_; }
 
  private:
   struct Mail {
@@ -68,8 +69,10 @@ class MpiChannel final : public Channel {
   };
 
   bool Probe();
+  void Note(int code, const char* call, int peer);
 
   const std::shared_ptr<MpiSession> session_;
+  Status status_;
   std::list<Mail> sent_;
   std::list<Mail> arriving_;  // in order of arrival
 };

@@ -41,6 +41,7 @@ class SoloChannel final : public Channel {
     return true;
   }
   bool Flush() override { return false; }
+  Status status() const override { return Status::Ok(); }
 
  private:
   std::deque<std::string> messages_;
