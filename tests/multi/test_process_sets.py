@@ -112,7 +112,7 @@ def test_what_is_no_set(hvd, wrong):
         hvd.ProcessSet(wrong)
 
 
-def test_init_refuses_and_then_works(hvd, size):
+def test_init_refuses_and_then_works(hvd, rank, size):
     everyone = list(range(size))
     before = list(hvd.sets.values())
     hvd.shutdown()
@@ -128,6 +128,9 @@ def test_init_refuses_and_then_works(hvd, size):
             hvd.init(process_sets=[hvd.global_process_set])
         with pytest.raises(ValueError, match="dynamic"):
             hvd.init(process_sets="dynamic")
+        with pytest.raises(ValueError, match=r"process_sets is \[\[0\]\] on rank 0 and \[\] on"):
+            hvd.init(process_sets=[[0]] if rank == 0 else [])
+        assert not hvd.is_initialized()
     finally:
         hvd.init(process_sets=before)
     assert hvd.allreduce(1, op=hvd.Sum, process_set=hvd.sets["all"]).numpy() == size

@@ -67,12 +67,11 @@ int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
     if (comm_size >= 0)
       args.world_ranks.assign(comm_ranks, comm_ranks + comm_size);
     if (has_mpi_comm != 0) args.mpi_comm = mpi_comm;
-    std::vector<std::vector<int>> sets;
     for (int i = 0; i < set_count; ++i) {
-      sets.emplace_back(set_ranks, set_ranks + set_sizes[i]);
+      args.process_sets.emplace_back(set_ranks, set_ranks + set_sizes[i]);
       set_ranks += set_sizes[i];
     }
-    return hvd::InitRuntime(args, sets);
+    return hvd::InitRuntime(args);
   });
 }
 

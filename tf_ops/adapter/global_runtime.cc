@@ -39,8 +39,7 @@ std::shared_ptr<Runtime> GetRuntime() {
   return global.runtime;
 }
 
-Status InitRuntime(const JobArgs& args,
-                   const std::vector<std::vector<int>>& process_sets) {
+Status InitRuntime(const JobArgs& args) {
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   if (GetRuntime() != nullptr) return Status::Ok();
   Result<Options> options =
@@ -50,7 +49,7 @@ Status InitRuntime(const JobArgs& args,
   if (!backend.ok()) return backend.status();
   auto runtime =
       std::make_shared<Runtime>(std::move(backend.value()), options.value());
-  HVD_RETURN_IF_ERROR(runtime->Start(process_sets));
+  HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
   SetRuntime(std::move(runtime));
   return Status::Ok();
 }

@@ -17,8 +17,7 @@ namespace hvd {
 
 // Opens the backend and starts the runtime; does nothing when one is running.
 // Collective over the job's ranks. Works again after ShutdownRuntime.
-[[nodiscard]] Status InitRuntime(
-    const JobArgs& args, const std::vector<std::vector<int>>& process_sets);
+[[nodiscard]] Status InitRuntime(const JobArgs& args);
 
 // Stops the runtime: what is pending fails, the background thread has ended
 // when this returns. Does nothing when none is running.

@@ -13,16 +13,19 @@
 
 namespace hvd {
 
-// Which processes make up the job.
+// Which processes make up the job, and which sets of them work together.
 struct JobArgs {
   // World ranks that take part; empty: all.
   std::vector<int> world_ranks;
   // A Fortran handle of an MPI communicator; used instead when set.
   std::optional<int> mpi_comm;
+  // Ranks of the job; the same sets on every rank.
+  std::vector<std::vector<int>> process_sets;
 };
 
-// Opens the job's backend. Collective over its ranks; initialises MPI in the
-// calling thread unless that was done before.
+// Opens the job's backend. Collective over its ranks, which all get an error
+// when what must be alike is not; initialises MPI in the calling thread unless
+// that was done before.
 [[nodiscard]] Result<std::unique_ptr<Backend>> OpenBackend(
     const JobArgs& args, const Options& options);
 

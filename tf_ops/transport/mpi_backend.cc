@@ -67,6 +67,18 @@ class MpiBackend final : public Backend {
   MpiChannel channel_;
 };
 
+std::string ToText(const std::vector<std::vector<int>>& sets) {
+  std::string text = "[";
+  for (const std::vector<int>& ranks : sets) {
+    text += text.size() > 1 ? ", [" : "[";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    }
+    text += "]";
+  }
+  return text + "]";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
@@ -76,6 +88,8 @@ Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
   // It shapes the messages.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike("init's process_sets",
+                                                  ToText(args.process_sets)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
   return std::unique_ptr<Backend>(std::make_unique<MpiBackend>(

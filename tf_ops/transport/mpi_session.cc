@@ -227,7 +227,7 @@ Status MpiSession::CheckAlike(const std::string& name,
     if (values[rank] == values[0]) continue;
     return InvalidArgument(name + " is " + values[0] + " on rank 0 and " +
                            values[rank] + " on rank " + std::to_string(rank) +
-                           "; set it alike on every rank.");
+                           "; give every rank the same.");
   }
   return Status::Ok();
 }
