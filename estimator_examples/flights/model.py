@@ -8,6 +8,9 @@ gather from a variable, so the gradients of all tables are IndexedSlices.
 The day is among the categories although the days to come are in no training set: what made a day
 bad and is not in the data (storms elsewhere, a strike) goes into its own weights while training,
 and the other weights are left with what holds on any day. A new day has weights near 0.
+
+The hidden layers are smooth (swish): where relu has its kink, the rounding of a sum decides whether
+a record counts, and two runs that add in another order drift apart.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def deep_part(categorical: tf.Tensor, numeric: tf.Tensor, fields: list[str]) -> 
             bias = tf.compat.v1.get_variable("bias", [units], initializer=tf.zeros_initializer())
             layer = tf.matmul(layer, kernel) + bias
             if i < len(HIDDEN):
-                layer = tf.nn.relu(layer)
+                layer = tf.nn.swish(layer)
     return layer[:, 0]
 
 

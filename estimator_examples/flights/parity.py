@@ -3,8 +3,9 @@
 
     mpirun -n 2 python estimator_examples/flights/parity.py
 
-P ranks with b flights each average the gradients of their slices; one process takes all P * b.
-Prints the norm-relative difference of every variable after 50 steps, and fails above 1e-6.
+P ranks with b flights each average the gradients of their slices; one process takes all P * b,
+with the same learning rate. Prints the norm-relative difference of every variable after 50 steps,
+and fails above 1e-6.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def differences(
     """Variable -> norm of (this job's value - one process's value) / norm of the latter.
 
     hvd is initialised. Every rank calls it and gets its own ranks' figures: each of them trains
-    the reference too, with batch * size flights and the effective learning rate lr * size.
+    the reference too, with batch * size flights. lr: the effective learning rate of both.
     """
     size = hvd.size()
     line = [f"--steps={steps}"]
-    many = trained(hvd, part, line, batch=batch, lr=lr)
-    one = trained(library(plain=True), part, line, batch=batch * size, lr=lr * size)
+    many = trained(hvd, part, line, batch=batch, lr=lr / size)  # train.py takes it times size
+    one = trained(library(plain=True), part, line, batch=batch * size, lr=lr)
     return {
         name: float(np.linalg.norm(many[name] - value) / np.linalg.norm(value))
         for name, value in one.items()
