@@ -39,10 +39,10 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--data-dir", type=Path, default=cache, help="where the arrays are cached (%(default)s)")
     add("--model-dir", type=Path, help="checkpoints and report.json (a new folder in data-dir)")
-    add("--passes", type=float, default=5.0, help="passes over the flights (%(default)s)")
+    add("--passes", type=float, default=6.0, help="passes over the flights (%(default)s)")
     add("--steps", type=int, help="global steps, instead of passes")
     add("--batch", type=int, default=1024, help="flights per worker and step (%(default)s)")
-    add("--lr", type=float, default=0.1, help="of Adagrad, for one worker (%(default)s)")
+    add("--lr", type=float, default=0.075, help="of Adagrad, for one worker (%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
     add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
     add("--held-out", choices=SPLITS, default="test", help="see data.py (%(default)s)")
