@@ -7,6 +7,7 @@ The outer process, the one that was started by hand, imports neither MPI nor Ten
 from __future__ import annotations
 
 import os
+import signal
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def tensorflow_version() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if IS_RANK:
         config.pluginmanager.register(RankReporter(rank_of(os.environ)), "rank-reporter")
+    elif signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # In a shell's background job, where every program that a test starts would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -52,14 +52,14 @@ def np_dtype(dtype: str) -> Any:
 
 
 def values(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0) -> np.ndarray:
-    """Small numbers, so that sums and products of a few ranks fit into every dtype."""
+    """Small numbers, so that sums and products of four ranks fit into every dtype."""
     rng = np.random.default_rng([seed, rank])
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype in FLOATS:
         return rng.uniform(-2, 2, shape).astype(np_dtype(dtype))
-    low = 0 if dtype.startswith("u") else -4
-    return rng.integers(low, 5, shape).astype(dtype)
+    low = 0 if dtype.startswith("u") else -3
+    return rng.integers(low, 4, shape).astype(dtype)
 
 
 def tolerance(dtype: str, terms: int) -> float:
