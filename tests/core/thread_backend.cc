@@ -67,6 +67,7 @@ class ThreadWire final : public Wire {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
+  StagingPool& staging() override { return staging_; }
   Status status() const override { return status_; }
   void Abandon(std::shared_ptr<void>) override { posted_.clear(); }
 
@@ -132,6 +133,7 @@ class ThreadWire final : public Wire {
   const int set_id_;
   const int rank_;  // within the set
   const std::vector<int> ranks_;
+  HeapStagingPool staging_;
   MoveId next_id_ = 1;
   std::map<MoveKey, std::deque<Posted>> posted_;
   std::map<MoveId, MoveKey> keys_;

@@ -87,6 +87,10 @@ class FaultyWire final : public Wire {
   FaultyWire(std::unique_ptr<Wire> wire, std::shared_ptr<Faults> faults);
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
+  StagingPool& staging() override { return wire_->staging(); }
+  bool lends() const override { return wire_->lends(); }
+  Lent Arrived(MoveId id) const override { return wire_->Arrived(id); }
+  void Release(MoveId id) override { wire_->Release(id); }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;

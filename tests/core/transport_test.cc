@@ -172,22 +172,26 @@ TEST(FrozenRankGoesOnWhenThawed) {
 }
 
 TEST(StagingMemoryIsUsedAgain) {
-  StagingPool pool(1 << 20);
-  StagingBuffer buffer = pool.Take(100000);
+  HeapStagingPool pool(1 << 20);
+  const Urgency urgency = Urgency::kOldest;
+  StagingBuffer buffer = pool.Take(100000, urgency);
   EXPECT_TRUE(buffer.bytes >= 100000);
   const std::byte* const data = buffer.data.get();
   EXPECT_EQ(pool.in_use_bytes(), buffer.bytes);
   pool.Give(std::move(buffer));
   EXPECT_EQ(pool.in_use_bytes(), 0);
-  buffer = pool.Take(70000);
+  buffer = pool.Take(70000, urgency);
   EXPECT_EQ(buffer.data.get(), data);
   pool.Give(std::move(buffer));
   // What is kept is bounded, whatever was in use at a time.
   std::vector<StagingBuffer> many;
-  for (int i = 0; i < 40; ++i) many.push_back(pool.Take(100000));
+  for (int i = 0; i < 40; ++i) many.push_back(pool.Take(100000, urgency));
   for (StagingBuffer& one : many) pool.Give(std::move(one));
   EXPECT_EQ(pool.in_use_bytes(), 0);
   EXPECT_TRUE(pool.kept_bytes() <= 1 << 20);
+  // Those that can wait do not go beyond the limit.
+  EXPECT_TRUE(pool.Take(2 << 20, Urgency::kCanWait).data == nullptr);
+  EXPECT_TRUE(pool.Take(2 << 20, Urgency::kSmall).data != nullptr);
 }
 
 }  // namespace

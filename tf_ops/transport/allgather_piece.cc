@@ -20,7 +20,8 @@ class AllgatherPiece final : public Piece {
       // A rank with nothing to give still tells in its first piece how it is.
       part.exists = part.begin < part.end || index == 0;
       if (!part.exists) continue;
-      part.block = AddBlock((part.end - part.begin) * work->element_bytes());
+      const int64_t bytes = (part.end - part.begin) * work->element_bytes();
+      part.block = origin == work->rank() ? AddBlock(bytes) : AddArrival(bytes);
     }
   }
 
@@ -28,13 +29,14 @@ class AllgatherPiece final : public Piece {
     bool moved = Sweep(&sends_);
     for (int origin = 0; origin < work_->size(); ++origin) {
       Part& part = parts_[origin];
-      if (!part.awaited || !Test(part.move)) continue;
+      if (!part.awaited || !Arrive(part.move, &part.block)) continue;
       part.awaited = false;
       --missing_;
       moved = true;
       if (!Read(part.block)) {
         UnpackBlock(part.block, origin, part.begin, part.end);
       }
+      Release(part.move, &part.block);
     }
     output_done_ = missing_ == 0;
     finished_ = output_done_ && sends_.empty();

@@ -46,10 +46,11 @@ class AllreducePiece : public Piece {
   };
 
   void AddContributions(const Range& range) {
+    const int64_t bytes = (range.end - range.begin) * work_->element_bytes();
     contributions_.resize(work_->size());
-    for (Contribution& contribution : contributions_) {
-      contribution.block =
-          AddBlock((range.end - range.begin) * work_->element_bytes());
+    for (int peer = 0; peer < work_->size(); ++peer) {
+      contributions_[peer].block =
+          peer == work_->rank() ? AddBlock(bytes) : AddArrival(bytes);
     }
   }
 
@@ -74,7 +75,10 @@ class AllreducePiece : public Piece {
   bool CollectContributions() {
     bool moved = false;
     for (Contribution& contribution : contributions_) {
-      if (contribution.here || !Test(contribution.move)) continue;
+      if (contribution.here ||
+          !Arrive(contribution.move, &contribution.block)) {
+        continue;
+      }
       contribution.here = true;
       contribution.poison = Read(contribution.block);
       --missing_;
@@ -92,13 +96,19 @@ class AllreducePiece : public Piece {
     Poison poison;
     for (Contribution& contribution : contributions_) {
       if (!poison) poison = contribution.poison;
-      blocks.push_back(Payload(contribution.block));
+      blocks.push_back(Content(contribution.block));
     }
     Label(result, poison);
-    if (poison) return;
-    const Batch& batch = work_->batch();
-    ReduceBlocks(batch.wire_dtype, batch.reduce_op, blocks, Payload(result),
-                 range.end - range.begin, batch.postscale);
+    if (!poison) {
+      const Batch& batch = work_->batch();
+      ReduceBlocks(batch.wire_dtype, batch.reduce_op, blocks, Payload(result),
+                   range.end - range.begin, batch.postscale);
+    }
+    for (int peer = 0; peer < work_->size(); ++peer) {
+      Contribution& contribution = contributions_[peer];
+      if (peer == work_->rank()) continue;
+      Release(contribution.move, &contribution.block);
+    }
   }
 
   const Range range_;  // of the piece
@@ -152,8 +162,11 @@ class ByPartsPiece final : public AllreducePiece {
       Part& part = parts_[owner];
       part.range = PartOf(owner);
       if (owner == work->rank() || part.range.empty()) continue;
-      part.block =
-          AddBlock((part.range.end - part.range.begin) * work->element_bytes());
+      const int64_t bytes =
+          (part.range.end - part.range.begin) * work->element_bytes();
+      part.block = AddBlock(bytes);
+      // Without lending the result comes to where the data was sent from.
+      part.result = lends() ? AddArrival(bytes) : part.block;
     }
     if (!own().empty()) AddContributions(own());
   }
@@ -165,7 +178,7 @@ class ByPartsPiece final : public AllreducePiece {
     }
     moved |= Sweep(&result_sends_);
     output_done_ = open_parts_ == 0;
-    finished_ = output_done_ && result_sends_.empty();
+    finished_ = output_done_ && open_sends_ == 0 && result_sends_.empty();
     return moved;
   }
 
@@ -183,21 +196,24 @@ class ByPartsPiece final : public AllreducePiece {
         continue;
       }
       PackBlock(part.block, part.range.begin, part.range.end);
-      part.move = Send(owner, 0, part.block);
-      part.stage = Stage::kSending;
+      part.send = Send(owner, 0, part.block);
+      part.sending = true;
+      ++open_sends_;
+      if (lends()) PostResult(owner);
     }
   }
 
  private:
-  enum class Stage { kDone, kSending, kReceiving };
-
-  // One owner's part of the piece. Its block carries this rank's data there
-  // and the result back.
+  // One owner's part of the piece: this rank's data goes there and the result
+  // comes back.
   struct Part {
     Range range;
     Block block;
-    Stage stage = Stage::kDone;
-    MoveId move = 0;
+    Block result;
+    bool sending = false;
+    bool receiving = false;
+    MoveId send = 0;
+    MoveId receive = 0;
   };
 
   const Range& own() { return parts_[work_->rank()].range; }
@@ -227,18 +243,27 @@ class ByPartsPiece final : public AllreducePiece {
     return true;
   }
 
+  void PostResult(int owner) {
+    Part& part = parts_[owner];
+    part.receive = Receive(owner, 1, part.result);
+    part.receiving = true;
+  }
+
   bool AdvancePart(int owner) {
     Part& part = parts_[owner];
-    if (part.stage == Stage::kDone || !Test(part.move)) return false;
-    if (part.stage == Stage::kSending) {
-      part.move = Receive(owner, 1, part.block);
-      part.stage = Stage::kReceiving;
-      return true;
+    bool moved = false;
+    if (part.sending && Test(part.send)) {
+      part.sending = false;
+      --open_sends_;
+      if (!lends()) PostResult(owner);
+      moved = true;
     }
-    if (!Read(part.block)) {
-      UnpackBlock(part.block, work_->rank(), part.range.begin, part.range.end);
+    if (!part.receiving || !Arrive(part.receive, &part.result)) return moved;
+    if (!Read(part.result)) {
+      UnpackBlock(part.result, work_->rank(), part.range.begin, part.range.end);
     }
-    part.stage = Stage::kDone;
+    Release(part.receive, &part.result);
+    part.receiving = false;
     --open_parts_;
     return true;
   }
@@ -246,6 +271,7 @@ class ByPartsPiece final : public AllreducePiece {
   std::vector<Part> parts_;  // by owner
   std::vector<MoveId> result_sends_;
   int open_parts_ = 0;
+  int open_sends_ = 0;
   bool own_done_ = false;
 };
 

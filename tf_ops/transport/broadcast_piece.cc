@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast: a binomial tree from the root, forwarding out of staging memory.
+// Broadcast: a binomial tree from the root, forwarding out of staging memory;
+// where the wire lends, all read the root's.
 #include <algorithm>
 
 #include "transport/piece.h"
@@ -13,15 +14,19 @@ class BroadcastPiece final : public Piece {
     const int64_t total = work->element_count(work->rank());
     begin_ = std::min(index * work->piece_elements(), total);
     end_ = std::min(begin_ + work->piece_elements(), total);
-    block_ = AddBlock((end_ - begin_) * work->element_bytes());
+    const int64_t bytes = (end_ - begin_) * work->element_bytes();
+    block_ = distance() == 0 ? AddBlock(bytes) : AddArrival(bytes);
   }
 
   bool Advance() override {
     bool moved = Sweep(&sends_);
-    if (awaited_ && Test(receive_)) {
+    if (awaited_ && Arrive(receive_, &block_)) {
       awaited_ = false;
       moved = true;
-      Forward(Read(block_));
+      const Poison poison = Read(block_);
+      if (!lends()) Forward(poison);
+      if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
+      Release(receive_, &block_);
     }
     output_done_ = !awaited_;
     finished_ = output_done_ && sends_.empty();
@@ -33,10 +38,12 @@ class BroadcastPiece final : public Piece {
     if (distance() == 0) {
       PackBlock(block_, begin_, end_);
       Forward(work_->poison());
+      UnpackBlock(block_, work_->rank(), begin_, end_);
       return;
     }
     // The parent lacks the lowest bit of this rank's distance to the root.
-    receive_ = Receive(AtDistance(distance() & (distance() - 1)), 0, block_);
+    const int parent = lends() ? 0 : distance() & (distance() - 1);
+    receive_ = Receive(AtDistance(parent), 0, block_);
     awaited_ = true;
   }
 
@@ -54,6 +61,12 @@ class BroadcastPiece final : public Piece {
   // batch is a ghost hands on what it got all the same.
   void Forward(const Poison& poison) {
     Label(block_, poison);
+    if (lends()) {
+      for (int other = 1; other < work_->size(); ++other) {
+        sends_.push_back(Send(AtDistance(other), 0, block_));
+      }
+      return;
+    }
     const int lowest_bit = distance() & -distance();
     int bit = 1;
     while (bit < work_->size() && bit != lowest_bit) bit <<= 1;
@@ -61,7 +74,6 @@ class BroadcastPiece final : public Piece {
       if (distance() + bit >= work_->size()) continue;
       sends_.push_back(Send(AtDistance(distance() + bit), 0, block_));
     }
-    if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
   }
 
   int64_t begin_ = 0;

@@ -26,6 +26,7 @@ class MpiWire final : public Wire {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
+  StagingPool& staging() override { return staging_; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;
@@ -45,6 +46,7 @@ class MpiWire final : public Wire {
   const std::vector<int> ranks_;
   const int rank_;
   const int first_tag_;
+  HeapStagingPool staging_;
   Status status_;
   // A move's id is its place here, which is used again.
   std::vector<MPI_Request> requests_;

@@ -37,10 +37,14 @@ void Piece::Start(StagingBuffer staging) {
 }
 
 Piece::Block Piece::AddBlock(int64_t payload_bytes) {
-  const Block block{staging_bytes_, payload_bytes};
+  const Block block{staging_bytes_, payload_bytes, {}};
   const size_t bytes = sizeof(BlockHeader) + static_cast<size_t>(payload_bytes);
   staging_bytes_ += (bytes + kBlockAlignment - 1) & ~(kBlockAlignment - 1);
   return block;
+}
+
+Piece::Block Piece::AddArrival(int64_t payload_bytes) {
+  return lends() ? Block{0, payload_bytes, {}} : AddBlock(payload_bytes);
 }
 
 void Piece::Label(const Block& block, const Poison& poison) {
@@ -62,17 +66,23 @@ void Piece::PackBlock(const Block& block, int64_t begin, int64_t end) {
 
 void Piece::UnpackBlock(const Block& block, int rank, int64_t begin,
                         int64_t end) {
-  if (!work_->is_ghost()) work_->Unpack(rank, begin, end, Payload(block));
+  if (!work_->is_ghost()) work_->Unpack(rank, begin, end, Content(block));
 }
 
 BlockHeader Piece::ReadHeader(const Block& block) const {
   BlockHeader header;
-  std::memcpy(&header, staging_.data.get() + block.offset, sizeof(header));
+  std::memcpy(&header, Begin(block), sizeof(header));
   return header;
 }
 
 Poison Piece::Read(const Block& block) {
-  const BlockHeader header = ReadHeader(block);
+  const bool is_whole =
+      !lends() ||
+      (block.lent.bytes >= sizeof(BlockHeader) &&
+       block.lent.bytes <=
+           sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
+  // A header of zeros fits nothing.
+  const BlockHeader header = is_whole ? ReadHeader(block) : BlockHeader{};
   Poison poison{static_cast<StatusCode>(header.code), header.origin};
   const bool fits =
       header.check == kHeaderCheck &&
@@ -92,11 +102,27 @@ MoveId Piece::Send(int peer, int phase, const Block& block) {
 }
 
 MoveId Piece::Receive(int peer, int phase, const Block& block) {
+  if (lends()) {
+    return work_->wire()->Receive(
+        peer, Tag(phase), nullptr,
+        sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
+  }
   // What an earlier piece left there must not pass for an arrival.
   std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
   return work_->wire()->Receive(
       peer, Tag(phase), staging_.data.get() + block.offset,
       sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
+}
+
+bool Piece::Arrive(MoveId move, Block* block) {
+  if (!Test(move)) return false;
+  if (lends()) block->lent = work_->wire()->Arrived(move);
+  return true;
+}
+
+void Piece::Release(MoveId move, Block* block) {
+  if (lends()) work_->wire()->Release(move);
+  block->lent = {};
 }
 
 bool Piece::Sweep(std::vector<MoveId>* moves) {

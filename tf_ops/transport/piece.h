@@ -50,18 +50,26 @@ class Piece {
   StagingBuffer TakeStaging() { return std::move(staging_); }
 
  protected:
-  // A header and room for a payload, in staging memory.
+  // A header and a payload, in this rank's staging memory or lent by a peer.
   struct Block {
-    size_t offset = 0;
+    size_t offset = 0;  // in the staging memory
     int64_t payload_bytes = 0;
+    Lent lent;
   };
 
-  // Before Start: reserves staging memory.
+  // Before Start: reserves staging memory for what is sent.
   Block AddBlock(int64_t payload_bytes);
+  // The same for what is received, which needs none where the wire lends.
+  Block AddArrival(int64_t payload_bytes);
   virtual void Post() = 0;
 
+  // To be filled.
   std::byte* Payload(const Block& block) {
     return staging_.data.get() + block.offset + sizeof(BlockHeader);
+  }
+  // To be read.
+  const std::byte* Content(const Block& block) const {
+    return Begin(block) + sizeof(BlockHeader);
   }
   // Makes the block one with data, or with poison instead.
   void Label(const Block& block, const Poison& poison);
@@ -72,13 +80,17 @@ class Piece {
   // is a ghost.
   void UnpackBlock(const Block& block, int rank, int64_t begin, int64_t end);
 
-  // What is in a block that came from `peer`: good data, or poison, which has
+  // What is in a block that has arrived: good data, or poison, which has
   // then failed the batch. Bytes that make no sense count as poison of ours.
   Poison Read(const Block& block);
 
   MoveId Send(int peer, int phase, const Block& block);
   MoveId Receive(int peer, int phase, const Block& block);
   bool Test(MoveId move) { return work_->wire()->Test(move); }
+  // Test for a receive: the block can then be read, until Release.
+  bool Arrive(MoveId move, Block* block);
+  void Release(MoveId move, Block* block);
+  bool lends() const { return work_->wire()->lends(); }
   // Forgets the moves that are done. True if any was.
   bool Sweep(std::vector<MoveId>* moves);
 
@@ -88,6 +100,10 @@ class Piece {
   bool finished_ = false;
 
  private:
+  const std::byte* Begin(const Block& block) const {
+    return block.lent.data != nullptr ? block.lent.data
+                                      : staging_.data.get() + block.offset;
+  }
   BlockHeader ReadHeader(const Block& block) const;
   uint32_t Tag(int phase) const;
 

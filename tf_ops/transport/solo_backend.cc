@@ -21,11 +21,15 @@ class SoloWire final : public Wire {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  StagingPool& staging() override { return staging_; }
   MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
   MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
   bool Test(MoveId) override { return false; }
   Status status() const override { return Status::Ok(); }
   void Abandon(std::shared_ptr<void>) override {}
+
+ private:
+  HeapStagingPool staging_;
 };
 
 class SoloChannel final : public Channel {

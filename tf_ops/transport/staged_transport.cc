@@ -11,11 +11,6 @@ namespace {
 // Pieces of a batch on the wire at a time.
 constexpr size_t kWindow = 4;
 static_assert(kWindow < kPieceTags);
-// The oldest batch always gets memory, which is what lets every set of ranks
-// go on; the others do while less than this is in use. Small pieces always do,
-// for they are what passes a large batch.
-constexpr size_t kStagingLimitBytes = 64 << 20;
-constexpr size_t kSmallStagingBytes = 64 << 10;
 
 }  // namespace
 
@@ -24,8 +19,7 @@ StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
                                  int64_t piece_bytes)
     : job_ranks_(std::move(job_ranks)),
       piece_bytes_(piece_bytes),
-      wire_(std::move(wire)),
-      pool_(kStagingLimitBytes) {}
+      wire_(std::move(wire)) {}
 
 StagedTransport::~StagedTransport() {
   auto staging = std::make_shared<std::vector<StagingBuffer>>();
@@ -98,7 +92,7 @@ bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
     if (piece->output_done() && !was_done) ++flight->outputs_done;
   }
   while (!flight->pieces.empty() && flight->pieces.front()->finished()) {
-    pool_.Give(flight->pieces.front()->TakeStaging());
+    wire_->staging().Give(flight->pieces.front()->TakeStaging());
     flight->pieces.pop_front();
     moved = true;
   }
@@ -113,11 +107,10 @@ bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
          flight->next_piece < flight->work->piece_count()) {
     auto piece = NewPiece(flight->work.get(), flight->next_piece);
     const size_t bytes = piece->staging_bytes();
-    if (id != oldest && bytes > kSmallStagingBytes &&
-        pool_.in_use_bytes() + bytes > kStagingLimitBytes) {
-      break;
-    }
-    StagingBuffer staging = pool_.Take(bytes);
+    const Urgency urgency = id == oldest                  ? Urgency::kOldest
+                            : bytes <= kSmallStagingBytes ? Urgency::kSmall
+                                                          : Urgency::kCanWait;
+    StagingBuffer staging = wire_->staging().Take(bytes, urgency);
     if (staging.data == nullptr) break;  // until another piece gives back
     piece->Start(std::move(staging));
     flight->pieces.push_back(std::move(piece));

@@ -68,7 +68,6 @@ class StagedTransport final : public Transport {
   const std::vector<int> job_ranks_;
   const int64_t piece_bytes_;
   std::unique_ptr<Wire> wire_;
-  StagingPool pool_;
   BatchId next_id_ = 1;
   Flights flights_;  // started, and not finished here
 };

@@ -13,7 +13,10 @@ constexpr size_t kPageBytes = 4096;
 
 }  // namespace
 
-StagingBuffer StagingPool::Take(size_t bytes) {
+StagingBuffer HeapStagingPool::Take(size_t bytes, Urgency urgency) {
+  if (urgency == Urgency::kCanWait && in_use_bytes_ + bytes > limit_bytes_) {
+    return {};
+  }
   const size_t wanted = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   StagingBuffer buffer;
   auto fit = kept_.lower_bound(wanted);
@@ -23,25 +26,27 @@ StagingBuffer StagingPool::Take(size_t bytes) {
     kept_bytes_ -= buffer.bytes;
     kept_.erase(fit);
   } else {
-    buffer.data.reset(new (std::nothrow) std::byte[wanted]);
-    if (buffer.data == nullptr) {
+    std::unique_ptr<std::byte[]> fresh(new (std::nothrow) std::byte[wanted]);
+    if (fresh == nullptr) {
       kept_.clear();
       kept_bytes_ = 0;
       return {};
     }
+    std::byte* const data = fresh.get();
+    buffer.data = {std::shared_ptr<std::byte[]>(std::move(fresh)), data};
     buffer.bytes = wanted;
   }
   in_use_bytes_ += buffer.bytes;
   return buffer;
 }
 
-void StagingPool::Give(StagingBuffer buffer) {
+void HeapStagingPool::Give(StagingBuffer buffer) {
   if (buffer.data == nullptr) return;
   in_use_bytes_ -= buffer.bytes;
   kept_bytes_ += buffer.bytes;
   const size_t bytes = buffer.bytes;
   kept_.emplace(bytes, std::move(buffer));
-  while (kept_bytes_ > kept_limit_bytes_) {
+  while (kept_bytes_ > limit_bytes_) {
     auto largest = std::prev(kept_.end());
     kept_bytes_ -= largest->first;
     kept_.erase(largest);

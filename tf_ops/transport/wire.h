@@ -8,11 +8,18 @@
 #include <memory>
 
 #include "core/status.h"
+#include "transport/staging_pool.h"
 
 namespace hvd {
 
 // Names a move until Test has returned true for it.
 using MoveId = uint64_t;
+
+// What a lending wire has brought: memory of the sender's, to be read only.
+struct Lent {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+};
 
 // A move with the same (sender, receiver, tag) as an earlier one matches in
 // the order of the calls. Nothing blocks. One thread, the owner's.
@@ -21,13 +28,23 @@ class Wire {
   virtual ~Wire() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Where the memory of moves comes from.
+  virtual StagingPool& staging() = 0;
+  // Whether ranks read what arrives where its sender has it. Then Receive is
+  // given no memory, and a send is done when its receiver has let go of it.
+  virtual bool lends() const { return false; }
   // Tags are below 2^14. The memory is the wire's until the move is done.
   virtual MoveId Send(int peer, uint32_t tag, const void* data,
                       size_t bytes) = 0;
   // The message may be shorter than `bytes`.
   virtual MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
-  // True once the move is done; the id is then forgotten.
+  // True once the move is done; the id is then forgotten, but for a receive of
+  // a lending wire.
   virtual bool Test(MoveId id) = 0;
+  // Of a lending wire: what a receive that is done has brought, and the end of
+  // reading it.
+  virtual Lent Arrived(MoveId) const { return {}; }
+  virtual void Release(MoveId) {}
   // Not Ok for good once a move has failed: what is in flight never ends.
   virtual Status status() const = 0;
   // The last call but for the destructor: nobody tests the moves in flight any
