@@ -28,25 +28,40 @@ struct Mailbox {
   std::mutex mutex;
   std::deque<Message> messages;
   std::map<MoveKey, std::deque<std::string>> moves;
-  std::function<void()> ring;
-
-  // With the mutex held: a rank that closes its backend waits for a bell that
-  // is being rung.
-  void Ring() {
-    if (ring) ring();
-  }
+  std::shared_ptr<Doorbell> doorbell = std::make_shared<LocalDoorbell>();
 };
 
 }  // namespace
 
 struct ThreadWorld::State {
-  explicit State(int size) : boxes(size) {}
+  explicit State(int size) : boxes(size), exchanged(size) {}
+
+  // Waits for all ranks, each of which calls it as often as the others.
+  std::vector<std::string> Exchange(int rank, const std::string& mine) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const int round = exchange_round;
+    exchanged[rank] = mine;
+    if (++exchange_count == static_cast<int>(boxes.size())) {
+      exchange_result = exchanged;
+      exchange_count = 0;
+      ++exchange_round;
+      all_here.notify_all();
+    }
+    all_here.wait(lock, [&] { return exchange_round != round; });
+    return exchange_result;
+  }
 
   std::vector<Mailbox> boxes;  // by rank
   std::vector<Topology> topologies;
   int64_t piece_bytes = 0;
   std::atomic<bool> aborted{false};
   std::atomic<int> abort_code{0};
+
+  std::mutex mutex;
+  std::condition_variable all_here;
+  std::vector<std::string> exchanged, exchange_result;
+  int exchange_count = 0;
+  int exchange_round = 0;
 };
 
 namespace {
@@ -73,10 +88,12 @@ class ThreadWire final : public Wire {
 
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     Mailbox& box = world_->boxes[ranks_[peer]];
-    std::lock_guard<std::mutex> lock(box.mutex);
-    box.moves[{set_id_, ranks_[rank_], tag}].emplace_back(
-        static_cast<const char*>(data), bytes);
-    box.Ring();
+    {
+      std::lock_guard<std::mutex> lock(box.mutex);
+      box.moves[{set_id_, ranks_[rank_], tag}].emplace_back(
+          static_cast<const char*>(data), bytes);
+    }
+    box.doorbell->Ring();
     return kSent;
   }
 
@@ -153,9 +170,11 @@ class ThreadChannel final : public Channel {
     }
     if (!status_.ok()) return;
     Mailbox& box = world_->boxes[peer];
-    std::lock_guard<std::mutex> lock(box.mutex);
-    box.messages.push_back({rank_, std::move(message)});
-    box.Ring();
+    {
+      std::lock_guard<std::mutex> lock(box.mutex);
+      box.messages.push_back({rank_, std::move(message)});
+    }
+    box.doorbell->Ring();
   }
 
   bool Receive(int* peer, std::string* message) override {
@@ -189,7 +208,6 @@ class ThreadBackend final : public Backend {
         rank_(rank),
         faults_(std::move(faults)),
         channel_(world_, rank, faults_) {}
-  ~ThreadBackend() override { RingOnArrival(nullptr); }
 
   const Topology& topology() const override {
     return world_->topologies[rank_];
@@ -211,11 +229,13 @@ class ThreadBackend final : public Backend {
         world_->piece_bytes));
   }
 
-  bool RingOnArrival(std::function<void()> ring) override {
-    Mailbox& box = world_->boxes[rank_];
-    std::lock_guard<std::mutex> lock(box.mutex);
-    box.ring = std::move(ring);
-    return true;
+  std::shared_ptr<Doorbell> doorbell() override {
+    return world_->boxes[rank_].doorbell;
+  }
+  bool arrivals_ring() const override { return true; }
+
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    return world_->Exchange(rank_, mine);
   }
 
   void Abort(int exit_code) override {

@@ -3,11 +3,11 @@
 #ifndef HVD_CORE_BACKEND_H_
 #define HVD_CORE_BACKEND_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/doorbell.h"
 #include "core/status.h"
 #include "core/transport.h"
 
@@ -40,13 +40,18 @@ class Channel {
   virtual Status status() const = 0;
 };
 
-// Owned by the Runtime; used by its background thread only, but for topology,
-// which is constant, and Abort.
+// Owned by the Runtime; used by its background thread only, but for topology
+// and doorbell, which are constant, and Abort.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const Topology& topology() const = 0;
   virtual Channel& channel() = 0;
+
+  // Collective over the job, before the background thread runs: the strings of
+  // all ranks, by rank.
+  virtual Result<std::vector<std::string>> Exchange(
+      const std::string& mine) = 0;
 
   // A data plane among `ranks` (of the job, ascending, this one among them).
   // Every member calls it, in any order with regard to other sets; it does not
@@ -54,9 +59,11 @@ class Backend {
   virtual Result<std::unique_ptr<Transport>> NewTransport(
       int set_id, const std::vector<int>& ranks) = 0;
 
-  // Asks that `ring` be called, from any thread, when something may have
-  // arrived. False: this wire cannot, and must be polled.
-  virtual bool RingOnArrival(std::function<void()> ring) = 0;
+  // Wakes the background thread. Constant; may be rung after the backend's end.
+  virtual std::shared_ptr<Doorbell> doorbell() = 0;
+  // Whether it is rung when something may have arrived; else this rank must
+  // poll.
+  virtual bool arrivals_ring() const = 0;
 
   // Ends the whole job with `exit_code`, this process included. Any thread.
   virtual void Abort(int exit_code) = 0;

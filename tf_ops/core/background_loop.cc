@@ -53,13 +53,12 @@ void PrepareThread() {
 }  // namespace
 
 BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
-                               std::shared_ptr<Doorbell> doorbell,
                                const Options& options)
     : backend_(backend),
       queue_(queue),
-      doorbell_(std::move(doorbell)),
+      doorbell_(backend->doorbell()),
       options_(options),
-      rings_(backend->RingOnArrival([bell = doorbell_] { bell->Ring(); })) {}
+      rings_(backend->arrivals_ring()) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
 

@@ -29,8 +29,7 @@ class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
-  BackgroundLoop(Backend* backend, TensorQueue* queue,
-                 std::shared_ptr<Doorbell> doorbell, const Options& options);
+  BackgroundLoop(Backend* backend, TensorQueue* queue, const Options& options);
   ~BackgroundLoop();
 
   // Before Run.
@@ -86,7 +85,7 @@ class BackgroundLoop {
   TensorQueue* const queue_;
   const std::shared_ptr<Doorbell> doorbell_;
   const Options options_;
-  const bool rings_;  // the wire rings the doorbell
+  const bool rings_;  // arrivals ring it
 
   std::vector<Set> sets_;
   std::vector<Command> commands_;

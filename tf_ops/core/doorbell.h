@@ -12,7 +12,16 @@ namespace hvd {
 // Ring may be called from any thread; Wait from the background thread.
 class Doorbell {
  public:
-  void Ring() {
+  virtual ~Doorbell() = default;
+  virtual void Ring() = 0;
+  // Returns when it has been rung since the last Wait, or after `limit`.
+  virtual void Wait(std::chrono::microseconds limit) = 0;
+};
+
+// Rung from this process.
+class LocalDoorbell final : public Doorbell {
+ public:
+  void Ring() override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       rung_ = true;
@@ -20,8 +29,7 @@ class Doorbell {
     bell_.notify_one();
   }
 
-  // Returns when it has been rung since the last Wait, or after `limit`.
-  void Wait(std::chrono::microseconds limit) {
+  void Wait(std::chrono::microseconds limit) override {
     std::unique_lock<std::mutex> lock(mutex_);
     bell_.wait_for(lock, limit, [this] { return rung_; });
     rung_ = false;

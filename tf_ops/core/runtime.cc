@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/background_loop.h"
-#include "core/doorbell.h"
 #include "core/log.h"
 #include "core/tensor_queue.h"
 
@@ -65,10 +64,9 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     HVD_RETURN_IF_ERROR(CheckSet(ranks, topology.size));
     sets_.push_back(MakeSet(ranks, topology.rank));
   }
-  auto doorbell = std::make_shared<Doorbell>();
-  queue_ = std::make_unique<TensorQueue>(doorbell);
-  loop_ = std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(),
-                                           doorbell, options_);
+  queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
+  loop_ =
+      std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(), options_);
   for (size_t id = 0; id < sets_.size(); ++id) {
     if (sets_[id].rank < 0) continue;
     HVD_RETURN_IF_ERROR(loop_->AddSet(static_cast<int>(id), sets_[id]));

@@ -51,8 +51,15 @@ class MpiBackend final : public Backend {
         std::move(wire), ranks, piece_bytes_));
   }
 
+  std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
   // MPI can only be polled.
-  bool RingOnArrival(std::function<void()>) override { return false; }
+  bool arrivals_ring() const override { return false; }
+
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    std::vector<std::string> all;
+    HVD_RETURN_IF_ERROR(session_->GatherStrings(mine, &all));
+    return all;
+  }
 
   void Abort(int exit_code) override {
     MPI_Abort(MPI_COMM_WORLD, exit_code);
@@ -65,6 +72,7 @@ class MpiBackend final : public Backend {
   const Topology topology_;
   const int64_t piece_bytes_;
   MpiChannel channel_;
+  const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
 };
 
 std::string ToText(const std::vector<std::vector<int>>& sets) {

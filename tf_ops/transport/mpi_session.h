@@ -44,6 +44,9 @@ class MpiSession {
   // Takes over what may never be done.
   void Adopt(MpiOrphans orphans);
 
+  // Collective: appends every rank's string, by rank.
+  Status GatherStrings(const std::string& mine, std::vector<std::string>* all);
+
   // Collective: not Ok, on every rank, where the ranks' values of a variable
   // that must be the same differ.
   Status CheckAlike(const std::string& name, const std::string& value);
@@ -54,7 +57,6 @@ class MpiSession {
  private:
   MpiSession() = default;
   Status Duplicate(MPI_Comm of);
-  Status GatherStrings(const std::string& mine, std::vector<std::string>* all);
   Status FindHostLeaders(std::vector<int>* leaders);
   void Sweep();
 

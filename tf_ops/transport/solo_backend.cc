@@ -67,14 +67,19 @@ class SoloBackend final : public Backend {
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::make_unique<SoloWire>(), ranks, piece_bytes_));
   }
+  std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
   // Nothing arrives but what this thread sends itself.
-  bool RingOnArrival(std::function<void()>) override { return true; }
+  bool arrivals_ring() const override { return true; }
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    return std::vector<std::string>{mine};
+  }
   void Abort(int exit_code) override { std::_Exit(exit_code); }
 
  private:
   Topology topology_;
   const int64_t piece_bytes_;
   SoloChannel channel_;
+  const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
 };
 
 }  // namespace
