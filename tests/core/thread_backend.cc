@@ -84,7 +84,7 @@ class ThreadWire final : public Wire {
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return staging_; }
   Status status() const override { return status_; }
-  void Abandon(std::shared_ptr<void>) override { posted_.clear(); }
+  void Abandon(std::vector<StagingBuffer>) override { posted_.clear(); }
 
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     Mailbox& box = world_->boxes[ranks_[peer]];
@@ -357,7 +357,7 @@ Status FaultyWire::status() const {
   return status_.ok() ? wire_->status() : status_;
 }
 
-void FaultyWire::Abandon(std::shared_ptr<void> memory) {
+void FaultyWire::Abandon(std::vector<StagingBuffer> memory) {
   wire_->Abandon(std::move(memory));
 }
 

@@ -90,12 +90,13 @@ class FaultyWire final : public Wire {
   StagingPool& staging() override { return wire_->staging(); }
   bool lends() const override { return wire_->lends(); }
   Lent Arrived(MoveId id) const override { return wire_->Arrived(id); }
+  void Poll() override { wire_->Poll(); }
   void Release(MoveId id) override { wire_->Release(id); }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;
   Status status() const override;
-  void Abandon(std::shared_ptr<void> memory) override;
+  void Abandon(std::vector<StagingBuffer> memory) override;
 
  private:
   void Fault();

@@ -6,6 +6,7 @@
 
 #include "harness.h"
 #include "thread_backend.h"
+#include "transport/shm_backend.h"
 #include "transport/staged_transport.h"
 #include "transport_contract.h"
 
@@ -38,6 +39,38 @@ TEST(ContractWith8Ranks) { RunContract(ContractCases(), 8, 4096); }
 TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
 TEST(ContractWithLargePieces) {
   RunContract(ContractCases(), 2, kDefaultPieceBytes / 8);
+}
+
+// The same, with messages and data through shared memory.
+void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes) {
+  Options options = Options::Defaults();
+  options.shm_piece_bytes = piece_bytes;
+  options.shm_bytes = shm_bytes;
+  for (const ContractCase& one : ContractCases()) {
+    const int before = test::failures;
+    ThreadWorld world(size);
+    RunRanks(size, [&](int rank) {
+      auto backend = AddSharedMemory(world.Open(rank), options, kSetsPerCase);
+      EXPECT_EQ(backend.status().message(), "");
+      ContractRank self(backend.value().get(), 0, piece_bytes);
+      one.run(&self);
+    });
+    if (test::failures != before) {
+      std::printf("  in %s, shared, with %d ranks, pieces of %lld bytes\n",
+                  one.name, size, static_cast<long long>(piece_bytes));
+    }
+  }
+}
+
+TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
+TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
+TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
+TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
+TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
+// Memory for a few pieces only.
+TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
+TEST(SharedContractWithLargePieces) {
+  RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);
 }
 
 TEST(WireFailureFailsEverything) {

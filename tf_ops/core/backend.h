@@ -20,6 +20,7 @@ struct Topology {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host, in rank order
   int local_size = 1;
+  std::vector<int> local_ranks{0};  // ranks of this host, ascending
   int cross_rank = 0;  // among the ranks with this local_rank, over hosts
   int cross_size = 1;
   bool is_homogeneous = true;      // every host has the same number of ranks

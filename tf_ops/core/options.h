@@ -16,6 +16,9 @@ namespace hvd {
 struct Options {
   int64_t fusion_bytes = 0;
   int64_t piece_bytes = 0;
+  int64_t shm = 0;
+  int64_t shm_bytes = 0;
+  int64_t shm_piece_bytes = 0;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;
   double mismatch_warning_s = 0;

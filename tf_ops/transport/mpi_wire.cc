@@ -65,7 +65,7 @@ bool MpiWire::Test(MoveId id) {
   return true;
 }
 
-void MpiWire::Abandon(std::shared_ptr<void> memory) {
+void MpiWire::Abandon(std::vector<StagingBuffer> memory) {
   MpiOrphans orphans;
   for (MoveId id = 0; id < moves_.size(); ++id) {
     if (!moves_[id].in_use || requests_[id] == MPI_REQUEST_NULL) continue;
@@ -73,7 +73,8 @@ void MpiWire::Abandon(std::shared_ptr<void> memory) {
     if (moves_[id].is_receive) MPI_Cancel(&requests_[id]);
     orphans.requests.push_back(requests_[id]);
   }
-  orphans.memory = std::move(memory);
+  orphans.memory =
+      std::make_shared<std::vector<StagingBuffer>>(std::move(memory));
   session_->Adopt(std::move(orphans));
 }
 

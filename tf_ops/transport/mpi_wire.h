@@ -31,7 +31,7 @@ class MpiWire final : public Wire {
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;
   Status status() const override { return status_; }
-  void Abandon(std::shared_ptr<void> memory) override;
+  void Abandon(std::vector<StagingBuffer> memory) override;
 
  private:
   struct Move {

@@ -26,7 +26,7 @@ class SoloWire final : public Wire {
   MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
   bool Test(MoveId) override { return false; }
   Status status() const override { return Status::Ok(); }
-  void Abandon(std::shared_ptr<void>) override {}
+  void Abandon(std::vector<StagingBuffer>) override {}
 
  private:
   HeapStagingPool staging_;

@@ -22,11 +22,11 @@ StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
       wire_(std::move(wire)) {}
 
 StagedTransport::~StagedTransport() {
-  auto staging = std::make_shared<std::vector<StagingBuffer>>();
+  std::vector<StagingBuffer> staging;
   for (auto& [id, flight] : flights_) {
-    for (auto& piece : flight.pieces) staging->push_back(piece->TakeStaging());
+    for (auto& piece : flight.pieces) staging.push_back(piece->TakeStaging());
   }
-  if (!staging->empty()) wire_->Abandon(std::move(staging));
+  if (!staging.empty()) wire_->Abandon(std::move(staging));
 }
 
 BatchId StagedTransport::Start(Batch batch, BatchDone done) {
@@ -49,6 +49,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
 bool StagedTransport::Progress() {
   std::vector<Call> calls;
   bool moved = false;
+  wire_->Poll();
   if (wire_->status().ok()) {
     for (auto at = flights_.begin(); at != flights_.end();) {
       Flight& flight = at->second;

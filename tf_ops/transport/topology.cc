@@ -17,6 +17,10 @@ Topology MakeTopology(int rank, const std::vector<std::string>& host_keys) {
   }
   mine.local_rank = local_ranks[rank];
   mine.local_size = local_sizes[host_keys[rank]];
+  mine.local_ranks.clear();
+  for (int peer = 0; peer < mine.size; ++peer) {
+    if (host_keys[peer] == host_keys[rank]) mine.local_ranks.push_back(peer);
+  }
   mine.cross_size = 0;
   for (int peer = 0; peer < mine.size; ++peer) {
     if (local_ranks[peer] != mine.local_rank) continue;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/status.h"
 #include "transport/staging_pool.h"
@@ -38,6 +39,8 @@ class Wire {
                       size_t bytes) = 0;
   // The message may be shorter than `bytes`.
   virtual MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
+  // Looks for what has arrived. To be called before a round of Tests.
+  virtual void Poll() {}
   // True once the move is done; the id is then forgotten, but for a receive of
   // a lending wire.
   virtual bool Test(MoveId id) = 0;
@@ -49,7 +52,7 @@ class Wire {
   virtual Status status() const = 0;
   // The last call but for the destructor: nobody tests the moves in flight any
   // more. `memory` is theirs; it is let go when they cannot touch it.
-  virtual void Abandon(std::shared_ptr<void> memory) = 0;
+  virtual void Abandon(std::vector<StagingBuffer> memory) = 0;
 };
 
 }  // namespace hvd

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShmChannel: messages between the ranks of one host.
+#ifndef HVD_TRANSPORT_SHM_CHANNEL_H_
+#define HVD_TRANSPORT_SHM_CHANNEL_H_
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "transport/shm_host.h"
+#include "transport/shm_port.h"
+
+namespace hvd {
+
+// Streams each message, its length first, through the pair's ring: it may be
+// longer than that. Ranks are those of the host, which are all of the job.
+class ShmChannel final : public Channel {
+ public:
+  // Flush passes on what the port holds, too.
+  ShmChannel(std::shared_ptr<ShmHost> host, std::shared_ptr<ShmPort> port,
+             int rank);
+  void Send(int peer, std::string message) override;
+  bool Receive(int* peer, std::string* message) override;
+  bool Flush() override;
+  Status status() const override { return status_; }
+
+ private:
+  struct Peer {
+    ShmRing to, from;
+    std::deque<std::string> waiting;  // framed, to be written
+    size_t written = 0;               // of waiting.front()
+    std::string arriving;             // framed, as far as it has come
+  };
+
+  void WriteFront(Peer* peer);
+  void FlushTo(int rank);
+  // True if `arriving` has become a whole message.
+  bool ReadFrom(int rank);
+  bool ReadSome(int rank, size_t wanted);
+
+  const std::shared_ptr<ShmHost> host_;
+  const std::shared_ptr<ShmPort> port_;
+  std::vector<Peer> peers_;
+  int next_ = 0;  // whose messages are looked at first
+  Status status_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_SHM_CHANNEL_H_
