@@ -107,9 +107,20 @@ void RunJob(ThreadWorld* world, int size,
   });
 }
 
+// Twice: by mailboxes, and through shared memory.
 void RunJob(int size, const std::function<void(int, Runtime*)>& body) {
   ThreadWorld world(size, {}, 4096);
   RunJob(&world, size, {}, body);
+  Options options = Options::Defaults();
+  options.shm_bytes = 65536;
+  options.shm_piece_bytes = 4096;
+  ThreadWorld sharing(size);
+  RunRanks(size, [&](int rank) {
+    Runtime runtime(sharing.OpenShared(rank, options, 0), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    body(rank, &runtime);
+    runtime.Stop();
+  });
 }
 
 Floats Filled(size_t count, float value) { return Floats(count, value); }

@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "transport/shm_backend.h"
+#include "transport/shm_segment.h"
 #include "transport/topology.h"
 
 namespace hvd {
@@ -57,7 +59,8 @@ struct ThreadWorld::State {
   std::atomic<bool> aborted{false};
   std::atomic<int> abort_code{0};
 
-  std::mutex mutex;
+  std::mutex mutex;  // of what follows
+  std::shared_ptr<ShmHost> host;
   std::condition_variable all_here;
   std::vector<std::string> exchanged, exchange_result;
   int exchange_count = 0;
@@ -278,6 +281,24 @@ std::unique_ptr<Backend> ThreadWorld::Open(int rank) {
 std::unique_ptr<Backend> ThreadWorld::Open(int rank,
                                            std::shared_ptr<Faults> faults) {
   return std::make_unique<ThreadBackend>(state_, rank, std::move(faults));
+}
+
+std::unique_ptr<Backend> ThreadWorld::OpenShared(int rank,
+                                                 const Options& options,
+                                                 int set_count) {
+  const int size = static_cast<int>(state_->boxes.size());
+  const size_t arena_bytes = ShmArenaBytes(options, size, set_count);
+  std::shared_ptr<ShmHost> host;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->host == nullptr) {
+      auto segment = ShmSegment::Create(ShmHost::BytesFor(size, arena_bytes));
+      state_->host =
+          std::make_shared<ShmHost>(segment.value(), size, arena_bytes);
+    }
+    host = state_->host;
+  }
+  return NewShmBackend(Open(rank), std::move(host), options);
 }
 
 std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int set_id,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/options.h"
 #include "core/transport.h"
 #include "transport/staged_transport.h"
 #include "transport/wire.h"
@@ -67,6 +68,11 @@ class ThreadWorld {
   // To be used by one thread, as any Backend.
   std::unique_ptr<Backend> Open(int rank);
   std::unique_ptr<Backend> Open(int rank, std::shared_ptr<Faults> faults);
+
+  // With messages and data through memory that is shared as processes share
+  // it, but for being mapped once.
+  std::unique_ptr<Backend> OpenShared(int rank, const Options& options,
+                                      int set_count);
 
   // The wire under a transport, for tests of wires and for wrappers.
   std::unique_ptr<Wire> NewWire(int rank, int set_id,

@@ -6,7 +6,6 @@
 
 #include "harness.h"
 #include "thread_backend.h"
-#include "transport/shm_backend.h"
 #include "transport/staged_transport.h"
 #include "transport_contract.h"
 
@@ -50,9 +49,8 @@ void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes) {
     const int before = test::failures;
     ThreadWorld world(size);
     RunRanks(size, [&](int rank) {
-      auto backend = AddSharedMemory(world.Open(rank), options, kSetsPerCase);
-      EXPECT_EQ(backend.status().message(), "");
-      ContractRank self(backend.value().get(), 0, piece_bytes);
+      auto backend = world.OpenShared(rank, options, kSetsPerCase);
+      ContractRank self(backend.get(), 0, piece_bytes);
       one.run(&self);
     });
     if (test::failures != before) {

@@ -129,6 +129,21 @@ Status CheckAlike(const Strings& values) {
 
 }  // namespace
 
+size_t ShmArenaBytes(const Options& options, int ranks, int set_count) {
+  constexpr size_t kPageBytes = 4096;
+  const size_t bytes =
+      static_cast<size_t>(options.shm_bytes) +
+      static_cast<size_t>(set_count + 1) * ReserveBytes(options, ranks);
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+std::unique_ptr<Backend> NewShmBackend(std::unique_ptr<Backend> base,
+                                       std::shared_ptr<ShmHost> host,
+                                       const Options& options) {
+  return std::make_unique<ShmBackend>(std::move(base), std::move(host),
+                                      options);
+}
+
 Result<std::unique_ptr<Backend>> AddSharedMemory(std::unique_ptr<Backend> base,
                                                  const Options& options,
                                                  int set_count) {
@@ -139,11 +154,7 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(std::unique_ptr<Backend> base,
   HVD_RETURN_IF_ERROR(CheckAlike(knobs.value()));
   if (options.shm == 0) return base;
   const int ranks = base->topology().size;
-  const size_t arena_bytes =
-      (static_cast<size_t>(options.shm_bytes) +
-       static_cast<size_t>(set_count + 1) * ReserveBytes(options, ranks) +
-       4095) /
-      4096 * 4096;
+  const size_t arena_bytes = ShmArenaBytes(options, ranks, set_count);
   std::string refusal;
   Result<std::shared_ptr<ShmSegment>> segment =
       Share(base.get(), ShmHost::BytesFor(ranks, arena_bytes), &refusal);
@@ -157,9 +168,9 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(std::unique_ptr<Backend> base,
     }
     return base;
   }
-  auto host = std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes);
-  return std::unique_ptr<Backend>(
-      std::make_unique<ShmBackend>(std::move(base), std::move(host), options));
+  return NewShmBackend(
+      std::move(base),
+      std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes), options);
 }
 
 }  // namespace hvd

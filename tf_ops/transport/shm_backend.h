@@ -3,11 +3,13 @@
 #ifndef HVD_TRANSPORT_SHM_BACKEND_H_
 #define HVD_TRANSPORT_SHM_BACKEND_H_
 
+#include <cstddef>
 #include <memory>
 
 #include "core/backend.h"
 #include "core/options.h"
 #include "core/status.h"
+#include "transport/shm_host.h"
 
 namespace hvd {
 
@@ -19,6 +21,14 @@ namespace hvd {
 // sets beside the global one are foreseen.
 [[nodiscard]] Result<std::unique_ptr<Backend>> AddSharedMemory(
     std::unique_ptr<Backend> base, const Options& options, int set_count);
+
+// The same over memory that is there already, as ranks have it that are threads
+// of one process; its arenas are of ShmArenaBytes.
+[[nodiscard]] std::unique_ptr<Backend> NewShmBackend(
+    std::unique_ptr<Backend> base, std::shared_ptr<ShmHost> host,
+    const Options& options);
+[[nodiscard]] size_t ShmArenaBytes(const Options& options, int ranks,
+                                   int set_count);
 
 }  // namespace hvd
 

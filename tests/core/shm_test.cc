@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared memory: segment, rings, doorbell, arena, messages, and its set-up.
+#include <sys/stat.h>
+
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "harness.h"
+#include "thread_backend.h"
+#include "transport/shm_arena.h"
+#include "transport/shm_backend.h"
+#include "transport/shm_channel.h"
+#include "transport/shm_doorbell.h"
+#include "transport/shm_host.h"
+#include "transport/shm_port.h"
+#include "transport/shm_ring.h"
+#include "transport/shm_segment.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::string PathOf(const ShmSegment& segment) {
+  return "/dev/shm" + segment.name();
+}
+
+bool Exists(const std::string& path) {
+  struct stat facts;
+  return stat(path.c_str(), &facts) == 0;
+}
+
+std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
+  auto segment = ShmSegment::Create(ShmHost::BytesFor(ranks, arena_bytes));
+  return std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes);
+}
+
+// --- Segment
+// ------------------------------------------------------------------
+
+TEST(ASegmentIsPrivateAndSharedByItsName) {
+  auto mine = ShmSegment::Create(8192);
+  ASSERT_TRUE(mine.ok());
+  struct stat facts;
+  ASSERT_TRUE(stat(PathOf(*mine.value()).c_str(), &facts) == 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  EXPECT_TRUE(facts.st_blocks * 512 >= 8192);  // its pages are there
+  auto again = ShmSegment::Attach(mine.value()->name(), 8192);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(mine.value()->data() != again.value()->data());
+  mine.value()->data()[8191] = std::byte{42};
+  EXPECT_TRUE(again.value()->data()[8191] == std::byte{42});
+  EXPECT_TRUE(again.value()->data()[0] == std::byte{0});
+}
+
+TEST(ASegmentIsGoneWithItsName) {
+  auto mine = ShmSegment::Create(4096);
+  ASSERT_TRUE(mine.ok());
+  const std::string path = PathOf(*mine.value());
+  auto again = ShmSegment::Attach(mine.value()->name(), 4096);
+  again.value().reset();
+  EXPECT_TRUE(Exists(path));  // is not theirs to take away
+  mine.value()->Unlink();
+  EXPECT_FALSE(Exists(path));
+  EXPECT_FALSE(ShmSegment::Attach(mine.value()->name(), 4096).ok());
+  auto other = ShmSegment::Create(4096);
+  const std::string second = PathOf(*other.value());
+  EXPECT_TRUE(second != path);
+  other.value().reset();
+  EXPECT_FALSE(Exists(second));
+}
+
+TEST(ASegmentOfAnotherSizeIsRefused) {
+  auto mine = ShmSegment::Create(8192);
+  EXPECT_EQ(ShmSegment::Attach(mine.value()->name(), 4096).status().code(),
+            StatusCode::kInternal);
+}
+
+TEST(ASegmentThatDoesNotFitIsAnErrorNow) {
+  const Status status = ShmSegment::Create(size_t{1} << 50).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
+}
+
+// --- Ring and doorbell
+// --------------------------------------------------------
+
+TEST(ARingGivesWhatWasPutIn) {
+  auto host = NewHost(2);
+  const std::string sent = [] {
+    std::string bytes(300000, '\0');
+    std::iota(bytes.begin(), bytes.end(), '\1');
+    return bytes;
+  }();
+  std::string got;
+  std::thread reader([&] {
+    ShmRing ring = host->messages(0, 1);
+    ShmDoorbell bell(host->doorbell(1), host->segment());
+    std::mt19937 random(1);
+    while (got.size() < sent.size()) {
+      const size_t count = std::min<size_t>(ring.readable(), random() % 9000);
+      std::string part(count, '\0');
+      if (count > 0 && ring.Read(part.data(), count)) Ring(host->doorbell(0));
+      got += part;
+      if (ring.readable() == 0) bell.Wait(milliseconds(5000));
+    }
+  });
+  ShmRing ring = host->messages(0, 1);
+  ShmDoorbell bell(host->doorbell(0), host->segment());
+  std::mt19937 random(2);
+  for (size_t at = 0; at < sent.size();) {
+    size_t count = std::min<size_t>(sent.size() - at, random() % 9000);
+    if (ring.writable() == 0 && ring.WaitForRoom(1)) {
+      bell.Wait(milliseconds(5000));
+      continue;
+    }
+    count = std::min(count, ring.writable());
+    ring.Write(sent.data() + at, count);
+    at += count;
+    Ring(host->doorbell(1));
+  }
+  reader.join();
+  EXPECT_TRUE(got == sent);
+}
+
+TEST(ADoorbellRungBeforeIsNotWaitedFor) {
+  auto host = NewHost(1);
+  ShmDoorbell bell(host->doorbell(0), host->segment());
+  bell.Ring();
+  bell.Ring();
+  const auto begin = steady_clock::now();
+  bell.Wait(milliseconds(10000));
+  EXPECT_TRUE(steady_clock::now() - begin < milliseconds(5000));
+  bell.Wait(milliseconds(20));  // both rings were seen
+  EXPECT_TRUE(steady_clock::now() - begin >= milliseconds(20));
+}
+
+// A ring that gets lost costs the whole limit.
+TEST(NoRingIsLost) {
+  auto host = NewHost(2);
+  constexpr int kRounds = 3000;
+  std::atomic<int> turn{0};
+  const auto begin = steady_clock::now();
+  RunRanks(2, [&](int rank) {
+    ShmDoorbell bell(host->doorbell(rank), host->segment());
+    for (int round = 0; round < kRounds; ++round) {
+      while (turn < 2 * round + rank) bell.Wait(milliseconds(60000));
+      ++turn;
+      Ring(host->doorbell(1 - rank));
+    }
+  });
+  EXPECT_EQ(turn.load(), 2 * kRounds);
+  EXPECT_TRUE(steady_clock::now() - begin < milliseconds(60000));
+}
+
+// --- Arena
+// --------------------------------------------------------------------
+
+TEST(AnArenaGivesEachBufferItsOwnBytes) {
+  std::vector<std::byte> memory(64 * 1024);
+  ShmArena arena(memory.data(), memory.size(), nullptr);
+  std::mt19937 random(3);
+  std::vector<std::pair<StagingBuffer, std::byte>> taken;
+  for (int i = 0; i < 20000; ++i) {
+    if (random() % 2 == 0 && !taken.empty()) {
+      const size_t which = random() % taken.size();
+      auto& [buffer, mark] = taken[which];
+      EXPECT_TRUE(buffer.data.get()[0] == mark &&
+                  buffer.data.get()[buffer.bytes - 1] == mark);
+      arena.Give(std::move(buffer));
+      taken.erase(taken.begin() + static_cast<long>(which));
+      continue;
+    }
+    StagingBuffer buffer = arena.Take(1 + random() % 6000, Urgency::kOldest);
+    if (buffer.data == nullptr) continue;
+    EXPECT_TRUE(buffer.data.get() >= memory.data() &&
+                buffer.data.get() + buffer.bytes <=
+                    memory.data() + memory.size());
+    const std::byte mark{static_cast<unsigned char>(i)};
+    std::fill_n(buffer.data.get(), buffer.bytes, mark);
+    taken.emplace_back(std::move(buffer), mark);
+  }
+  for (auto& [buffer, mark] : taken) arena.Give(std::move(buffer));
+  EXPECT_EQ(arena.free_bytes(), memory.size());
+  // It is in one piece again.
+  EXPECT_TRUE(arena.Take(memory.size(), Urgency::kOldest).data != nullptr);
+}
+
+TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
+  std::vector<std::byte> memory(4096);
+  ShmArena arena(memory.data(), memory.size(), nullptr);
+  EXPECT_TRUE(arena.Take(3073, Urgency::kCanWait).data == nullptr);
+  StagingBuffer large = arena.Take(3072, Urgency::kCanWait);
+  EXPECT_TRUE(large.data != nullptr);
+  EXPECT_TRUE(arena.Take(64, Urgency::kCanWait).data == nullptr);
+  EXPECT_TRUE(arena.Take(1024, Urgency::kSmall).data != nullptr);
+  EXPECT_TRUE(arena.Take(1, Urgency::kOldest).data == nullptr);
+}
+
+// --- Messages
+// -----------------------------------------------------------------
+
+TEST(MessagesOfAnyLengthArriveInOrder) {
+  constexpr int kRanks = 3;
+  auto host = NewHost(kRanks);
+  const std::vector<size_t> lengths = {0, 1, 70000, 5, 1 << 20, 3, 65536, 17};
+  RunRanks(kRanks, [&](int rank) {
+    ShmChannel channel(host, std::make_shared<ShmPort>(host, rank), rank);
+    ShmDoorbell bell(host->doorbell(rank), host->segment());
+    for (size_t length : lengths) {
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer == rank) continue;
+        channel.Send(peer, std::string(length, static_cast<char>('a' + rank)));
+      }
+    }
+    std::vector<size_t> count(kRanks);
+    size_t left = (kRanks - 1) * lengths.size();
+    bool flushing = true;
+    while (left > 0 || flushing) {
+      int peer = -1;
+      std::string message;
+      if (channel.Receive(&peer, &message)) {
+        const char mark = static_cast<char>('a' + peer);
+        EXPECT_TRUE(message == std::string(lengths[count[peer]++], mark));
+        --left;
+        continue;
+      }
+      flushing = channel.Flush();
+      if (left > 0 || flushing) bell.Wait(milliseconds(5000));
+    }
+    EXPECT_EQ(channel.status().message(), "");
+  });
+}
+
+// --- Bytes that make no sense
+// -------------------------------------------------
+
+Status StatusAfterMove(const ShmMove& move) {
+  auto host = NewHost(2);
+  ShmPort port(host, 0);
+  host->moves(1, 0).Write(&move, sizeof(move));
+  port.Poll();
+  return port.status();
+}
+
+TEST(MovesThatMakeNoSenseAreAnError) {
+  EXPECT_EQ(StatusAfterMove({1, 5, 0, 0, 65536}).message(), "");
+  const ShmMove cases[] = {
+      {0, 0, 0, 0, 0},       {3, 0, 0, 0, 0},
+      {1, 5, 0, 0, 65537},   {1, 5, 0, ~uint64_t{0}, 2},
+      {1, 5, 0, 65537, 0},   {2, 5, 0, 0, 0},  // nothing was sent
+      {2, 5, 1 << 30, 0, 0},
+  };
+  for (const ShmMove& move : cases) {
+    EXPECT_EQ(StatusAfterMove(move).code(), StatusCode::kInternal);
+  }
+}
+
+TEST(ARingThatMakesNoSenseIsAnError) {
+  auto host = NewHost(2);
+  auto* head = reinterpret_cast<ShmRingHead*>(
+      host->segment()->data() + 4096);  // behind the doorbells: pair 0, 0
+  head->written = uint64_t{1} << 40;
+  ShmChannel channel(host, std::make_shared<ShmPort>(host, 0), 0);
+  int peer = 0;
+  std::string message;
+  EXPECT_FALSE(channel.Receive(&peer, &message));
+  EXPECT_EQ(channel.status().code(), StatusCode::kInternal);
+}
+
+// --- The set-up
+// ---------------------------------------------------------------
+
+// By name, as processes do it. What each rank got.
+std::vector<Status> SetUp(int ranks,
+                          const std::function<void(int, Options*)>& change) {
+  ThreadWorld world(ranks);
+  std::vector<Status> results(ranks);
+  RunRanks(ranks, [&](int rank) {
+    Options options = Options::Defaults();
+    change(rank, &options);
+    auto backend = AddSharedMemory(world.Open(rank), options, 0);
+    results[rank] = backend.status();
+    if (!backend.ok()) return;
+    ContractRank self(backend.value().get(), 0, options.shm_piece_bytes);
+    auto transport = self.NewTransport();
+    CheckSetIsWell(transport.get(), 100000);
+  });
+  return results;
+}
+
+TEST(RanksFindTheirMemoryByName) {
+  for (int ranks : {1, 2, 5}) {
+    for (const Status& status : SetUp(ranks, [](int, Options*) {})) {
+      EXPECT_EQ(status.message(), "");
+    }
+  }
+}
+
+TEST(WithoutSharedMemoryTheOtherWireServes) {
+  for (int64_t bytes : {int64_t{0}, int64_t{1} << 50}) {
+    const auto results = SetUp(3, [&](int, Options* options) {
+      if (bytes == 0) options->shm = 0;
+      if (bytes > 0) options->shm_bytes = bytes;
+    });
+    for (const Status& status : results) EXPECT_EQ(status.message(), "");
+  }
+}
+
+TEST(RanksWithOtherSettingsAreRefusedEverywhere) {
+  const auto results = SetUp(3, [](int rank, Options* options) {
+    if (rank == 2) options->shm_piece_bytes = 4096;
+  });
+  for (const Status& status : results) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("4096 on rank 2"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace hvd
