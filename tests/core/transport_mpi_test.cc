@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of transports over MPI. Runs alone and under mpirun -n N; every
+// The contract of transports over MPI, and through shared memory among
+// processes that MPI started. Runs alone and under mpirun -n N; every
 // rank's exit status is non-zero when any rank failed.
 #include <cstdio>
 #include <string>
@@ -22,9 +23,11 @@ int SumOverRanks(Transport* transport, int failures) {
 
 // One after another on one backend, and on a new one for every size of piece:
 // a backend may be opened again.
-int RunAll(int64_t piece_bytes, const std::vector<std::string>& wanted) {
+int RunAll(int64_t shm, int64_t piece_bytes,
+           const std::vector<std::string>& wanted) {
   Options options = Options::Defaults();
-  options.piece_bytes = piece_bytes;
+  options.shm = shm;
+  options.piece_bytes = options.shm_piece_bytes = piece_bytes;
   auto opened = OpenBackend({}, options);
   if (!opened.ok()) {
     std::printf("FAIL %s\n", opened.status().message().c_str());
@@ -57,7 +60,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> wanted(argv + 1, argv + argc);
   int failed = 0;
   for (int64_t piece_bytes : {1024, 65536}) {
-    failed += hvd::RunAll(piece_bytes, wanted);
+    for (int64_t shm : {0, 1}) failed += hvd::RunAll(shm, piece_bytes, wanted);
   }
   hvd::FinalizeBackends();
   return failed == 0 ? 0 : 1;
