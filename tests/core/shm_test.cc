@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -17,6 +18,8 @@
 #include "transport/shm_port.h"
 #include "transport/shm_ring.h"
 #include "transport/shm_segment.h"
+#include "transport/shm_wire.h"
+#include "transport/staged_transport.h"
 #include "transport_contract.h"
 
 namespace hvd {
@@ -270,6 +273,32 @@ TEST(ARingThatMakesNoSenseIsAnError) {
   std::string message;
   EXPECT_FALSE(channel.Receive(&peer, &message));
   EXPECT_EQ(channel.status().code(), StatusCode::kInternal);
+}
+
+// Of an allreduce of two float32 when rank 1 lends `bytes` of a block whose
+// header promises them.
+Status StatusAfterBlock(size_t bytes) {
+  ThreadWorld world(2);
+  const Options options = Options::Defaults();
+  auto backend = world.OpenShared(0, options, 1);
+  ContractRank self(backend.get(), 1, options.shm_piece_bytes);
+  auto transport = self.NewTransport();
+  ShmPort peer(world.host(), 1);
+  const StagingBuffer buffer = peer.arena().Take(64, Urgency::kOldest);
+  const BlockHeader header{1, 0, 8, 0, 0, 0xb7};
+  std::memcpy(buffer.data.get(), &header, sizeof(header));
+  Call call({1.0f, 2.0f}, 2);
+  call.Start(transport.get(), {});
+  peer.Send(0, 1u << kShmSetShift | 1u << 6, buffer.data.get(), bytes);
+  Drive(transport.get(), [&] { return call.done(); });
+  return call.status();
+}
+
+TEST(ABlockOfAnotherLengthThanItSaysIsAnError) {
+  EXPECT_EQ(StatusAfterBlock(24).message(), "");
+  for (size_t bytes : {0, 15, 16, 23, 25, 1000}) {
+    EXPECT_EQ(StatusAfterBlock(bytes).code(), StatusCode::kInternal);
+  }
 }
 
 // --- The set-up

@@ -301,6 +301,11 @@ std::unique_ptr<Backend> ThreadWorld::OpenShared(int rank,
   return NewShmBackend(Open(rank), std::move(host), options);
 }
 
+std::shared_ptr<ShmHost> ThreadWorld::host() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->host;
+}
+
 std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int set_id,
                                            const std::vector<int>& ranks) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);

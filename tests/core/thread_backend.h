@@ -17,6 +17,7 @@
 #include "core/backend.h"
 #include "core/options.h"
 #include "core/transport.h"
+#include "transport/shm_host.h"
 #include "transport/staged_transport.h"
 #include "transport/wire.h"
 
@@ -73,6 +74,9 @@ class ThreadWorld {
   // it, but for being mapped once.
   std::unique_ptr<Backend> OpenShared(int rank, const Options& options,
                                       int set_count);
+
+  // What OpenShared has made.
+  std::shared_ptr<ShmHost> host() const;
 
   // The wire under a transport, for tests of wires and for wrappers.
   std::unique_ptr<Wire> NewWire(int rank, int set_id,

@@ -76,20 +76,18 @@ BlockHeader Piece::ReadHeader(const Block& block) const {
 }
 
 Poison Piece::Read(const Block& block) {
-  const bool is_whole =
-      !lends() ||
-      (block.lent.bytes >= sizeof(BlockHeader) &&
-       block.lent.bytes <=
-           sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
-  // A header of zeros fits nothing.
-  const BlockHeader header = is_whole ? ReadHeader(block) : BlockHeader{};
+  // What is lent ends where it says; a header of zeros fits nothing.
+  const bool has_header = !lends() || block.lent.bytes >= sizeof(BlockHeader);
+  const BlockHeader header = has_header ? ReadHeader(block) : BlockHeader{};
   Poison poison{static_cast<StatusCode>(header.code), header.origin};
   const bool fits =
       header.check == kHeaderCheck &&
       header.sequence == static_cast<uint32_t>(work_->sequence()) &&
       header.piece == static_cast<uint32_t>(index_) &&
       header.code < kStatusCodeCount && header.origin < work_->size() &&
-      header.payload_bytes == (poison ? 0 : block.payload_bytes);
+      header.payload_bytes == (poison ? 0 : block.payload_bytes) &&
+      (!lends() ||
+       block.lent.bytes == sizeof(BlockHeader) + header.payload_bytes);
   if (!fits) poison = {StatusCode::kInternal, work_->rank()};
   if (poison) work_->Fail(poison);
   return poison;
