@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of one job, waits for them with a limit, and reads what rank 0 has found."""
+"""A job: ranks that measure when it is their turn. Starts them, waits with a limit, ends them."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ _MARK = "HVD_BENCH_JOB"
 # hvdrun itself takes up to KILL_AFTER_S.
 _END_S = process.KILL_AFTER_S + 3.0
 _SHOWN_LINES = 30
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -39,40 +42,118 @@ class Launch:
     """None: by hvdrun."""
 
 
-def run(launch: Launch, plan: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """Runs one job to its end and returns what rank 0 wrote: "facts" and "cases".
+class Job:
+    """Ranks that carry out a plan turn by turn, and are stopped in between.
 
-    Args:
-      launch: what to start the ranks with.
-      plan: what they are to do; see worker/rank_main.py. "ranks" says how many there are.
-      limit_s: seconds after which the job is ended.
-
-    Raises:
-      BenchError: the job failed or ran into the limit; it has the last lines of its output.
+    Leaving the `with` ends whatever still runs. All methods raise BenchError where the ranks have
+    failed or do not come to an end within the limit.
     """
-    with ExitStack() as stack:
-        # Only its user can look into it.
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvd-bench.")))
-        files = [directory / "plan.json", directory / "results.json"]
-        files[0].write_text(json.dumps(plan))
-        command = [launch.python, str(_WORKER), *map(str, files)]
-        arguments, env = _prepare(launch, int(plan["ranks"]), command, stack)
-        status = _run(arguments, env, directory / "log", limit_s)
-        found: dict[str, Any] = json.loads(_read(files[1]) or "{}")
-        if status == 0 and found.get("done"):
-            return found
-        cases = list(found.get("cases", ())) or ["the start"]
-        if status is None:
-            raise BenchError(
-                f"the job of {launch.name} did not end within {limit_s:.0f} s; it had come to "
-                f"{cases[-1]!r}: give it more time by --limit or fewer cases by --only and "
-                "--max-bytes"
+
+    def __init__(self, launch: Launch, plan: Mapping[str, Any], limit_s: float) -> None:
+        """Starts the ranks.
+
+        Args:
+          launch: with what.
+          plan: what they are to do; see session.py. "ranks" says how many there are.
+          limit_s: seconds for the start, for a turn and for the end.
+        """
+        self._name, self._limit_s = launch.name, limit_s
+        self._stack = ExitStack()
+        self._token = uuid.uuid4().hex
+        self._turns = 0
+        try:
+            # Only its user can look into it.
+            directory = tempfile.TemporaryDirectory(prefix="hvd-bench.")
+            self._directory = Path(self._stack.enter_context(directory))
+            (self._directory / "plan.json").write_text(json.dumps(plan))
+            command = [launch.python, str(_WORKER), str(self._directory)]
+            arguments, env = _prepare(launch, int(plan["ranks"]), command, self._stack)
+            log = self._stack.enter_context((self._directory / "log").open("wb"))
+            self._process = subprocess.Popen(
+                arguments,
+                env={**env, _MARK: self._token},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        log = "\n".join(_read(directory / "log").splitlines()[-_SHOWN_LINES:])
-        raise BenchError(
-            f"the job of {launch.name} ended with status {status} after {cases[-1]!r}: see to "
-            f"what its ranks said last:\n{log or '(nothing)'}"
-        )
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            if self._process.poll() is None:
+                # It removes its own files and ends its ranks, which are to hear of it.
+                self._signal(signal.SIGCONT)
+                self._process.terminate()
+                try:
+                    self._process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+            process.kill_marked(_MARK, self._token)
+            self._process.wait()
+
+    def wait_until_ready(self) -> None:
+        """Waits for the ranks to start."""
+        self._wait(self._turn_file(0).exists, "its start")
+        self._signal(signal.SIGSTOP)
+
+    def take_turn(self, what: str) -> None:
+        """Lets the ranks measure once. Nothing of them runs before and after."""
+        self._turns += 1
+        new = self._directory / "turns.new"
+        new.write_text(str(self._turns))
+        os.replace(new, self._directory / "turns")
+        self._signal(signal.SIGCONT)
+        self._wait(self._turn_file(self._turns).exists, what)
+        # Idle ranks poll their wires, and would be part of what another job measures.
+        self._signal(signal.SIGSTOP)
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for the end after the last turn.
+
+        Returns:
+          The ranks' "facts", and "cases": for each name a list of what each turn found.
+        """
+        self._signal(signal.SIGCONT)
+        self._wait(lambda: self._process.poll() == 0, "its end")
+        facts, *turns = (json.loads(self._turn_file(n).read_text()) for n in range(self._turns + 1))
+        cases: dict[str, list[Any]] = {}
+        for turn in turns:
+            for name, entry in turn.items():
+                cases.setdefault(name, []).append(entry)
+        return {"facts": facts, "cases": cases}
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + self._limit_s
+        while not condition():
+            status = self._process.poll()
+            if status is not None and not condition():
+                said = "\n".join(_read(self._directory / "log").splitlines()[-_SHOWN_LINES:])
+                raise BenchError(
+                    f"the job of {self._name} ended with status {status} in {what}: see to what "
+                    f"its ranks said last:\n{said or '(nothing)'}"
+                )
+            if time.monotonic() > deadline_s:
+                raise BenchError(
+                    f"the job of {self._name} took more than {self._limit_s:g} s for {what}: give "
+                    "it more by --limit, or leave that out by --only or --max-bytes"
+                )
+            time.sleep(_POLL_S)
+
+    def _turn_file(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+    def _signal(self, number: int) -> None:
+        for path in self._directory.glob("*.pid"):
+            try:
+                os.kill(int(path.stem), number)
+            except ProcessLookupError:
+                continue
 
 
 def search_path(launch: Launch) -> Optional[str]:
@@ -101,40 +182,6 @@ def _prepare(
     directories = stack.enter_context(private_directories(ranks))
     arguments = mpirun.arguments(found, ranks, directories, command)
     return arguments, mpirun.environment(found, ranks, directories, env)
-
-
-def _run(
-    arguments: Sequence[str], env: Mapping[str, str], log: Path, limit_s: float
-) -> Optional[int]:
-    """The status of the process; None where the limit ended it. Nothing of it is left behind."""
-    token = uuid.uuid4().hex
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            arguments,
-            env={**env, _MARK: token},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            return started.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _end(started, token)
-
-
-def _end(started: subprocess.Popen[bytes], token: str) -> None:
-    if started.poll() is None:
-        # It removes its own files and ends its ranks.
-        started.terminate()
-        try:
-            started.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            started.kill()
-    process.kill_marked(_MARK, token)
-    started.wait()
 
 
 def _read(path: Path) -> str:

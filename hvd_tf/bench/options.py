@@ -32,13 +32,13 @@ class Options:
     max_bytes: int
     factor: int
     seconds: float
-    """For the timed calls of a case in one job."""
+    """For the timed calls of a case in one round."""
     threads: int
     """Of TensorFlow, in each rank."""
     rounds: int
-    """Jobs of each library, taking turns."""
-    limit_s: Optional[float]
-    """After which a job is ended; None: by the number of its cases."""
+    """How often each case is measured, the libraries taking turns."""
+    limit_s: float
+    """For a job's start and for each of its turns."""
     against: Optional[str]
     """The other library's module."""
     python: str
@@ -110,15 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-bytes", default=256 << 20, help="the largest, such as 64K (256M)", **size)
     add("--factor", default=4, help="from one size to the next (4)", **_from_two(count))
     seconds = {"type": _seconds, "metavar": "S"}
-    add("--seconds", default=1.0, help="of timed calls for a case, in each job (1)", **seconds)
-    add("--limit", help="seconds after which a job is ended (by its cases)", **seconds)
+    add("--seconds", default=1.0, help="of timed calls for a case, in each round (1)", **seconds)
+    add("--limit", default=300.0, help="for one round of a case, before giving up (300)", **seconds)
     add("--threads", default=1, help="of TensorFlow in each rank (1)", **count)
     add("--against", metavar="MODULE", help="a library to compare with: horovod.tensorflow")
     add("--python", metavar="INTERPRETER", help="the Python that has it (this one)")
     add("--mpirun", metavar="PROGRAM", help="that starts it (the one beside its Python)")
     add(
         "--rounds",
-        help=f"jobs of each library, in turn (1; {_ROUNDS_AGAINST} with --against)",
+        help=f"of each case, the libraries in turn (1; {_ROUNDS_AGAINST} with --against)",
         **count,
     )
     add("--json", type=Path, metavar="FILE", help="where all numbers are written")

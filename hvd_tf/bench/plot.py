@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hvd_tf.bench.units import bytes_text
+
 # One colour for a call, so that ours and theirs of the same one are seen together.
 _COLOURS = {
     "allreduce": "C0",
@@ -30,7 +32,8 @@ def plot(numbers: Mapping[str, Any], path: Path) -> None:
         axes.plot(*zip(*points), style, color=colour, label=label, markersize=4)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlabel("size in bytes")
+    axes.xaxis.set_major_formatter(lambda size_bytes, _: bytes_text(int(size_bytes)))
+    axes.set_xlabel("size")
     axes.set_ylabel("bus bandwidth in GB/s")
     axes.set_title(f"{numbers['ranks']} ranks, medians")
     axes.grid(True, which="both", alpha=0.3)

@@ -18,17 +18,16 @@ FORMAT = 1
 LIBRARIES = ("ours", "theirs")
 YARDSTICKS = ("memcpy", "mpi_allreduce")
 
-# What the jobs of one library found, round by round.
-Rounds = Sequence[Mapping[str, Any]]
+# What a job returned: "facts", and for each name of a case what each round of it found.
+Found = Mapping[str, Any]
 
 
 def collect(
     setting: Mapping[str, Any],
     cases: Sequence[Case],
     sizes_bytes: Sequence[int],
-    ours: Rounds,
-    theirs: Rounds,
-    yardsticks: Rounds,
+    libraries: Mapping[str, Found],
+    yardsticks: Found,
 ) -> dict[str, Any]:
     """All numbers.
 
@@ -36,28 +35,28 @@ def collect(
       setting: "ranks", and whatever else belongs on top of the report.
       cases: what was measured.
       sizes_bytes: of the yardsticks.
-      ours, theirs, yardsticks: what jobs.run returned in each round; theirs may be empty.
+      libraries: what Job.finish returned, under "ours" and maybe "theirs".
+      yardsticks: the same of theirs.
     """
     ranks = int(setting["ranks"])
     measured = {name: _yardstick(name, sizes_bytes, ranks, yardsticks) for name in YARDSTICKS}
-    libraries = {"ours": ours, **({"theirs": theirs} if theirs else {})}
     return {
         "format": FORMAT,
         **setting,
-        "libraries": {key: dict(rounds[0]["facts"]) for key, rounds in libraries.items()},
-        "yardstick_facts": dict(yardsticks[0]["facts"]),
+        "libraries": {key: dict(found["facts"]) for key, found in libraries.items()},
+        "yardstick_facts": dict(yardsticks["facts"]),
         "yardsticks": measured,
         "cases": [_case(case, ranks, libraries, measured["mpi_allreduce"]) for case in cases],
     }
 
 
 def _yardstick(
-    name: str, sizes_bytes: Sequence[int], ranks: int, rounds: Rounds
+    name: str, sizes_bytes: Sequence[int], ranks: int, yardsticks: Found
 ) -> list[dict[str, Any]]:
     entries = []
     for size_bytes in sizes_bytes:
-        found = [job["cases"].get(f"{name} {size_bytes}") for job in rounds]
-        if all(found):
+        found = yardsticks["cases"].get(f"{name} {size_bytes}")
+        if found:
             # A copy crosses no bus: what it moves is its size.
             verb = "broadcast" if name == "memcpy" else "allreduce"
             summary = _summary([entry["times_s"] for entry in found], verb, ranks, size_bytes)
@@ -66,15 +65,15 @@ def _yardstick(
 
 
 def _case(
-    case: Case, ranks: int, libraries: Mapping[str, Rounds], mpi: Sequence[Mapping[str, Any]]
+    case: Case, ranks: int, libraries: Mapping[str, Found], mpi: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {
         name: getattr(case, name)
         for name in ("name", "kind", "verb", "call", "place", "heading", "label", "size_bytes")
     }
     entry["tensors"] = len(case.shapes)
-    for key, rounds in libraries.items():
-        found = [job["cases"][case.name] for job in rounds]
+    for key, job in libraries.items():
+        found = job["cases"][case.name]
         skipped = next((part["skipped"] for part in found if "skipped" in part), None)
         entry[key] = {"skipped": skipped} if skipped else _library(found, case, ranks)
     entry["ratio"] = _ratio(entry["ours"], entry.get("theirs"))
@@ -112,7 +111,7 @@ def _summary(
 def _ratio(
     ours: Mapping[str, Any], theirs: Optional[Mapping[str, Any]]
 ) -> Optional[dict[str, float]]:
-    """Our time over theirs, each round's with the job right behind it: below 1 ours is faster."""
+    """Our time over theirs, each round's with the one right behind it: below 1 ours is faster."""
     if not theirs or "skipped" in ours or "skipped" in theirs:
         return None
     ratios = [mine / other for mine, other in zip(ours["rounds_s"], theirs["rounds_s"])]

@@ -6,6 +6,7 @@ All ranks copy at the same time, as they do within a verb.
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import time
@@ -16,32 +17,31 @@ import numpy as np
 import rank_counts
 
 
-def measure(plan: dict[str, Any], results: Any) -> None:
-    """Adds "memcpy SIZE" and, where there is mpi4py, "mpi_allreduce SIZE" for every size."""
+def measure(plan: dict[str, Any], files: Any) -> None:
+    """A turn for every size: "memcpy SIZE" and, where there is mpi4py, "mpi_allreduce SIZE"."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # not installed; no MPI for it
-        results.facts(mpi4py=f"no MPI_Allreduce: {error}".splitlines()[0])
         comm = None
-        results.writes = _rank() == 0
+        words = f"no MPI_Allreduce: {error}".splitlines()[0]
+        files.ready(_rank() == 0, {"mpi4py": words})
     else:
         comm = MPI.COMM_WORLD
-        results.facts(mpi=MPI.Get_library_version().split(",")[0].strip("\0 \n"))
-        results.writes = comm.Get_rank() == 0
+        comm.Barrier()
+        version = MPI.Get_library_version().split(",")[0].strip("\0 \n")
+        files.ready(comm.Get_rank() == 0, {"mpi": version})
     for size_bytes in plan["sizes_bytes"]:
-        given = np.ones(size_bytes // 4, np.float32)
-        taken = np.zeros_like(given)
-        copies = _times(comm, plan["seconds"], lambda: np.copyto(taken, given))  # noqa: B023
-        results.add(f"memcpy {size_bytes}", {"times_s": copies})
+        files.wait_for_turn()
+        # Zeros: sums that are summed again would overflow. Written, else they share one page.
+        given = np.full(size_bytes // 4, 0, np.float32)
+        taken = np.ones_like(given)
+        copy = functools.partial(np.copyto, taken, given)
+        entries = {f"memcpy {size_bytes}": {"times_s": _times(comm, plan["seconds"], copy)}}
         if comm is not None:
-            # Zeros: sums that are summed again would overflow.
-            given[:] = 0
-            sums = _times(
-                comm,
-                plan["seconds"],
-                lambda: comm.Allreduce(MPI.IN_PLACE, given, MPI.SUM),  # noqa: B023
-            )
-            results.add(f"mpi_allreduce {size_bytes}", {"times_s": sums})
+            add = functools.partial(comm.Allreduce, MPI.IN_PLACE, given, MPI.SUM)
+            times_s = _times(comm, plan["seconds"], add)
+            entries[f"mpi_allreduce {size_bytes}"] = {"times_s": times_s}
+        files.end_turn(entries)
 
 
 def _rank() -> int:
