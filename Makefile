@@ -33,7 +33,7 @@ DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
   tf_ops/*/*.cu _build/*.py setup.py pyproject.toml)
-PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py)
+PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
 FLIGHTS := estimator_examples/flights
 CPP_FILES = $$(find tf_ops tests/core -name '*.cc' -o -name '*.h' -o -name '*.cu')
 

@@ -52,7 +52,7 @@ def find(environ: Mapping[str, str]) -> Mpirun:
     built = _built_with()
     others = []
     for path in _candidates(environ):
-        mpirun = _identify(path, environ)
+        mpirun = identify(path, environ)
         if mpirun is None:
             others.append(f"{path} (of neither Open MPI nor MPICH)")
         elif built and not built.startswith(mpirun.family):
@@ -77,7 +77,8 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
             yield path
 
 
-def _identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
+def identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
+    """Whose mpirun this is; None where it is of neither family or does not run."""
     try:
         shown = subprocess.run(
             [path, "--version"],

@@ -108,23 +108,21 @@ class Job:
 
     def kill(self) -> None:
         """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
-        deadline = time.monotonic() + _SWEEP_LIMIT_S
-        while (pids := self._processes()) and time.monotonic() < deadline:
-            for pid in pids:
-                _signal(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        kill_marked(failure_report.DIRECTORY_VARIABLE, self._directory)
 
     def _pass_on(self, number: int) -> None:
         # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.
         if self._process.poll() is None:
             _signal(self._process.pid, number)
 
-    def _processes(self) -> list[int]:
-        # Not by parent or process group: mpirun gives each rank a group of its own, and what a
-        # rank has started may have changed both. The variable is inherited by all.
-        mark = os.fsencode(f"{failure_report.DIRECTORY_VARIABLE}={self._directory}")
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if mark in _environment(pid)]
+
+def kill_marked(variable: str, value: str) -> None:
+    """Ends at once every process that was started with this value of an environment variable."""
+    deadline = time.monotonic() + _SWEEP_LIMIT_S
+    while (pids := _marked(variable, value)) and time.monotonic() < deadline:
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def exit_code(status: int, stopped_by: int) -> int:
@@ -151,6 +149,14 @@ def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
             os._exit(1)
 
     return setup
+
+
+def _marked(variable: str, value: str) -> list[int]:
+    # Not by parent or process group: mpirun gives each rank a group of its own, and what a
+    # rank has started may have changed both. The variable is inherited by all.
+    mark = os.fsencode(f"{variable}={value}")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if mark in _environment(pid)]
 
 
 def _environment(pid: int) -> list[bytes]:

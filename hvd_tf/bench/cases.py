@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: the cases, each one call of a verb on tensors of given shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hvd_tf.bench.resnet50 import gradient_shapes
+from hvd_tf.bench.units import bytes_text
+
+# What --only takes, in the order of the report. A verb stands for its sweep over sizes; another
+# verb needs a word here, a line in `_SWEEPS` and a function in worker/rank_calls.py.
+KINDS = ("allreduce", "allgather", "broadcast", "fused", "variables", "sparse")
+
+ITEM_BYTES = 4  # all tensors are float32
+_INDEX_BYTES = 8
+_FUSED = ((100, 256 << 10), (200, 256))
+_VARIABLES, _VARIABLE_BYTES = 200, 64 << 10
+_SPARSE_ROWS, SPARSE_WIDTH = (1024, 16384), 64
+
+# How each sweep is called, and the words of its heading. `place` is "in" or "out".
+_SWEEPS = {
+    "allreduce": [("allreduce", "out", "TensorFlow has no allreduce in place")],
+    "allgather": [("allgather", "out", "the sizes are those of the results")],
+    "broadcast": [
+        ("broadcast", "out", "into a new tensor"),
+        ("broadcast_in_place", "in", "broadcast_variables(inplace=True) of one variable"),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time."""
+
+    kind: str
+    """Of KINDS."""
+    verb: str
+    """Whose bandwidth is meant: a key of bandwidth.FACTORS."""
+    call: str
+    """How a rank makes it: a key of _MAKERS in worker/rank_calls.py."""
+    place: str
+    """"in": the result is where the argument was; "out": it is a new tensor."""
+    heading: str
+    """Of the table that it belongs to."""
+    label: str
+    """Of its row."""
+    size_bytes: int
+    """As NCCL's tests count it: see bandwidth.py."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensors that one rank gives."""
+
+    @property
+    def name(self) -> str:
+        """Unlike all others'."""
+        return f"{self.call} {self.label}"
+
+
+def sweep_sizes(least_bytes: int, most_bytes: int, factor: int) -> list[int]:
+    """Multiples of ITEM_BYTES from the least to at most the most."""
+    sizes, size_bytes = [], least_bytes
+    while size_bytes <= most_bytes:
+        sizes.append(size_bytes)
+        size_bytes *= factor
+    return sizes
+
+
+def make_cases(ranks: int, kinds: Sequence[str], sizes_bytes: Sequence[int]) -> list[Case]:
+    """The cases of these kinds for a number of ranks, in the order of the report."""
+    makers = {"fused": _fused, "variables": _variables, "sparse": lambda: _sparse(ranks)}
+    cases: list[Case] = []
+    for kind in KINDS:
+        if kind in kinds:
+            made = makers[kind]() if kind in makers else _sweep(kind, ranks, sizes_bytes)
+            cases += made
+    return cases
+
+
+def _sweep(verb: str, ranks: int, sizes_bytes: Sequence[int]) -> Iterator[Case]:
+    for call, place, words in _SWEEPS[verb]:
+        heading = f"{verb}, {'in place' if place == 'in' else 'out of place'}: {words}"
+        counts = [size_bytes // ITEM_BYTES for size_bytes in sizes_bytes]
+        parts = ranks if verb == "allgather" else 1
+        # Each rank gives its part, at least one item: small sizes of many ranks are the same.
+        for count in dict.fromkeys(max(1, count // parts) for count in counts):
+            size_bytes = count * parts * ITEM_BYTES
+            label = bytes_text(size_bytes)
+            yield Case(verb, verb, call, place, heading, label, size_bytes, ((count,),))
+
+
+def _fused() -> Iterator[Case]:
+    sets = [(f"{n} x {bytes_text(size)}", ((size // ITEM_BYTES,),) * n) for n, size in _FUSED]
+    shapes = tuple(gradient_shapes())
+    sets.append((f"ResNet-50, {len(shapes)}", shapes))
+    for call, words in (
+        ("allreduce", "one allreduce for each tensor"),
+        ("grouped_allreduce", "one grouped_allreduce"),
+    ):
+        heading = f"fused allreduce, out of place: {words}, in one tf.function"
+        for label, shapes in sets:
+            size_bytes = ITEM_BYTES * sum(map(math.prod, shapes))
+            yield Case("fused", "allreduce", call, "out", heading, label, size_bytes, shapes)
+
+
+def _variables() -> Iterator[Case]:
+    shapes = ((_VARIABLE_BYTES // ITEM_BYTES,),) * _VARIABLES
+    label = f"{_VARIABLES} x {bytes_text(_VARIABLE_BYTES)}"
+    for call, place, words in (
+        ("broadcast_variables", "out", "out of place, an eager call as scripts make it"),
+        ("broadcast_in_place", "in", "in place, within one tf.function"),
+    ):
+        heading = f"initial broadcast by broadcast_variables: {words}"
+        size_bytes = _VARIABLES * _VARIABLE_BYTES
+        yield Case("variables", "broadcast", call, place, heading, label, size_bytes, shapes)
+
+
+def _sparse(ranks: int) -> Iterator[Case]:
+    heading = "sparse allreduce of IndexedSlices, out of place: every rank gets all rows"
+    for rows in _SPARSE_ROWS:
+        size_bytes = ranks * rows * (SPARSE_WIDTH * ITEM_BYTES + _INDEX_BYTES)
+        label = f"{rows} rows of {SPARSE_WIDTH}"
+        shapes = ((rows, SPARSE_WIDTH),)
+        # Its rows are gathered, so its bandwidth is an allgather's.
+        yield Case(
+            "sparse", "allgather", "sparse_allreduce", "out", heading, label, size_bytes, shapes
+        )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job: ranks that measure when it is their turn. Starts them, waits with a limit, ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from hvd_tf.bench.errors import BenchError
+from hvd_tf.launcher import mpirun, process
+from hvd_tf.launcher.directories import private_directories
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_WORKER = Path(__file__).with_name("worker") / "rank_main.py"
+# In every process of a job, so that all of them are found at its end.
+_MARK = "HVD_BENCH_JOB"
+# hvdrun itself takes up to KILL_AFTER_S.
+_END_S = process.KILL_AFTER_S + 3.0
+_SHOWN_LINES = 30
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a library's ranks are started."""
+
+    name: str
+    """For messages: the module's."""
+    python: str
+    mpirun: Optional[str] = None
+    """None: by hvdrun."""
+
+
+class Job:
+    """Ranks that carry out a plan turn by turn, and are stopped in between.
+
+    Leaving the `with` ends whatever still runs. All methods raise BenchError where the ranks have
+    failed or do not come to an end within the limit.
+    """
+
+    def __init__(self, launch: Launch, plan: Mapping[str, Any], limit_s: float) -> None:
+        """Starts the ranks.
+
+        Args:
+          launch: with what.
+          plan: what they are to do; see session.py. "ranks" says how many there are.
+          limit_s: seconds for the start, for a turn and for the end.
+        """
+        self._name, self._limit_s = launch.name, limit_s
+        self._stack = ExitStack()
+        self._token = uuid.uuid4().hex
+        self._turns = 0
+        try:
+            # Only its user can look into it.
+            directory = tempfile.TemporaryDirectory(prefix="hvd-bench.")
+            self._directory = Path(self._stack.enter_context(directory))
+            (self._directory / "plan.json").write_text(json.dumps(plan))
+            command = [launch.python, str(_WORKER), str(self._directory)]
+            arguments, env = _prepare(launch, int(plan["ranks"]), command, self._stack)
+            log = self._stack.enter_context((self._directory / "log").open("wb"))
+            self._process = subprocess.Popen(
+                arguments,
+                env={**env, _MARK: self._token},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            if self._process.poll() is None:
+                # It removes its own files and ends its ranks, which are to hear of it.
+                self._signal(signal.SIGCONT)
+                self._process.terminate()
+                try:
+                    self._process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+            process.kill_marked(_MARK, self._token)
+            self._process.wait()
+
+    def wait_until_ready(self) -> None:
+        """Waits for the ranks to start."""
+        self._wait(self._turn_file(0).exists, "its start")
+        self._signal(signal.SIGSTOP)
+
+    def take_turn(self, what: str) -> None:
+        """Lets the ranks measure once. Nothing of them runs before and after."""
+        self._turns += 1
+        new = self._directory / "turns.new"
+        new.write_text(str(self._turns))
+        os.replace(new, self._directory / "turns")
+        self._signal(signal.SIGCONT)
+        self._wait(self._turn_file(self._turns).exists, what)
+        # Idle ranks poll their wires, and would be part of what another job measures.
+        self._signal(signal.SIGSTOP)
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for the end after the last turn.
+
+        Returns:
+          The ranks' "facts", and "cases": for each name a list of what each turn found.
+        """
+        self._signal(signal.SIGCONT)
+        self._wait(lambda: self._process.poll() == 0, "its end")
+        facts, *turns = (json.loads(self._turn_file(n).read_text()) for n in range(self._turns + 1))
+        cases: dict[str, list[Any]] = {}
+        for turn in turns:
+            for name, entry in turn.items():
+                cases.setdefault(name, []).append(entry)
+        return {"facts": facts, "cases": cases}
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + self._limit_s
+        while not condition():
+            status = self._process.poll()
+            if status is not None and not condition():
+                said = "\n".join(_read(self._directory / "log").splitlines()[-_SHOWN_LINES:])
+                raise BenchError(
+                    f"the job of {self._name} ended with status {status} in {what}: see to what "
+                    f"its ranks said last:\n{said or '(nothing)'}"
+                )
+            if time.monotonic() > deadline_s:
+                raise BenchError(
+                    f"the job of {self._name} took more than {self._limit_s:g} s for {what}: give "
+                    "it more by --limit, or leave that out by --only or --max-bytes"
+                )
+            time.sleep(_POLL_S)
+
+    def _turn_file(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+    def _signal(self, number: int) -> None:
+        for path in self._directory.glob("*.pid"):
+            try:
+                os.kill(int(path.stem), number)
+            except ProcessLookupError:
+                continue
+
+
+def search_path(launch: Launch) -> Optional[str]:
+    """Where ranks find this package when it runs from a source tree; None for other packages."""
+    mine = launch.python == sys.executable and launch.name.partition(".")[0] == _PACKAGE.name
+    return str(_PACKAGE.parent) if mine else None
+
+
+def _prepare(
+    launch: Launch, ranks: int, command: Sequence[str], stack: ExitStack
+) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the process to start."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if launch.mpirun is None:
+        return [sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks), *command], env
+    found = mpirun.identify(launch.mpirun, env)
+    if found is None:
+        raise BenchError(
+            f"{launch.mpirun} is of neither Open MPI nor MPICH: name another one by --mpirun"
+        )
+    if launch.python != sys.executable:
+        # It is for this Python, and would put its packages before the other's.
+        env.pop("PYTHONPATH", None)
+        env["PATH"] = os.pathsep.join([str(Path(launch.python).parent), env.get("PATH", "")])
+    directories = stack.enter_context(private_directories(ranks))
+    arguments = mpirun.arguments(found, ranks, directories, command)
+    return arguments, mpirun.environment(found, ranks, directories, env)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

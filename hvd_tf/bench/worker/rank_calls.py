@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that are timed: for each case the verb's, and the same one with tf.negative.
+
+`make` looks a case's call up in `_MAKERS`; a new verb is a function there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class MissingError(Exception):
+    """The module cannot do this, and why."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a rank times for a case."""
+
+    verb: Callable[[], Any]
+    plain: Callable[[], Any]
+    """The same call on the same tensors, with tf.negative in place of the verb."""
+    ends: Callable[[Any], tuple[float, float]]
+    """From the verb's result, the first and the last value of its first tensor."""
+    expected: tuple[float, float]
+
+    def check(self, result: Any) -> None:
+        """Raises RuntimeError unless the verb has done what it says."""
+        found = self.ends(result)
+        if found != self.expected:
+            raise RuntimeError(
+                f"wrong result: first and last value are {found}, not {self.expected}"
+            )
+
+
+def make(module: Any, case: dict[str, Any], prefix: str) -> Calls:
+    """The calls of a case.
+
+    Args:
+      module: such as horovod.tensorflow, initialised.
+      case: "call" and "shapes" of a hvd_tf.bench.cases.Case.
+      prefix: of the names by which the ranks match the tensors.
+
+    Raises:
+      MissingError: the module lacks the verb.
+    """
+    maker, attribute = _MAKERS[case["call"]]
+    if not hasattr(module, attribute):
+        raise MissingError(f"{module.__name__} has no {attribute}")
+    # Every rank has values of its own: 1 on rank 0, 2 on rank 1.
+    value = module.rank() + 1.0
+    tensors = [tf.constant(np.full(shape, value, np.float32)) for shape in case["shapes"]]
+    return maker(module, tensors, prefix)
+
+
+def _allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def reduce_each(*given: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            module.allreduce(tensor, name=f"{prefix}.{i}", op=module.Sum)
+            for i, tensor in enumerate(given)
+        ]
+
+    return _out_of_place(reduce_each, tensors, _sum(module))
+
+
+def _grouped_allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def reduce_together(*given: tf.Tensor) -> list[tf.Tensor]:
+        # Not every version takes a name.
+        return module.grouped_allreduce(list(given), op=module.Sum)
+
+    return _out_of_place(reduce_together, tensors, _sum(module))
+
+
+def _sparse_allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    (values,) = tensors
+    rows, width = values.shape
+    indices = tf.range(rows, dtype=tf.int64)
+
+    def reduce_slices(values: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
+        slices = tf.IndexedSlices(values, indices, tf.constant([rows, width], tf.int64))
+        reduced = module.allreduce(slices, name=prefix, op=module.Sum)
+        return [reduced.values, reduced.indices]
+
+    return _out_of_place(reduce_slices, [values, indices], (1.0, float(module.size())))
+
+
+def _allgather(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def gather(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [module.allgather(tensor, name=prefix)]
+
+    return _out_of_place(gather, tensors, (1.0, float(module.size())))
+
+
+def _broadcast(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def send(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [module.broadcast(tensor, root_rank=0, name=prefix)]
+
+    return _out_of_place(send, tensors, (1.0, 1.0))
+
+
+def _broadcast_in_place(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    if "inplace" not in inspect.signature(module.broadcast_variables).parameters:
+        raise MissingError(f"{module.__name__}.broadcast_variables has no inplace=True")
+    variables = _variables(tensors, prefix)
+
+    @tf.function(autograph=False)
+    def send() -> None:
+        module.broadcast_variables(variables, root_rank=0, inplace=True)
+
+    return _of_variables(send, variables)
+
+
+def _broadcast_variables(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    variables = _variables(tensors, prefix)
+    return _of_variables(lambda: module.broadcast_variables(variables, root_rank=0), variables)
+
+
+# The call's name in a case: who makes it, and what the module must have for it.
+_MAKERS = {
+    "allreduce": (_allreduce, "allreduce"),
+    "grouped_allreduce": (_grouped_allreduce, "grouped_allreduce"),
+    "sparse_allreduce": (_sparse_allreduce, "allreduce"),
+    "allgather": (_allgather, "allgather"),
+    "broadcast": (_broadcast, "broadcast"),
+    "broadcast_in_place": (_broadcast_in_place, "broadcast_variables"),
+    "broadcast_variables": (_broadcast_variables, "broadcast_variables"),
+}
+
+
+def _out_of_place(
+    body: Callable[..., list[tf.Tensor]],
+    tensors: Sequence[tf.Tensor],
+    expected: tuple[float, float],
+) -> Calls:
+    # The tensors are arguments: TensorFlow could compute with captured ones beforehand.
+    verb = tf.function(body, autograph=False)
+    plain = tf.function(lambda *given: [tf.negative(t) for t in given], autograph=False)
+    return Calls(
+        verb=lambda: verb(*tensors),
+        plain=lambda: plain(*tensors),
+        ends=lambda result: _ends(result[0]),
+        expected=expected,
+    )
+
+
+def _of_variables(verb: Callable[[], Any], variables: list[tf.Variable]) -> Calls:
+    @tf.function(autograph=False)
+    def plain() -> None:
+        for variable in variables:
+            variable.assign(tf.negative(variable))
+
+    return Calls(verb, plain, ends=lambda _: _ends(variables[0]), expected=(1.0, 1.0))
+
+
+def _variables(tensors: list[tf.Tensor], prefix: str) -> list[tf.Variable]:
+    return [tf.Variable(tensor, name=f"{prefix}_{i}") for i, tensor in enumerate(tensors)]
+
+
+def _ends(values: Any) -> tuple[float, float]:
+    flat = tf.reshape(values, [math.prod(values.shape)])
+    return float(flat[0]), float(flat[-1])
+
+
+def _sum(module: Any) -> tuple[float, float]:
+    total = module.size() * (module.size() + 1) / 2
+    return total, total

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvd-bench: how it starts and ends the ranks, with an mpirun that a test has written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mpi import ROOT
+
+from hvd_tf.bench import jobs
+from hvd_tf.bench.errors import BenchError
+
+WORKER = ROOT / "hvd_tf" / "bench" / "worker"
+
+
+def test_a_job_that_fails_says_what_it_said(tmp_path: Path) -> None:
+    launch = other_launch(tmp_path, "print('no such module'); raise SystemExit(3)")
+    with pytest.raises(BenchError, match="(?s)m ended with status 3 in its start.*no such module"):
+        start(launch)
+
+
+def test_a_job_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_END_S", 0.2)
+    body = f"""
+import os, signal, subprocess, time
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)"""
+    launch = other_launch(tmp_path, body)
+    with pytest.raises(BenchError, match=r"m took more than 2 s for its start: .* --limit"):
+        start(launch, limit_s=2)
+    stat = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    # Dead, be it that nobody has waited for it yet.
+    assert not stat.exists() or ") Z " in stat.read_text()
+
+
+def test_mpirun_of_no_known_family(tmp_path: Path) -> None:
+    mpirun = program(tmp_path / "mpirun")
+    with pytest.raises(BenchError, match="neither Open MPI nor MPICH: name another one"):
+        start(jobs.Launch("m", sys.executable, str(mpirun)))
+
+
+def test_other_python_gets_neither_our_modules_nor_our_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    note = f"import json; json.dump(dict(os.environ), open({str(tmp_path / 'env')!r}, 'w'))"
+    launch = other_launch(tmp_path, f"import os\n{note}\nraise SystemExit(1)")
+    with pytest.raises(BenchError):
+        start(launch)
+    env = json.loads((tmp_path / "env").read_text())
+    assert "PYTHONPATH" not in env
+    assert env["PATH"].split(os.pathsep)[0] == str(Path(launch.python).parent)
+    assert env["OMPI_MCA_osc"] == os.environ.get("OMPI_MCA_osc", "^ucx")
+    assert jobs.search_path(launch) is None
+    assert jobs.search_path(jobs.Launch("hvd_tf", sys.executable)) == str(ROOT)
+
+
+def start(launch: jobs.Launch, limit_s: float = 60) -> None:
+    with jobs.Job(launch, {"ranks": 2}, limit_s) as job:
+        job.wait_until_ready()
+
+
+def other_launch(directory: Path, body: str) -> jobs.Launch:
+    """With an mpirun that does this."""
+    mpirun = directory / "mpirun"
+    version = "if sys.argv[1:] == ['--version']: sys.exit(print('mpirun (Open MPI) 5.0.1'))"
+    mpirun.write_text(f"#!{sys.executable}\nimport sys\n{version}\n{body}\n")
+    mpirun.chmod(0o755)
+    return jobs.Launch("m", str(program(directory / "python")), str(mpirun))
+
+
+def test_yardsticks_without_mpi4py(tmp_path: Path) -> None:
+    plan = {"module": None, "ranks": 1, "seconds": 0.001, "sizes_bytes": [4, 4096]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "turns").write_text("2")
+    program = f"""
+import sys
+sys.modules["mpi4py"] = None
+sys.path.insert(0, {str(WORKER)!r})
+import rank_main
+rank_main.main({str(tmp_path)!r})"""
+    outer = {name: value for name, value in os.environ.items() if not name.endswith("_RANK")}
+    subprocess.run([sys.executable, "-c", program], env=outer, timeout=60, check=True)
+    facts, first, last = (json.loads((tmp_path / f"{n}.json").read_text()) for n in range(3))
+    assert facts["mpi4py"].startswith("no MPI_Allreduce: ")
+    assert list(first) == ["memcpy 4"] and list(last) == ["memcpy 4096"]
+
+
+def program(path: Path) -> Path:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
