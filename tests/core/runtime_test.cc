@@ -3,11 +3,13 @@
 #include "core/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "harness.h"
 #include "thread_backend.h"
@@ -233,7 +235,8 @@ TEST(runtime_an_aborted_step_is_seen_within_a_second) {
 
 TEST(runtime_a_rank_that_leaves_fails_what_waits_for_it) {
   ThreadWorld world(3, {"alpha", "beta", "gamma"});
-  RunJob(&world, 3, {}, [](int rank, Runtime* runtime) {
+  std::atomic<int> served{0};
+  RunJob(&world, 3, {}, [&](int rank, Runtime* runtime) {
     auto first = Start(runtime, {"x"}, {Filled(50000, 1.0f)});
     EXPECT_EQ(first->Wait().message(), "");
     if (rank == 1) return;
@@ -247,6 +250,9 @@ TEST(runtime_a_rank_that_leaves_fails_what_waits_for_it) {
     EXPECT_EQ(third->Wait().code(), StatusCode::kPeerLost);
     EXPECT_EQ(runtime->first_peer_end()->rank, 1);
     EXPECT_FALSE(runtime->first_peer_end()->failed);
+    // The end of this one could reach the other before the leaver's does.
+    ++served;
+    while (served < 2) std::this_thread::yield();
   });
 }
 
