@@ -31,9 +31,12 @@ def tensorflow_version() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if IS_RANK:
         config.pluginmanager.register(RankReporter(rank_of(os.environ)), "rank-reporter")
-    elif signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # In a shell's background job, where every program that a test starts would ignore it too.
+        return
+    # A shell's background job and nohup ignore them, and so would every program that a test starts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -39,6 +39,7 @@ bool Exists(const std::string& path) {
 
 std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
   auto segment = ShmSegment::Create(ShmHost::BytesFor(ranks, arena_bytes));
+  segment.value()->Unlink();
   return std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes);
 }
 

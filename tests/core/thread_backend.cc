@@ -293,6 +293,7 @@ std::unique_ptr<Backend> ThreadWorld::OpenShared(int rank,
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->host == nullptr) {
       auto segment = ShmSegment::Create(ShmHost::BytesFor(size, arena_bytes));
+      segment.value()->Unlink();  // no rank needs to find it
       state_->host =
           std::make_shared<ShmHost>(segment.value(), size, arena_bytes);
     }
