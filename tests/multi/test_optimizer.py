@@ -201,12 +201,19 @@ def test_two_optimizers_for_the_same_variables(rank, size, name):
     """Their gradients are under way at once and must not be mixed up."""
     with tf.Graph().as_default(), v1.Session() as session:
         variables = make_variables()
-        updates = [
-            hvd_tf.DistributedOptimizer(
-                train.GradientDescentOptimizer(0.1, use_locking=True), name=name
-            ).minimize(factor * loss_of(rank, *variables))
-            for factor in (1.0, 3.0)
+        optimizers = [
+            hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(0.1), name=name)
+            for _ in range(2)
         ]
+        gradients = [
+            optimizer.compute_gradients(factor * loss_of(rank, *variables))
+            for optimizer, factor in zip(optimizers, (1.0, 3.0))
+        ]
+        # One update after the other: TensorFlow adds rows to a variable under a shared lock,
+        # whatever use_locking says, so two of its updates at once may lose one.
+        first = optimizers[0].apply_gradients(gradients[0])
+        with tf.control_dependencies([first]):
+            updates = optimizers[1].apply_gradients(gradients[1])
         session.run(v1.global_variables_initializer())
         for _ in range(STEPS):
             session.run(updates)
