@@ -35,7 +35,7 @@ NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
   tf_ops/*/*.cu _build/*.py setup.py pyproject.toml)
 PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
 FLIGHTS := estimator_examples/flights
-CPP_FILES = $$(find tf_ops tests/core -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 clang-format==23.1.5

@@ -225,6 +225,55 @@ void AllgatherOfDifferentCounts(ContractRank* self) {
   }
 }
 
+// Outputs beyond any core's cache, which begin and end within lines of it and
+// between which nothing may be written.
+void OutputsBeyondTheCache(ContractRank* self) {
+  auto transport = self->NewTransport();
+  const std::vector<int64_t> counts = {7, (9 << 20) / 4, 133};
+  constexpr float kUntouched = -1.0F;
+  const auto value = [](int rank, int64_t i) {
+    return static_cast<float>(rank + i % 1000);
+  };
+  for (Verb verb : {Verb::kAllreduce, Verb::kBroadcast}) {
+    std::vector<std::vector<float>> in, out;
+    Batch batch;
+    batch.verb = verb;
+    batch.root = transport->size() - 1;
+    for (int64_t count : counts) {
+      in.emplace_back(count);
+      for (int64_t i = 0; i < count; ++i) {
+        in.back()[i] = value(transport->rank(), i);
+      }
+      out.emplace_back(count + 2, kUntouched);
+      batch.segments.push_back(
+          {in.back().data(), out.back().data() + 1, count});
+    }
+    Status result = Internal("not done");
+    bool done = false;
+    transport->Start(batch, [&](const Status& status) {
+      result = status;
+      done = true;
+    });
+    if (!Drive(transport.get(), [&] { return done; })) return;
+    EXPECT_EQ(result.message(), "");
+    int64_t wrong = 0;
+    for (const std::vector<float>& values : out) {
+      const auto count = static_cast<int64_t>(values.size()) - 2;
+      for (int64_t i = 0; i < count; ++i) {
+        float expected = value(batch.root, i);
+        if (verb == Verb::kAllreduce) {
+          const int ranks = transport->size();
+          expected =
+              static_cast<float>(ranks * (i % 1000) + ranks * (ranks - 1) / 2);
+        }
+        wrong += values[i + 1] != expected;
+      }
+      wrong += values.front() != kUntouched || values.back() != kUntouched;
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
 // Batches without a single element still finish, and with the others'.
 void NothingToMove(ContractRank* self) {
   auto transport = self->NewTransport();
@@ -255,6 +304,7 @@ std::vector<ContractCase> NumberCases() {
           {"SumsAreInRankOrder", SumsAreInRankOrder},
           {"BroadcastFromEveryRoot", BroadcastFromEveryRoot},
           {"AllgatherOfDifferentCounts", AllgatherOfDifferentCounts},
+          {"OutputsBeyondTheCache", OutputsBeyondTheCache},
           {"NothingToMove", NothingToMove}};
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/elementwise.h"
 #include "transport/piece.h"
 
 namespace hvd {
@@ -30,14 +29,16 @@ Range RangeOf(const BatchWork& work, int64_t index) {
   return {begin, std::min(begin + work.piece_elements(), total)};
 }
 
-// Gathers the blocks of one range from all ranks, this one's among them, and
-// reduces them into `result`.
+// Gathers the peers' blocks of one range and reduces them with what this rank
+// has itself.
 class AllreducePiece : public Piece {
  public:
   AllreducePiece(BatchWork* work, int64_t index)
       : Piece(work, index), range_(RangeOf(*work, index)) {}
 
  protected:
+  // Of a peer; this rank's own stays empty, for its data is in the user's
+  // memory.
   struct Contribution {
     Block block;
     MoveId move = 0;
@@ -45,37 +46,33 @@ class AllreducePiece : public Piece {
     Poison poison;
   };
 
+  int64_t BytesOf(const Range& range) const {
+    return (range.end - range.begin) * work_->element_bytes();
+  }
+
   void AddContributions(const Range& range) {
-    const int64_t bytes = (range.end - range.begin) * work_->element_bytes();
     contributions_.resize(work_->size());
     for (int peer = 0; peer < work_->size(); ++peer) {
-      contributions_[peer].block =
-          peer == work_->rank() ? AddBlock(bytes) : AddArrival(bytes);
+      if (peer == work_->rank()) continue;
+      contributions_[peer].block = AddArrival(BytesOf(range));
     }
   }
 
-  const Block& own_block() { return contributions_[work_->rank()].block; }
-
-  // Fills this rank's block and posts the receives for the others'.
-  void PostContributions(const Range& range) {
+  void ReceiveContributions() {
     for (int peer = 0; peer < work_->size(); ++peer) {
+      if (peer == work_->rank()) continue;
       Contribution& contribution = contributions_[peer];
-      if (peer == work_->rank()) {
-        PackBlock(contribution.block, range.begin, range.end);
-        contribution.poison = work_->poison();
-        contribution.here = true;
-      } else {
-        contribution.move = Receive(peer, 0, contribution.block);
-        ++missing_;
-      }
+      contribution.move = Receive(peer, 0, contribution.block);
+      ++missing_;
     }
   }
 
   // True if anything arrived.
   bool CollectContributions() {
     bool moved = false;
-    for (Contribution& contribution : contributions_) {
-      if (contribution.here ||
+    for (int peer = 0; peer < work_->size(); ++peer) {
+      Contribution& contribution = contributions_[peer];
+      if (peer == work_->rank() || contribution.here ||
           !Arrive(contribution.move, &contribution.block)) {
         continue;
       }
@@ -89,25 +86,26 @@ class AllreducePiece : public Piece {
 
   bool all_here() const { return missing_ == 0; }
 
-  // Into `result`, which may be this rank's own block: the reduced data, or
-  // poison when any block was.
-  void Reduce(const Range& range, const Block& result) {
-    std::vector<const void*> blocks;
+  // Hands the user the reduced range, and puts it into `result` too unless that
+  // is null: the data, or poison when any rank's was.
+  void Reduce(const Range& range, const Block* result) {
+    // A peer's poison has become the batch's own by now, if none was before.
     Poison poison;
-    for (Contribution& contribution : contributions_) {
-      if (!poison) poison = contribution.poison;
-      blocks.push_back(Content(contribution.block));
+    std::vector<const std::byte*> blocks;
+    for (int peer = 0; peer < work_->size(); ++peer) {
+      const Contribution& contribution = contributions_[peer];
+      const bool is_own = peer == work_->rank();
+      if (!poison) poison = is_own ? work_->poison() : contribution.poison;
+      blocks.push_back(is_own ? nullptr : Content(contribution.block));
     }
-    Label(result, poison);
+    if (result != nullptr) Label(*result, poison);
     if (!poison) {
-      const Batch& batch = work_->batch();
-      ReduceBlocks(batch.wire_dtype, batch.reduce_op, blocks, Payload(result),
-                   range.end - range.begin, batch.postscale);
+      work_->Reduce(range.begin, range.end, blocks,
+                    result != nullptr ? Payload(*result) : nullptr);
     }
     for (int peer = 0; peer < work_->size(); ++peer) {
-      Contribution& contribution = contributions_[peer];
       if (peer == work_->rank()) continue;
-      Release(contribution.move, &contribution.block);
+      Release(contributions_[peer].move, &contributions_[peer].block);
     }
   }
 
@@ -123,16 +121,14 @@ class OneRoundPiece final : public AllreducePiece {
  public:
   OneRoundPiece(BatchWork* work, int64_t index) : AllreducePiece(work, index) {
     AddContributions(range_);
-    // Apart from the block that is sent, which the wire may still read.
-    result_ = AddBlock((range_.end - range_.begin) * work->element_bytes());
+    sent_ = AddBlock(BytesOf(range_));
   }
 
   bool Advance() override {
     bool moved = CollectContributions();
     moved |= Sweep(&sends_);
     if (!output_done_ && all_here()) {
-      Reduce(range_, result_);
-      UnpackBlock(result_, work_->rank(), range_.begin, range_.end);
+      Reduce(range_, nullptr);
       output_done_ = true;
       moved = true;
     }
@@ -142,14 +138,15 @@ class OneRoundPiece final : public AllreducePiece {
 
  protected:
   void Post() override {
-    PostContributions(range_);
+    ReceiveContributions();
+    PackBlock(sent_, range_.begin, range_.end);
     for (int peer = 0; peer < work_->size(); ++peer) {
-      if (peer != work_->rank()) sends_.push_back(Send(peer, 0, own_block()));
+      if (peer != work_->rank()) sends_.push_back(Send(peer, 0, sent_));
     }
   }
 
  private:
-  Block result_;
+  Block sent_;
   std::vector<MoveId> sends_;
 };
 
@@ -161,9 +158,8 @@ class ByPartsPiece final : public AllreducePiece {
     for (int owner = 0; owner < work->size(); ++owner) {
       Part& part = parts_[owner];
       part.range = PartOf(owner);
-      if (owner == work->rank() || part.range.empty()) continue;
-      const int64_t bytes =
-          (part.range.end - part.range.begin) * work->element_bytes();
+      if (part.range.empty()) continue;
+      const int64_t bytes = BytesOf(part.range);
       part.block = AddBlock(bytes);
       // Without lending the result comes to where the data was sent from.
       part.result = lends() ? AddArrival(bytes) : part.block;
@@ -192,7 +188,7 @@ class ByPartsPiece final : public AllreducePiece {
       if (part.range.empty()) continue;
       ++open_parts_;
       if (owner == work_->rank()) {
-        PostContributions(part.range);
+        ReceiveContributions();
         continue;
       }
       PackBlock(part.block, part.range.begin, part.range.end);
@@ -205,7 +201,7 @@ class ByPartsPiece final : public AllreducePiece {
 
  private:
   // One owner's part of the piece: this rank's data goes there and the result
-  // comes back.
+  // comes back. What this rank owns has only a block, for the result.
   struct Part {
     Range range;
     Block block;
@@ -217,6 +213,7 @@ class ByPartsPiece final : public AllreducePiece {
   };
 
   const Range& own() { return parts_[work_->rank()].range; }
+  const Block& own_block() { return parts_[work_->rank()].block; }
 
   Range PartOf(int owner) const {
     const int64_t count = range_.end - range_.begin;
@@ -232,12 +229,11 @@ class ByPartsPiece final : public AllreducePiece {
     if (own_done_ || own().empty()) return false;
     const bool moved = CollectContributions();
     if (!all_here()) return moved;
-    Reduce(own(), own_block());
+    Reduce(own(), &own_block());
     for (int peer = 0; peer < work_->size(); ++peer) {
       if (peer == work_->rank()) continue;
       result_sends_.push_back(Send(peer, 1, own_block()));
     }
-    UnpackBlock(own_block(), work_->rank(), own().begin, own().end);
     own_done_ = true;
     --open_parts_;
     return true;

@@ -7,12 +7,19 @@
 #include <utility>
 
 #include "core/elementwise.h"
+#include "core/stream_copy.h"
 
 namespace hvd {
 namespace {
 
 // Parts of pieces begin at multiples of it, for aligned vectors.
 constexpr int64_t kAlignedElements = 16;
+// Elements that are packed, reduced and unpacked at a time: they stay in the
+// first-level cache between one and the other.
+constexpr int64_t kReduceChunk = 2048;
+// Outputs of a batch beyond this do not stay in a core's cache until they are
+// read.
+constexpr int64_t kStreamedBytes = 8 << 20;
 // An allgather moves a piece of every rank at once, so its pieces are smaller.
 constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
 
@@ -108,6 +115,10 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
   } else {
     maps_.emplace_back(CountsOf(batch_.segments));
   }
+  int64_t elements = 0;
+  for (const SegmentMap& map : maps_) elements += map.total();
+  streams_ =
+      elements * static_cast<int64_t>(SizeOf(batch_.dtype)) >= kStreamedBytes;
   piece_elements_ =
       std::max(kAlignedElements, piece_bytes / element_bytes_ /
                                      kAlignedElements * kAlignedElements);
@@ -147,12 +158,65 @@ void BatchWork::Unpack(int rank, int64_t begin, int64_t end,
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         if (!offsets_.empty()) first += offsets_[segment][rank];
-        std::byte* out = At(batch_.segments[segment].out, first * out_bytes);
+        const Segment& of = batch_.segments[segment];
+        std::byte* out = At(of.out, first * out_bytes);
         const std::byte* from = in + done * element_bytes_;
-        if (reduces) {
+        if (reduces && batch_.dtype != batch_.wire_dtype) {
           hvd::Unpack(batch_.wire_dtype, batch_.dtype, from, out, count);
         } else {
-          std::memcpy(out, from, static_cast<size_t>(count * out_bytes));
+          Copy(of, from, out, static_cast<size_t>(count * out_bytes));
+        }
+      });
+}
+
+void BatchWork::Copy(const Segment& segment, const std::byte* from,
+                     std::byte* out, size_t bytes) const {
+  // In place the lines of the output are in the cache since they were read.
+  if (streams_ && segment.in != segment.out) {
+    StreamCopy(out, from, bytes);
+  } else {
+    std::memcpy(out, from, bytes);
+  }
+}
+
+void BatchWork::Reduce(int64_t begin, int64_t end,
+                       const std::vector<const std::byte*>& blocks,
+                       std::byte* result) {
+  const auto bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
+  const bool is_cast = batch_.dtype != batch_.wire_dtype;
+  const bool is_packed = is_cast || batch_.prescale != 1.0;
+  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
+  alignas(64) std::byte reduced[kReduceChunk * sizeof(double)];
+  std::vector<const void*> parts(blocks.size());
+  const auto reduce = [&](const Segment& segment, int64_t first, int64_t offset,
+                          int64_t count) {
+    const std::byte* const in = At(segment.in, first * bytes);
+    std::byte* const out = At(segment.out, first * bytes);
+    for (size_t peer = 0; peer < blocks.size(); ++peer) {
+      parts[peer] = blocks[peer] + offset * element_bytes_;
+    }
+    if (is_packed) {
+      hvd::Pack(batch_.dtype, batch_.wire_dtype, in, packed, count,
+                batch_.prescale);
+    }
+    parts[rank()] = is_packed ? packed : in;
+    std::byte* const to = result != nullptr ? result + offset * element_bytes_
+                          : is_cast         ? reduced
+                                            : out;
+    ReduceBlocks(batch_.wire_dtype, batch_.reduce_op, parts, to, count,
+                 batch_.postscale);
+    if (is_cast) {
+      hvd::Unpack(batch_.wire_dtype, batch_.dtype, to, out, count);
+    } else if (to != out) {
+      Copy(segment, to, out, static_cast<size_t>(count * bytes));
+    }
+  };
+  map(rank()).ForRange(
+      begin, end,
+      [&](size_t segment, int64_t first, int64_t count, int64_t done) {
+        const Segment& of = batch_.segments[segment];
+        for (int64_t at = 0; at < count; at += kReduceChunk) {
+          reduce(of, first + at, done + at, std::min(kReduceChunk, count - at));
         }
       });
 }

@@ -49,8 +49,8 @@ class SegmentMap {
   std::vector<int64_t> ends_;
 };
 
-// A batch on a wire of `size` ranks. Touches the user's memory in Pack and
-// Unpack only, and not at all once it is a ghost.
+// A batch on a wire of `size` ranks. Touches the user's memory in Pack, Unpack
+// and Reduce only, which are not to be called once it is a ghost.
 class BatchWork {
  public:
   // The batch has been checked by CheckBatch.
@@ -80,11 +80,21 @@ class BatchWork {
   void Pack(int64_t begin, int64_t end, std::byte* out) const;
   // Elements [begin, end) of what came from `rank`: into the output.
   void Unpack(int rank, int64_t begin, int64_t end, const std::byte* in);
+  // Allreduce: elements [begin, end) of all ranks, reduced, into the output
+  // and, unless it is null, into `result` as they cross the wire. `blocks` are
+  // the peers', by rank; what stands at this rank's place is not looked at, for
+  // its input is read where it is.
+  void Reduce(int64_t begin, int64_t end,
+              const std::vector<const std::byte*>& blocks, std::byte* result);
 
  private:
   const SegmentMap& map(int rank) const {
     return maps_[maps_.size() == 1 ? 0 : rank];
   }
+
+  // Of unchanged elements into the segment's output.
+  void Copy(const Segment& segment, const std::byte* from, std::byte* out,
+            size_t bytes) const;
 
   Batch batch_;
   const uint64_t sequence_;
@@ -92,6 +102,7 @@ class BatchWork {
   int64_t element_bytes_ = 0;
   int64_t piece_elements_ = 0;
   int64_t piece_count_ = 0;
+  bool streams_ = false;  // outputs are written past the cache
   Poison poison_;
   std::vector<SegmentMap> maps_;  // one, or in an allgather one per rank
   // Allgather: elements before the part of [rank] in the output of [segment].

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// StreamCopy: a copy to memory that nobody reads soon.
+#ifndef HVD_CORE_STREAM_COPY_H_
+#define HVD_CORE_STREAM_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace hvd {
+
+// As std::memcpy, but past the cache where the processor can: the lines of
+// `out` are written without being read first, and drive nothing else out.
+// Worth it where `out` is larger than the cache and `in` lies within it.
+inline void StreamCopy(void* out, const void* in, size_t bytes) {
+#if defined(__SSE2__)
+  constexpr size_t kLine = 64, kVector = sizeof(__m128i);
+  auto* to = static_cast<std::byte*>(out);
+  const auto* from = static_cast<const std::byte*>(in);
+  const size_t head = -reinterpret_cast<uintptr_t>(to) % kLine;
+  if (bytes < head + kLine) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  std::memcpy(to, from, head);
+  size_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    for (size_t i = 0; i < kLine; i += kVector) {
+      _mm_stream_si128(
+          reinterpret_cast<__m128i*>(to + at + i),
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at + i)));
+    }
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+  // Such stores are not ordered by the release that hands `out` on.
+  _mm_sfence();
+#else
+  std::memcpy(out, in, bytes);
+#endif
+}
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_STREAM_COPY_H_
