@@ -229,6 +229,7 @@ void AllgatherOfDifferentCounts(ContractRank* self) {
 // between which nothing may be written.
 void OutputsBeyondTheCache(ContractRank* self) {
   auto transport = self->NewTransport();
+  if (self->size() > 2) return;  // the same for all, and long
   const std::vector<int64_t> counts = {7, (9 << 20) / 4, 133};
   constexpr float kUntouched = -1.0F;
   const auto value = [](int rank, int64_t i) {
