@@ -18,7 +18,8 @@ algbw, busbw: GB/s (10^9 bytes a second) as NCCL's tests define them (doc/PERFOR
 _MPI_LEGEND = "/MPI: the median over that of one MPI_Allreduce of as many bytes."
 _RATIO_LEGEND = """\
 ours/theirs: the medians' ratio in each round; its median [least - most]. Below 1 hvd_tf is \
-faster."""
+faster.
+above/above: the same of what each adds to a call with tf.negative in its own process."""
 
 
 def report(numbers: Mapping[str, Any]) -> str:
@@ -54,7 +55,7 @@ def _case_table(numbers: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) 
     against = "theirs" in numbers["libraries"]
     with_mpi = any(case["over_mpi"] for case in cases)
     head = [*_COLUMNS, *(["/MPI"] if with_mpi else [])]
-    head += ["theirs", "quartiles", "ours/theirs"] if against else []
+    head += ["theirs", "quartiles", "ours/theirs", "above/above"] if against else []
     rows = []
     for case in cases:
         row = [case["label"], *_measured(case["ours"])]
@@ -63,7 +64,7 @@ def _case_table(numbers: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) 
         if against:
             theirs = case["theirs"]
             row += ["", theirs["skipped"]] if "skipped" in theirs else _time(theirs)
-            row.append(_ratio(case["ratio"]))
+            row += [_ratio(case["ratio"]), _ratio(case["above_plain_ratio"])]
         rows.append(row)
     return _table([head, *rows])
 

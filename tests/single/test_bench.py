@@ -229,16 +229,29 @@ def test_numbers_of_a_case() -> None:
         "busbw_gb_s": pytest.approx((1 << 20) / 5e-3 / 1e9),
         "plain_s": pytest.approx(1e-3),
         "above_plain_s": pytest.approx(4e-3),
+        "above_plain_rounds_s": [pytest.approx(1.5e-3), pytest.approx(4.5e-3)],
     }
-    assert case["ratio"] == {
+    ratio = {
         "median": pytest.approx(1.0),
         "least": pytest.approx(0.5),
         "most": pytest.approx(1.5),
     }
+    # Both are four times a call with tf.negative.
+    assert case["ratio"] == ratio
+    assert case["above_plain_ratio"] == ratio
     assert case["over_mpi"] == pytest.approx(5.0)
     assert (case["place"], case["tensors"], case["size_bytes"]) == ("out", 1, 1 << 20)
     skipped = found["cases"][0]
     assert skipped["theirs"] == {"skipped": "m has no allreduce"} and skipped["ratio"] is None
+
+
+def test_a_verb_that_is_faster_than_the_plain_call_gives_no_ratio_above_it() -> None:
+    cases = make_cases(2, ["allreduce"], SIZES)
+    fast = {case.name: [{"times_s": [1e-3] * 5, "plain_s": [2e-3] * 3}] for case in cases}
+    libraries = {"ours": library(cases, 2e-3), "theirs": {"facts": LIBRARY, "cases": fast}}
+    found = results.collect(SETTING, cases, SIZES, libraries, yardsticks())["cases"][0]
+    assert found["above_plain_ratio"] is None
+    assert found["ratio"]["median"] == pytest.approx(2.0)
 
 
 def test_numbers_without_another_library() -> None:
@@ -257,7 +270,7 @@ def test_report(against: bool) -> None:
         assert words in text
     row = next(line for line in lines if line.split()[:2] == ["1", "MiB"])
     words = "1 MiB 10 5.00 ms [2.00 ms - 6.00 ms] 4.00 ms 0.21 0.21 5.00"
-    words += " 4.00 ms [4.00 ms - 4.00 ms] 1.00 [0.50 - 1.50]" if against else ""
+    words += " 4.00 ms [4.00 ms - 4.00 ms]" + 2 * " 1.00 [0.50 - 1.50]" if against else ""
     assert " ".join(row.split()) == words
     assert ("ours/theirs" in text) == ("m has no allreduce" in text) == against
     assert text.count("ResNet-50, 161") == 2 and "MPI_Allreduce in place" in text
