@@ -47,6 +47,15 @@ def is_resource_variable(variable: Variable) -> bool:
     return not str(tf_variable(variable).dtype.name).endswith("_ref")
 
 
+def is_in_host_memory(variable: Variable) -> bool:
+    """Whether it is a resource variable of eager code whose value lies in memory of the CPU."""
+    try:
+        handle = tf_variable(variable).handle
+    except (AttributeError, ValueError):  # a reference variable; one of several replicas
+        return False
+    return isinstance(handle, tf.Tensor) and "device:CPU" in str(handle.device)
+
+
 def is_keras_optimizer(candidate: Any) -> bool:
     """Whether it is an optimizer of Keras 2, Keras 3 or tf_keras, without importing any."""
     return any(

@@ -11,7 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf.compat import Variable, is_resource_variable, tf_variable, v1, variable_key
+from hvd_tf.compat import (
+    Variable,
+    is_in_host_memory,
+    is_resource_variable,
+    tf_variable,
+    v1,
+    variable_key,
+)
 from hvd_tf.names import variable_names
 from hvd_tf.runtime import ProcessSet, global_process_set, rank
 
@@ -41,8 +48,9 @@ def broadcast_variables(
         are matched by name (and by position where names repeat) and must agree in dtype and shape.
       root_rank: rank in the job (not within the process set) whose values are taken.
       process_set: the ranks that take part.
-      inplace: let one stateful operation read, receive and store each variable, instead of
-        three. The values are the same.
+      inplace: in a graph, let one stateful operation for each device read, receive and store the
+        variables, instead of three for each variable. Eager code always does so where the
+        variables are on the CPU. The values are the same.
 
     Returns:
       In a graph, an operation to run once after the variables are initialised; in eager
@@ -59,41 +67,57 @@ def broadcast_variables(
     size = process_set.size()
     if tf.executing_eagerly():
         if size != 1 and variables:
-
-            @tf.function(autograph=False)
-            def together() -> None:  # in one graph all are under way at once
-                _broadcast_op(variables, root_rank, process_set, inplace)
-
-            together()
+            _broadcast_eagerly(variables, root_rank, process_set, inplace)
         return None
     if size == 1:
         return tf.no_op(name="broadcast_variables")
     return _broadcast_op(variables, root_rank, process_set, inplace)
 
 
+def _broadcast_eagerly(
+    variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
+) -> None:
+    # All in the one way or the other: with some of them in each, ranks that divide them
+    # differently would wait for each other.
+    if all(map(is_in_host_memory, variables)):
+        with tf.device("CPU"):
+            ops.broadcast_each(variables, _names(variables), root_rank, process_set)
+        return
+
+    @tf.function(autograph=False)
+    def together() -> None:  # in one graph all are under way at once
+        _broadcast_op(variables, root_rank, process_set, inplace)
+
+    together()
+
+
 def _broadcast_op(
     variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
 ) -> tf.Operation:
-    names = [BROADCAST_PREFIX + name for name in variable_names(variables)]
-    if inplace:
-        updates = [
-            ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
-            for variable, name in zip(variables, names)
-        ]
-    else:
-        updates = [
-            variable.assign(
-                ops.broadcast(
-                    _value(variable),
-                    root_rank,
-                    name=name,
-                    ignore_name_scope=True,
-                    process_set=process_set,
-                )
+    names = _names(variables)
+    resources: dict[str, list[tuple[Variable, str]]] = {}  # by device
+    updates = []
+    for variable, name in zip(variables, names):
+        if not inplace:
+            value = ops.broadcast(
+                _value(variable),
+                root_rank,
+                name=name,
+                ignore_name_scope=True,
+                process_set=process_set,
             )
-            for variable, name in zip(variables, names)
-        ]
+            updates.append(variable.assign(value))
+        elif is_resource_variable(variable):
+            resources.setdefault(str(variable.device), []).append((variable, name))
+        else:
+            updates += ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
+    for together in resources.values():
+        updates.append(ops.broadcast_each(*zip(*together), root_rank, process_set))
     return tf.group(*updates, name="broadcast_variables")
+
+
+def _names(variables: list[Variable]) -> list[str]:
+    return [BROADCAST_PREFIX + name for name in variable_names(variables)]
 
 
 def _value(variable: Variable) -> tf.Tensor:

@@ -13,7 +13,7 @@ uint16, int16 and bool too.
 """
 
 from hvd_tf.ops.arguments import handle_average_backwards_compatibility
-from hvd_tf.ops.broadcasts import broadcast, broadcast_
+from hvd_tf.ops.broadcasts import broadcast, broadcast_, broadcast_each
 from hvd_tf.ops.facts import (
     local_rank_op,
     local_size_op,
@@ -30,6 +30,7 @@ __all__ = [
     "allreduce",
     "broadcast",
     "broadcast_",
+    "broadcast_each",
     "dense_allreduce",
     "grouped_allgather",
     "grouped_allreduce",

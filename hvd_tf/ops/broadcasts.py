@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""broadcast, followed by its gradient, and broadcast_ of variables."""
+"""broadcast, followed by its gradient, and what broadcasts variables in place."""
 
 from __future__ import annotations
 
@@ -87,6 +87,32 @@ def broadcast_(
         )
     run = _broadcast_resources if resource[0] else _broadcast_references
     return run(variables, root_rank, name, registered_id(process_set))
+
+
+def broadcast_each(
+    variables: Sequence[Any],
+    names: Sequence[str],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> Optional[tf.Operation]:
+    """Gives resource variables on one device the values that they have on the root, in one kernel.
+
+    Unlike `broadcast_`, each is a collective of its own: ranks may list them in different orders.
+
+    Args:
+        variables: initialised resource variables of any dtypes.
+        names: one per variable, which the ranks match it by.
+        root_rank, process_set: as in `broadcast`.
+
+    Returns:
+        In a graph the operation; in eager code None, when it is done.
+    """
+    return native.ops.horovod_broadcast_variables(
+        resources=[variable.handle for variable in variables],
+        root_rank=root_rank,
+        tensor_names=list(names),
+        process_set_id=registered_id(process_set),
+    )
 
 
 def _broadcast_resources(

@@ -43,5 +43,6 @@ for _type in (
     "HorovodLocalRank",
     "HorovodBroadcastInplace",
     "HorovodBroadcastInplaceResource",
+    "HorovodBroadcastVariables",
 ):
     tf.no_gradient(_type)

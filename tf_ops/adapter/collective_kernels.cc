@@ -94,7 +94,7 @@ class AllreduceKernel : public CollectiveKernel {
   }
 
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
-              Call* call) override {
+              CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       const tf::Tensor& input = ctx->input(i);
       Result<tf::Tensor> output = AllocateOutput(ctx, i, input.shape());
@@ -165,7 +165,7 @@ class AllgatherKernel : public CollectiveKernel {
   }
 
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
-              Call* call) override {
+              CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       call->entry.inputs.push_back(MutableData(ctx->input(i)));
       call->tensors->push_back(ctx->input(i));
@@ -214,7 +214,7 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& set,
-              Call* call) override {
+              CollectiveCall* call) override {
     const tf::Tensor& input = ctx->input(0);
     call->entry.inputs.push_back(MutableData(input));
     call->tensors->push_back(input);

@@ -165,6 +165,23 @@ REGISTER_OP("HorovodBroadcastInplace")
         "\nroot_rank: A rank of the job, within the process "
         "set." HVD_COMMON_DOC);
 
+REGISTER_OP("HorovodBroadcastVariables")
+    .Attr("num_variables: int >= 1")
+    .Attr("root_rank: int")
+    .Attr("tensor_names: list(string)")
+    .Attr("process_set_id: int = 0")
+    .Input("resources: num_variables * resource")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(
+        "Gives variables of any dtypes the values that they have on the root, "
+        "each as a collective of its own."
+        "\n\nresources: Initialised variables."
+        "\nnum_variables: How many."
+        "\nroot_rank: A rank of the job, within the process set."
+        "\ntensor_names: One per variable: what the ranks match by."
+        "\nprocess_set_id: What hvd.add_process_set gave.");
+
 // Rank and size are read when the graph runs: a graph may outlive hvd.init.
 
 REGISTER_OP("HorovodRank")

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "adapter/collective_kernel.h"
+#include "adapter/resource_variables.h"
 #include "adapter/tf_bridge.h"
 
 namespace hvd {
@@ -27,13 +28,12 @@ class VariableBroadcastKernel : public CollectiveKernel {
   }
 
  protected:
-  using Store = std::function<void(const tf::Tensor& value)>;
-
   // The value of variable `index`, sharing its memory.
   virtual Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) = 0;
   // Gives variable `index` a new value; may be called from any thread, before
   // the kernel's done.
-  virtual Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) = 0;
+  virtual Result<VariableStore> MakeStore(tf::OpKernelContext* ctx,
+                                          int index) = 0;
   // Sets outputs, if the op has any.
   virtual void SetOutputs(tf::OpKernelContext* /*ctx*/) {}
 
@@ -58,10 +58,10 @@ class VariableBroadcastKernel : public CollectiveKernel {
   }
 
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& set,
-              Call* call) override {
+              CollectiveCall* call) override {
     const Signature& signature = call->entry.request.signature;
     const bool is_root = set.rank == signature.root;
-    std::vector<Store> stores;
+    std::vector<VariableStore> stores;
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       Result<tf::Tensor> value =
           is_root ? Load(ctx, i) : Allocate(ctx, signature, i);
@@ -75,7 +75,7 @@ class VariableBroadcastKernel : public CollectiveKernel {
       call->entry.outputs.push_back(MutableData(value.value()));
       call->tensors->push_back(std::move(value.value()));
       if (is_root) continue;
-      Result<Store> store = MakeStore(ctx, i);
+      Result<VariableStore> store = MakeStore(ctx, i);
       if (!store.ok()) return store.status();
       stores.push_back(std::move(store.value()));
     }
@@ -105,53 +105,23 @@ class VariableBroadcastKernel : public CollectiveKernel {
   tf::DataType dtype_ = tf::DT_INVALID;
 };
 
-Status Uninitialised(const std::string& variable) {
-  return FailedPrecondition(
-      "variable " + variable +
-      " has no value yet; initialise it before it is broadcast");
-}
-
 class ResourceBroadcastKernel : public VariableBroadcastKernel {
  public:
   using VariableBroadcastKernel::VariableBroadcastKernel;
 
  protected:
   Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) override {
-    tf::core::RefCountPtr<tf::Var> variable;
-    HVD_RETURN_IF_ERROR(Find(ctx, index, &variable));
-    const std::string& name = HandleFromInput(ctx, index).name();
-    tf::tf_shared_lock lock(*variable->mu());
-    const tf::Tensor& value = *variable->tensor();
-    if (!variable->is_initialized || !value.IsInitialized()) {
-      return Uninitialised(name);
-    }
-    if (value.dtype() != dtype()) {
-      return InvalidArgument("variable " + name + " is " +
-                             tf::DataTypeString(value.dtype()) + ", not " +
-                             tf::DataTypeString(dtype()));
-    }
-    return value;
+    Result<tf::Tensor> value = ReadVariable(ctx, index);
+    if (!value.ok() || value.value().dtype() == dtype()) return value;
+    return InvalidArgument("variable " +
+                           tf::HandleFromInput(ctx, index).name() + " is " +
+                           tf::DataTypeString(value.value().dtype()) +
+                           ", not " + tf::DataTypeString(dtype()));
   }
 
-  Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) override {
-    tf::core::RefCountPtr<tf::Var> found;
-    HVD_RETURN_IF_ERROR(Find(ctx, index, &found));
-    // Shared, because std::function must be copyable.
-    auto variable =
-        std::make_shared<tf::core::RefCountPtr<tf::Var>>(std::move(found));
-    return Store([variable](const tf::Tensor& value) {
-      tf::mutex_lock lock(*(*variable)->mu());
-      *(*variable)->tensor() = value;
-      (*variable)->is_initialized = true;
-    });
-  }
-
- private:
-  static Status Find(tf::OpKernelContext* ctx, int index,
-                     tf::core::RefCountPtr<tf::Var>* variable) {
-    const tf::ResourceHandle& handle = HandleFromInput(ctx, index);
-    if (LookupResource(ctx, handle, variable).ok()) return Status::Ok();
-    return Uninitialised(handle.name());
+  Result<VariableStore> MakeStore(tf::OpKernelContext* ctx,
+                                  int index) override {
+    return MakeVariableStore(ctx, index);
   }
 };
 
@@ -163,13 +133,14 @@ class ReferenceBroadcastKernel : public VariableBroadcastKernel {
   Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) override {
     tf::Tensor value = ctx->mutable_input(index, /*lock_held=*/false);
     if (!value.IsInitialized()) {
-      return Uninitialised(ctx->op_kernel().requested_input(index));
+      return UninitialisedVariable(ctx->op_kernel().requested_input(index));
     }
     return value;
   }
 
-  Result<Store> MakeStore(tf::OpKernelContext* ctx, int index) override {
-    return Store([ctx, index](const tf::Tensor& value) {
+  Result<VariableStore> MakeStore(tf::OpKernelContext* ctx,
+                                  int index) override {
+    return VariableStore([ctx, index](const tf::Tensor& value) {
       ctx->replace_ref_input(index, value, /*lock_held=*/false);
     });
   }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a kernel to the runtime and back: key, step, cancellation, completion.
+#include "adapter/collective_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "adapter/step_cancellation.h"
+#include "adapter/tf_bridge.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Tells the iterations of loops apart, nested ones too: TensorFlow runs
+// several iterations of an outer loop at a time, and those of the inner loop
+// then differ in the frame only. The frame's number is a hash of its name and
+// of the outer iteration, and so the same on every rank.
+uint64_t InstanceOf(const tf::FrameAndIter& at) {
+  const uint64_t frame = at.frame_id ^ (at.frame_id >> 32);
+  return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
+}
+
+// An eager op is a step of its own, which no other op belongs to. TensorFlow
+// wraps it into a function with a node that is called like the op; nodes of
+// graphs are called otherwise, by ops.py and by the name scopes of gradients.
+int64_t StepOf(tf::OpKernelContext* ctx) {
+  const tf::OpKernel& kernel = ctx->op_kernel();
+  return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
+}
+
+std::string RanksText(const ProcessSet& set) {
+  std::string text = "[";
+  for (size_t i = 0; i < set.ranks.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(set.ranks[i]);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+void CollectiveCall::DropBuffers() {
+  entry.inputs.clear();
+  entry.outputs.clear();
+  entry.allocate = nullptr;
+  on_success = nullptr;
+}
+
+Status Named(const std::string& name, const Status& status) {
+  if (status.ok()) return status;
+  return Status(status.code(), "'" + name + "': " + status.message());
+}
+
+Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
+                                        int process_set_id) {
+  if (runtime == nullptr) {
+    return FailedPrecondition(
+        "hvd_tf is not initialised; call hvd.init() first");
+  }
+  const ProcessSet* set = runtime->process_set(process_set_id);
+  if (set == nullptr) {
+    return InvalidArgument("process set " + std::to_string(process_set_id) +
+                           " is unknown; pass it to hvd.init(process_sets=...)"
+                           " on every rank");
+  }
+  if (set->rank < 0) {
+    return InvalidArgument("rank " + std::to_string(runtime->topology().rank) +
+                           " is not a member of process set " +
+                           std::to_string(process_set_id) + " (ranks " +
+                           RanksText(*set) +
+                           "); only its members may call collectives on it");
+  }
+  return set;
+}
+
+Result<int> RootWithin(const ProcessSet& set, int process_set_id,
+                       int root_rank) {
+  const auto found =
+      std::lower_bound(set.ranks.begin(), set.ranks.end(), root_rank);
+  if (found == set.ranks.end() || *found != root_rank) {
+    return InvalidArgument("root_rank " + std::to_string(root_rank) +
+                           " is not a rank of process set " +
+                           std::to_string(process_set_id) + " (ranks " +
+                           RanksText(set) + "); use one of these");
+  }
+  return static_cast<int>(found - set.ranks.begin());
+}
+
+void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
+                tf::OpKernelContext* ctx, const std::string& name,
+                CollectiveCall call, CallDone done) {
+  Entry& entry = call.entry;
+  entry.request.key = Key{name, InstanceOf(ctx->frame_iter())};
+  entry.request.step = StepOf(ctx);
+  entry.ticket = runtime->NewTicket();
+  entry.keep_alive = std::move(call.tensors);
+  auto cancellation = std::make_shared<StepCancellation>(
+      runtime, process_set_id, entry.ticket, ctx);
+  if (!cancellation->Register()) {
+    const Status why = cancellation->Why();
+    runtime->AbortStep(process_set_id, entry.request.key, entry.request.step,
+                       why);
+    cancellation->Finish();
+    done(ToTf(why));
+    return;
+  }
+  // The peers are told who failed; this rank, only what.
+  entry.done = [cancellation, own_error = Named(name, entry.request.error),
+                on_success = std::move(call.on_success),
+                done = std::move(done)](const Status& status) {
+    cancellation->Finish();
+    Status result = own_error.ok() ? status : own_error;
+    if (result.ok() && on_success) result = on_success();
+    done(ToTf(result));
+  };
+  runtime->Enqueue(process_set_id, std::move(entry));
+  cancellation->Enqueued();
+}
+
+}  // namespace hvd

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// One kernel that broadcasts many variables, each by a name of its own.
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapter/collective_call.h"
+#include "adapter/global_runtime.h"
+#include "adapter/resource_variables.h"
+#include "adapter/tf_bridge.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// The calls of one kernel run: ends when all of them have.
+class PendingCalls {
+ public:
+  PendingCalls(tf::OpKernelContext* ctx, size_t count,
+               tf::AsyncOpKernel::DoneCallback done)
+      : ctx_(ctx), missing_(count), done_(std::move(done)) {}
+
+  // Of call `index`. The error of the first variable is what the user sees,
+  // whichever came first: the same on every rank.
+  void Finish(size_t index, const TfStatus& status) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!status.ok() && (status_.ok() || index < failed_)) {
+        failed_ = index;
+        status_ = status;
+      }
+      if (--missing_ > 0) return;
+    }
+    if (!status_.ok()) ctx_->SetStatus(status_);
+    done_();
+  }
+
+ private:
+  tf::OpKernelContext* const ctx_;
+  std::mutex mutex_;
+  size_t missing_;
+  size_t failed_ = 0;
+  TfStatus status_;
+  const tf::AsyncOpKernel::DoneCallback done_;
+};
+
+class BroadcastVariablesKernel : public tf::AsyncOpKernel {
+ public:
+  explicit BroadcastVariablesKernel(tf::OpKernelConstruction* ctx)
+      : tf::AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_rank_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_names", &names_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &process_set_id_));
+    OP_REQUIRES(ctx, names_.size() == static_cast<size_t>(ctx->num_inputs()),
+                TfStatus(absl::StatusCode::kInvalidArgument,
+                         "tensor_names must have one name per variable"));
+  }
+
+  void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<Runtime> runtime = GetRuntime();
+    const Result<const ProcessSet*> set =
+        FindMemberSet(runtime.get(), process_set_id_);
+    OP_REQUIRES_OK_ASYNC(ctx, ToTf(set.status()), done);
+    if (set.value()->ranks.size() == 1) {
+      done();
+      return;
+    }
+    auto pending =
+        std::make_shared<PendingCalls>(ctx, names_.size(), std::move(done));
+    for (size_t i = 0; i < names_.size(); ++i) {
+      SubmitCall(
+          runtime, process_set_id_, ctx, names_[i],
+          MakeCall(ctx, *set.value(), static_cast<int>(i)),
+          [pending, i](const TfStatus& status) { pending->Finish(i, status); });
+    }
+  }
+
+ private:
+  CollectiveCall MakeCall(tf::OpKernelContext* ctx, const ProcessSet& set,
+                          int index) const {
+    CollectiveCall call;
+    Request& request = call.entry.request;
+    request.signature.verb = Verb::kBroadcast;
+    request.signature.memory = MemoryKind::kHost;
+    request.error = Fill(ctx, set, index, &call);
+    if (!request.error.ok()) call.DropBuffers();
+    return call;
+  }
+
+  Status Fill(tf::OpKernelContext* ctx, const ProcessSet& set, int index,
+              CollectiveCall* call) const {
+    Signature& signature = call->entry.request.signature;
+    Result<tf::Tensor> value = ReadVariable(ctx, index);
+    if (!value.ok()) return value.status();
+    const Result<DataType> dtype = ToCore(value.value().dtype());
+    if (!dtype.ok()) return dtype.status();
+    signature.dtype = signature.wire_dtype = dtype.value();
+    signature.shapes = {ToCore(value.value().shape())};
+    const Result<int> root = RootWithin(set, process_set_id_, root_rank_);
+    if (!root.ok()) return root.status();
+    signature.root = root.value();
+    if (set.rank != signature.root) {
+      value =
+          AllocatePersistent(ctx, value.value().dtype(), value.value().shape());
+      if (!value.ok()) return value.status();
+      Result<VariableStore> store = MakeVariableStore(ctx, index);
+      if (!store.ok()) return store.status();
+      call->on_success = [store = std::move(store.value()),
+                          received = value.value()] {
+        store(received);
+        return Status::Ok();
+      };
+    }
+    call->entry.inputs = {MutableData(value.value())};
+    call->entry.outputs = {MutableData(value.value())};
+    call->tensors->push_back(std::move(value.value()));
+    return Status::Ok();
+  }
+
+  int root_rank_ = 0;
+  int process_set_id_ = 0;
+  std::vector<std::string> names_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodBroadcastVariables").Device(tf::DEVICE_CPU),
+    BroadcastVariablesKernel);
+
+}  // namespace
+}  // namespace hvd
