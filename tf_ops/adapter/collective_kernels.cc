@@ -96,12 +96,14 @@ class AllreduceKernel : public CollectiveKernel {
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
               CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
-      const tf::Tensor& input = ctx->input(i);
-      Result<tf::Tensor> output = AllocateOutput(ctx, i, input.shape());
+      // Not kept as a tensor: a second reference would rule out forwarding.
+      const void* const in = MutableData(ctx->input(i));
+      Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, i);
       if (!output.ok()) return output.status();
-      call->entry.inputs.push_back(MutableData(input));
-      call->entry.outputs.push_back(MutableData(output.value()));
-      call->tensors->push_back(input);
+      void* const out = MutableData(output.value());
+      call->entry.inputs.push_back(in);
+      call->entry.outputs.push_back(out);
+      if (in != out) call->tensors->push_back(ctx->input(i));
       call->tensors->push_back(std::move(output.value()));
     }
     return Status::Ok();

@@ -103,6 +103,16 @@ Result<tf::Tensor> AllocateOutput(tf::OpKernelContext* ctx, int index,
   return *output;
 }
 
+Result<tf::Tensor> ForwardOrAllocateOutput(tf::OpKernelContext* ctx,
+                                           int index) {
+  const tf::TensorShape shape = ctx->input(index).shape();
+  tf::Tensor* output = nullptr;
+  const TfStatus allocated =
+      ctx->forward_input_or_allocate_output({index}, index, shape, &output);
+  if (!allocated.ok()) return FromTf(allocated);
+  return *output;
+}
+
 Result<tf::Tensor> AllocatePersistent(tf::OpKernelContext* ctx,
                                       tf::DataType dtype,
                                       const tf::TensorShape& shape) {

@@ -33,6 +33,11 @@ namespace hvd {
     tensorflow::OpKernelContext* ctx, int index,
     const tensorflow::TensorShape& shape);
 
+// Output `index` with the shape of input `index`: in its memory when nobody
+// else has a reference to that, and the input is then gone; else allocated.
+[[nodiscard]] Result<tensorflow::Tensor> ForwardOrAllocateOutput(
+    tensorflow::OpKernelContext* ctx, int index);
+
 // Allocates a tensor that outlives the kernel: a variable's new value.
 [[nodiscard]] Result<tensorflow::Tensor> AllocatePersistent(
     tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
