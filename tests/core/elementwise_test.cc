@@ -355,5 +355,92 @@ TEST(AStreamedCopyIsACopyAndNoMore) {
   }
 }
 
+// --- Vector units
+// -------------------------------------------------------------
+
+std::vector<VectorUnit> UnitsHere() {
+  std::vector<VectorUnit> units;
+  for (VectorUnit unit : {VectorUnit::kAvx2, VectorUnit::kAvx512}) {
+    if (unit <= BestVectorUnit()) units.push_back(unit);
+  }
+  return units;
+}
+
+// The same bits, or both NaN: which NaN comes out is the compiler's choice.
+bool Alike(DataType dtype, const char* a, const char* b, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t bytes = SizeOf(dtype), at = static_cast<size_t>(i) * bytes;
+    if (std::memcmp(a + at, b + at, bytes) == 0) continue;
+    const bool both = IsFloating(dtype) && std::isnan(GetValue(dtype, a, i)) &&
+                      std::isnan(GetValue(dtype, b, i));
+    if (!both) return false;
+  }
+  return true;
+}
+
+TEST(EveryVectorUnitGivesTheSameBits) {
+  constexpr int64_t kCount = 2500;
+  std::mt19937 random(7);
+  std::vector<std::vector<char>> noise(5);
+  for (std::vector<char>& bytes : noise) {
+    bytes.resize((kCount + 1) * sizeof(double));
+    for (char& byte : bytes) byte = static_cast<char>(random());
+  }
+  std::vector<char> expected(kCount * sizeof(double)), got(expected.size());
+  for (VectorUnit unit : UnitsHere()) {
+    for (DataType dtype : kReducedTypes) {
+      for (ReduceOp op : kReduceOps) {
+        for (size_t ranks : {1, 2, 3, 4, 5}) {
+          std::vector<const void*> blocks;
+          for (size_t i = 0; i < ranks; ++i) {
+            blocks.push_back(noise[i].data() + i % 2 * SizeOf(dtype));
+          }
+          ReduceBlocks(dtype, op, blocks, expected.data(), kCount, 0.7,
+                       VectorUnit::kBaseline);
+          ReduceBlocks(dtype, op, blocks, got.data(), kCount, 0.7, unit);
+          EXPECT_TRUE(Alike(dtype, expected.data(), got.data(), kCount));
+        }
+      }
+      for (DataType wire : {DataType::kFloat16, DataType::kBfloat16, dtype}) {
+        if (wire != dtype && !IsFloating(dtype)) continue;
+        for (double scale : {1.0, 0.3}) {
+          Pack(dtype, wire, noise[0].data(), expected.data(), kCount, scale,
+               VectorUnit::kBaseline);
+          Pack(dtype, wire, noise[0].data(), got.data(), kCount, scale, unit);
+          EXPECT_TRUE(Alike(wire, expected.data(), got.data(), kCount));
+        }
+        Unpack(wire, dtype, noise[0].data(), expected.data(), kCount,
+               VectorUnit::kBaseline);
+        Unpack(wire, dtype, noise[0].data(), got.data(), kCount, unit);
+        EXPECT_TRUE(Alike(dtype, expected.data(), got.data(), kCount));
+      }
+    }
+  }
+}
+
+// Where the inverse takes the division's place.
+TEST(AveragesAreRoundedAsADivisionIs) {
+  constexpr int64_t kCount = 4000;
+  std::mt19937 random(11);
+  std::vector<uint32_t> bits(kCount);
+  for (uint32_t& word : bits) {
+    word = static_cast<uint32_t>(random());
+    if (random() % 4 == 0) word &= 0x80ffffffu;  // subnormal, or nearly
+  }
+  std::vector<float> in(kCount), zeros(kCount), out(kCount);
+  std::memcpy(in.data(), bits.data(), kCount * sizeof(float));
+  for (size_t ranks : {2, 3, 4, 7, 8}) {
+    std::vector<const void*> blocks(ranks, zeros.data());
+    blocks[0] = in.data();
+    ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, blocks, out.data(),
+                 kCount, 1.0);
+    for (int64_t i = 0; i < kCount; ++i) {
+      const float expected = (in[i] + 0.0F) / static_cast<float>(ranks);
+      EXPECT_TRUE(out[i] == expected ||
+                  (std::isnan(out[i]) && std::isnan(expected)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hvd

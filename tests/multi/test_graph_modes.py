@@ -242,3 +242,34 @@ def test_a_graph_that_is_older_than_init(rank, size):
         step(tf.constant(1.0))
     hvd.init()
     assert step(tf.constant(1.0)).numpy() == size + rank
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_inputs_that_are_used_elsewhere_keep_their_values(rank, size, grouped):
+    """What only the collective holds is reduced in place; everything else must not be."""
+
+    def reduce(tensors):
+        if grouped:
+            return hvd.grouped_allreduce(tensors, op=hvd.Sum)
+        return [hvd.allreduce(tensor, op=hvd.Sum) for tensor in tensors]
+
+    variable = tf.Variable(np.full(5000, rank + 1.0))
+    argument = tf.constant(np.full(5000, rank + 2.0))
+
+    @tf.function
+    def step(argument):
+        shared, own = argument * 3.0, argument * 5.0
+        with tf.control_dependencies([shared, own]):
+            reduced = reduce([variable.read_value(), argument, shared, own])
+        with tf.control_dependencies(reduced):
+            after = tf.identity(shared)
+        return reduced, [variable.read_value(), argument, after]
+
+    ranks = np.arange(size)
+    for _ in range(3):
+        reduced, kept = step(argument)
+        sums = [sum(ranks + 1), sum(ranks + 2), 3 * sum(ranks + 2), 5 * sum(ranks + 2)]
+        for value, total in zip(reduced, sums):
+            np.testing.assert_array_equal(value, np.full(5000, float(total)))
+        for value, expected in zip(kept, [rank + 1, rank + 2, 3 * (rank + 2)]):
+            np.testing.assert_array_equal(value, np.full(5000, float(expected)))

@@ -186,6 +186,10 @@ void Divide(T* values, int64_t count, int64_t ranks) {
     for (int64_t i = 0; i < count; ++i) {
       values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
     }
+  } else if ((ranks & (ranks - 1)) == 0) {
+    // The same number, sooner: a power of two has an exact inverse.
+    const T inverse = static_cast<T>(1) / static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] *= inverse;
   } else {
     const T divisor = static_cast<T>(ranks);
     for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
@@ -256,45 +260,51 @@ void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
 }  // namespace
 
 void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
-          int64_t count, double prescale) {
-  if (prescale == 1.0) return Unpack(dtype, wire_dtype, in, out, count);
-  WithType(dtype, [&](auto from) {
-    using From = decltype(from);
-    if (dtype == wire_dtype) {
-      ScaleAndConvert(static_cast<const From*>(in), static_cast<From*>(out),
-                      count, prescale);
-    } else if constexpr (!std::is_integral_v<From>) {
-      WithFloatingType(wire_dtype, [&](auto to) {
-        ScaleAndConvert(static_cast<const From*>(in),
-                        static_cast<decltype(to)*>(out), count, prescale);
-      });
-    }
+          int64_t count, double prescale, VectorUnit unit) {
+  if (prescale == 1.0) return Unpack(dtype, wire_dtype, in, out, count, unit);
+  RunWith(unit, [&] {
+    WithType(dtype, [&](auto from) {
+      using From = decltype(from);
+      if (dtype == wire_dtype) {
+        ScaleAndConvert(static_cast<const From*>(in), static_cast<From*>(out),
+                        count, prescale);
+      } else if constexpr (!std::is_integral_v<From>) {
+        WithFloatingType(wire_dtype, [&](auto to) {
+          ScaleAndConvert(static_cast<const From*>(in),
+                          static_cast<decltype(to)*>(out), count, prescale);
+        });
+      }
+    });
   });
 }
 
 void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
-            int64_t count) {
+            int64_t count, VectorUnit unit) {
   if (wire_dtype == dtype) {
     if (in != out && count > 0) {
       std::memcpy(out, in, static_cast<size_t>(count) * SizeOf(dtype));
     }
     return;
   }
-  WithFloatingType(wire_dtype, [&](auto from) {
-    WithFloatingType(dtype, [&](auto to) {
-      Convert(static_cast<const decltype(from)*>(in),
-              static_cast<decltype(to)*>(out), count);
+  RunWith(unit, [&] {
+    WithFloatingType(wire_dtype, [&](auto from) {
+      WithFloatingType(dtype, [&](auto to) {
+        Convert(static_cast<const decltype(from)*>(in),
+                static_cast<decltype(to)*>(out), count);
+      });
     });
   });
 }
 
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
-                  int64_t count, double postscale) {
-  WithType(dtype, [&](auto type) {
-    WithOperator(op, [&](auto combine) {
-      Reduce<decltype(type)>(blocks, out, count, op == ReduceOp::kAverage,
-                             postscale, combine);
+                  int64_t count, double postscale, VectorUnit unit) {
+  RunWith(unit, [&] {
+    WithType(dtype, [&](auto type) {
+      WithOperator(op, [&](auto combine) {
+        Reduce<decltype(type)>(blocks, out, count, op == ReduceOp::kAverage,
+                               postscale, combine);
+      });
     });
   });
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic on host memory: cast, scale and reduce, element by element.
 //
-// Pure functions of their arguments: same input, same bits, on every rank and
-// whatever the chunk. Buffers need no alignment beyond their element's.
+// Pure functions of their arguments: same input, same bits, on every rank, with
+// every vector unit and whatever the chunk. Buffers need no alignment beyond
+// their element's.
 #ifndef HVD_CORE_ELEMENTWISE_H_
 #define HVD_CORE_ELEMENTWISE_H_
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "core/vector_unit.h"
 
 namespace hvd {
 
@@ -17,11 +19,11 @@ namespace hvd {
 // towards zero; float16 and bfloat16 in float32. `in` and `out` do not overlap
 // unless they are equal and dtype == wire_dtype.
 void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
-          int64_t count, double prescale);
+          int64_t count, double prescale, VectorUnit unit = BestVectorUnit());
 
 // out = dtype(in).
 void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
-            int64_t count);
+            int64_t count, VectorUnit unit = BestVectorUnit());
 
 // out = (blocks[0] op blocks[1] op ... op blocks[P-1]) * postscale, formed in
 // the order of `blocks`, with kAverage as a sum that is then divided by the
@@ -31,7 +33,8 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
 // Not for kBool.
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
-                  int64_t count, double postscale);
+                  int64_t count, double postscale,
+                  VectorUnit unit = BestVectorUnit());
 
 // An allreduce among one rank: out = dtype(wire(in * prescale) * postscale).
 void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
