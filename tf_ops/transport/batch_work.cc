@@ -169,6 +169,17 @@ void BatchWork::Unpack(int rank, int64_t begin, int64_t end,
       });
 }
 
+void BatchWork::KeepOwn(int64_t begin, int64_t end) {
+  map(rank()).ForRange(
+      begin, end, [&](size_t segment, int64_t first, int64_t count, int64_t) {
+        const Segment& of = batch_.segments[segment];
+        if (of.in == of.out) return;
+        const int64_t bytes = first * element_bytes_;
+        Copy(of, At(of.in, bytes), At(of.out, bytes),
+             static_cast<size_t>(count * element_bytes_));
+      });
+}
+
 void BatchWork::Copy(const Segment& segment, const std::byte* from,
                      std::byte* out, size_t bytes) const {
   // In place the lines of the output are in the cache since they were read.

@@ -49,8 +49,8 @@ class SegmentMap {
   std::vector<int64_t> ends_;
 };
 
-// A batch on a wire of `size` ranks. Touches the user's memory in Pack, Unpack
-// and Reduce only, which are not to be called once it is a ghost.
+// A batch on a wire of `size` ranks. Touches the user's memory in Pack, Unpack,
+// KeepOwn and Reduce only, which are not to be called once it is a ghost.
 class BatchWork {
  public:
   // The batch has been checked by CheckBatch.
@@ -80,6 +80,9 @@ class BatchWork {
   void Pack(int64_t begin, int64_t end, std::byte* out) const;
   // Elements [begin, end) of what came from `rank`: into the output.
   void Unpack(int rank, int64_t begin, int64_t end, const std::byte* in);
+  // Broadcast, on the root: elements [begin, end) of the input into the output,
+  // unless that is where they are.
+  void KeepOwn(int64_t begin, int64_t end);
   // Allreduce: elements [begin, end) of all ranks, reduced, into the output
   // and, unless it is null, into `result` as they cross the wire. `blocks` are
   // the peers', by rank; what stands at this rank's place is not looked at, for

@@ -38,7 +38,7 @@ class BroadcastPiece final : public Piece {
     if (distance() == 0) {
       PackBlock(block_, begin_, end_);
       Forward(work_->poison());
-      UnpackBlock(block_, work_->rank(), begin_, end_);
+      if (!work_->is_ghost()) work_->KeepOwn(begin_, end_);
       return;
     }
     // The parent lacks the lowest bit of this rank's distance to the root.
