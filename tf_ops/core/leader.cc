@@ -126,7 +126,7 @@ void Leader::Add(int rank, const Key& key, Waiting waiting,
     return;
   }
   pending.fronts[rank] = std::move(waiting);
-  ++pending.ready;
+  if (++pending.ready < size_) return;
   for (auto found = pending_.find(key);
        found != pending_.end() && found->second.ready == size_;
        found = pending_.find(key)) {
@@ -138,7 +138,7 @@ void Leader::Add(int rank, const Key& key, Waiting waiting,
 void Leader::ClearFronts(Pending* pending) {
   pending->fronts.assign(size_, Waiting());
   pending->ready = 0;
-  std::deque<std::pair<int, Waiting>> later;
+  std::vector<std::pair<int, Waiting>> later;
   later.swap(pending->later);
   for (auto& [rank, waiting] : later) {
     if (pending->fronts[rank].signature != nullptr) {

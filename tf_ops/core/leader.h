@@ -58,8 +58,9 @@ class Leader {
   struct Pending {
     Key key;
     std::vector<Waiting> fronts;  // by rank
-    // Further submissions of a rank whose front still waits.
-    std::deque<std::pair<int, Waiting>> later;
+    // Further submissions of a rank whose front still waits; in order. Hardly
+    // ever any, and an empty deque would cost two allocations for each tensor.
+    std::vector<std::pair<int, Waiting>> later;
     int ready = 0;
     Clock::time_point since;
     Clock::time_point warned;

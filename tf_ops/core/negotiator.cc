@@ -173,6 +173,8 @@ Status Negotiator::CarryOut(const LogRecord& record) {
 Status Negotiator::CarryOut(const AgreedBatch& batch) {
   ReadyBatch ready;
   ready.log_number = log_seen_;
+  ready.tensors.reserve(batch.tensors.size());
+  ready.first_dims.reserve(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
     Key key = tensor.key;
     if (key.name.empty()) {
@@ -223,7 +225,7 @@ std::optional<Outstanding> Negotiator::Take(const Key& key) {
   auto found = outstanding_.find(key);
   if (found == outstanding_.end()) return std::nullopt;
   Outstanding outstanding = std::move(found->second.front());
-  found->second.pop_front();
+  found->second.erase(found->second.begin());
   if (found->second.empty()) outstanding_.erase(found);
   return outstanding;
 }

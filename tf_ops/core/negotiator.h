@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -111,7 +110,7 @@ class Negotiator {
   const std::function<void(ReadyBatch)> execute_;
   const std::function<int()> batches_in_flight_;
 
-  std::unordered_map<Key, std::deque<Outstanding>, KeyHash> outstanding_;
+  std::unordered_map<Key, std::vector<Outstanding>, KeyHash> outstanding_;
   // Entries whose done has not been called.
   std::unordered_map<uint64_t, Undone> undone_;
   ResponseCache cache_;
