@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/float16.h"
-#include "core/stream_copy.h"
 #include "harness.h"
 #include "typed_values.h"
 
@@ -335,22 +334,6 @@ TEST(OneRankAloneGetsWhatATransportWouldGive) {
       AllreduceAlone(types.dtype, types.wire, ReduceOp::kAverage, in, out,
                      kCount, 1.7, 0.3);
       EXPECT_EQ(std::memcmp(out, expected.data(), expected.size()), 0);
-    }
-  }
-}
-
-TEST(AStreamedCopyIsACopyAndNoMore) {
-  std::vector<char> in(1000), out(1100), expected;
-  std::iota(in.begin(), in.end(), '\0');
-  for (size_t from : {0, 1, 16, 63}) {
-    for (size_t to : {0, 1, 8, 63, 64}) {
-      for (size_t bytes : {0, 1, 63, 64, 65, 127, 128, 500, 900}) {
-        std::fill(out.begin(), out.end(), 'x');
-        expected = out;
-        std::memcpy(expected.data() + to, in.data() + from, bytes);
-        StreamCopy(out.data() + to, in.data() + from, bytes);
-        EXPECT_TRUE(out == expected);
-      }
     }
   }
 }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transports over threads: the contract, and faults that only threads can have.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "harness.h"
 #include "thread_backend.h"
 #include "transport/staged_transport.h"
+#include "transport/stream_copy.h"
 #include "transport_contract.h"
 
 namespace hvd {
@@ -223,6 +227,22 @@ TEST(StagingMemoryIsUsedAgain) {
   // Those that can wait do not go beyond the limit.
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kCanWait).data == nullptr);
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kSmall).data != nullptr);
+}
+
+TEST(AStreamedCopyIsACopyAndNoMore) {
+  std::vector<char> in(1000), out(1100), expected;
+  std::iota(in.begin(), in.end(), '\0');
+  for (size_t from : {0, 1, 16, 63}) {
+    for (size_t to : {0, 1, 8, 63, 64}) {
+      for (size_t bytes : {0, 1, 63, 64, 65, 127, 128, 500, 900}) {
+        std::fill(out.begin(), out.end(), 'x');
+        expected = out;
+        std::memcpy(expected.data() + to, in.data() + from, bytes);
+        StreamCopy(out.data() + to, in.data() + from, bytes);
+        EXPECT_TRUE(out == expected);
+      }
+    }
+  }
 }
 
 }  // namespace

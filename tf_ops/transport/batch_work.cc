@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/elementwise.h"
-#include "core/stream_copy.h"
+#include "transport/stream_copy.h"
 
 namespace hvd {
 namespace {

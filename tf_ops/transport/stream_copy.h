@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamCopy: a copy to memory that nobody reads soon.
-#ifndef HVD_CORE_STREAM_COPY_H_
-#define HVD_CORE_STREAM_COPY_H_
+#ifndef HVD_TRANSPORT_STREAM_COPY_H_
+#define HVD_TRANSPORT_STREAM_COPY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -45,4 +45,4 @@ inline void StreamCopy(void* out, const void* in, size_t bytes) {
 
 }  // namespace hvd
 
-#endif  // HVD_CORE_STREAM_COPY_H_
+#endif  // HVD_TRANSPORT_STREAM_COPY_H_
