@@ -107,6 +107,32 @@ def test_many_variables_at_once(rank):
         np.testing.assert_array_equal(variable.numpy(), np.full([i % 7, 3], float(i)))
 
 
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_ranks_may_list_variables_in_different_orders(rank, size, in_graph):
+    variables = [tf.Variable([float(rank * i)], name=f"ordered{i}") for i in range(5)]
+    given = variables[rank % 5 :] + variables[: rank % 5]
+
+    def broadcast():
+        hvd_tf.broadcast_variables(given, size - 1, inplace=True)
+
+    (tf.function(broadcast) if in_graph else broadcast)()
+    values = [float(variable.numpy()[0]) for variable in variables]
+    assert values == [float((size - 1) * i) for i in range(5)]
+
+
+def test_a_variable_without_a_value_is_named_on_every_rank(rank):
+    with tf.Graph().as_default(), v1.Session() as session:
+        full = v1.get_variable("full", initializer=float(rank), use_resource=True)
+        empty = v1.get_variable("empty", initializer=float(rank), use_resource=True)
+        operation = hvd_tf.broadcast_variables([full, empty], 0, inplace=True)
+        session.run([full.initializer, *([empty.initializer] if rank != 1 else [])])
+        with pytest.raises(tf.errors.FailedPreconditionError, match="broadcast/empty.*no value"):
+            session.run(operation)
+        session.run(empty.initializer)
+        session.run(operation)  # the job lives
+        assert session.run([full, empty]) == [0.0, 0.0]
+
+
 def test_nothing_to_broadcast():
     assert hvd_tf.broadcast_variables([], 0) is None
 

@@ -64,7 +64,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     std::shared_ptr<Runtime> runtime = GetRuntime();
     const Result<const ProcessSet*> set =
         FindMemberSet(runtime.get(), process_set_id_);
-    OP_REQUIRES_OK_ASYNC(ctx, ToTf(set.status()), done);
+    OP_REQUIRES_OK_ASYNC(ctx, ToTf(Named(names_[0], set.status())), done);
     if (set.value()->ranks.size() == 1) {
       done();
       return;

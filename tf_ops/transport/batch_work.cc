@@ -182,7 +182,8 @@ void BatchWork::KeepOwn(int64_t begin, int64_t end) {
 
 void BatchWork::Copy(const Segment& segment, const std::byte* from,
                      std::byte* out, size_t bytes) const {
-  // In place the lines of the output are in the cache since they were read.
+  // In place an allreduce has the lines of the output in the cache since it
+  // read them.
   if (streams_ && segment.in != segment.out) {
     StreamCopy(out, from, bytes);
   } else {
@@ -203,7 +204,8 @@ void BatchWork::Reduce(int64_t begin, int64_t end,
                           int64_t count) {
     const std::byte* const in = At(segment.in, first * bytes);
     std::byte* const out = At(segment.out, first * bytes);
-    for (size_t peer = 0; peer < blocks.size(); ++peer) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
       parts[peer] = blocks[peer] + offset * element_bytes_;
     }
     if (is_packed) {
