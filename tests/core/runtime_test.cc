@@ -109,20 +109,30 @@ void RunJob(ThreadWorld* world, int size,
   });
 }
 
-// Twice: by mailboxes, and through shared memory.
-void RunJob(int size, const std::function<void(int, Runtime*)>& body) {
-  ThreadWorld world(size, {}, 4096);
-  RunJob(&world, size, {}, body);
+// Through memory that the ranks of a host share.
+void RunSharedJob(int size, const std::vector<std::string>& hosts,
+                  const std::function<void(int, Runtime*)>& body) {
   Options options = Options::Defaults();
   options.shm_bytes = 65536;
-  options.shm_piece_bytes = 4096;
-  ThreadWorld sharing(size);
+  options.shm_piece_bytes = options.piece_bytes = 4096;
+  ThreadWorld world(size, hosts);
   RunRanks(size, [&](int rank) {
-    Runtime runtime(sharing.OpenShared(rank, options, 0), options);
+    Runtime runtime(world.OpenShared(rank, options, 0), options);
     EXPECT_EQ(runtime.Start({}).message(), "");
     body(rank, &runtime);
     runtime.Stop();
   });
+}
+
+// By mailboxes, on one host, and, with three ranks and more, on two hosts.
+void RunJob(int size, const std::function<void(int, Runtime*)>& body) {
+  ThreadWorld world(size, {}, 4096);
+  RunJob(&world, size, {}, body);
+  RunSharedJob(size, {}, body);
+  if (size < 3) return;
+  std::vector<std::string> hosts(size, "a");
+  std::fill(hosts.begin() + (size + 1) / 2, hosts.end(), "b");
+  RunSharedJob(size, hosts, body);
 }
 
 Floats Filled(size_t count, float value) { return Floats(count, value); }

@@ -60,7 +60,7 @@ struct ThreadWorld::State {
   std::atomic<int> abort_code{0};
 
   std::mutex mutex;  // of what follows
-  std::shared_ptr<ShmHost> host;
+  std::map<int, std::shared_ptr<ShmHost>> hosts;
   std::condition_variable all_here;
   std::vector<std::string> exchanged, exchange_result;
   int exchange_count = 0;
@@ -81,11 +81,14 @@ class ThreadWire final : public Wire {
       : world_(std::move(world)),
         set_id_(set_id),
         rank_(rank),
-        ranks_(std::move(ranks)) {}
+        ranks_(std::move(ranks)),
+        hosts_(EachAlone(static_cast<int>(ranks_.size()))) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return staging_; }
+  const HostMap& hosts() const override { return hosts_; }
+  bool lends(int) const override { return false; }
   Status status() const override { return status_; }
   void Abandon(std::vector<StagingBuffer>) override { posted_.clear(); }
 
@@ -153,6 +156,7 @@ class ThreadWire final : public Wire {
   const int set_id_;
   const int rank_;  // within the set
   const std::vector<int> ranks_;
+  const HostMap hosts_;
   HeapStagingPool staging_;
   MoveId next_id_ = 1;
   std::map<MoveKey, std::deque<Posted>> posted_;
@@ -204,7 +208,7 @@ class ThreadChannel final : public Channel {
   Status status_;
 };
 
-class ThreadBackend final : public Backend {
+class ThreadBackend final : public WireBackend {
  public:
   ThreadBackend(WorldState world, int rank, std::shared_ptr<Faults> faults)
       : world_(std::move(world)),
@@ -217,7 +221,7 @@ class ThreadBackend final : public Backend {
   }
   Channel& channel() override { return channel_; }
 
-  Result<std::unique_ptr<Transport>> NewTransport(
+  Result<std::unique_ptr<Wire>> NewWire(
       int set_id, const std::vector<int>& ranks) override {
     auto found = std::find(ranks.begin(), ranks.end(), rank_);
     if (found == ranks.end()) {
@@ -227,9 +231,16 @@ class ThreadBackend final : public Backend {
     }
     auto wire = std::make_unique<ThreadWire>(
         world_, set_id, static_cast<int>(found - ranks.begin()), ranks);
+    return std::unique_ptr<Wire>(
+        std::make_unique<FaultyWire>(std::move(wire), faults_));
+  }
+
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
+    if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::make_unique<FaultyWire>(std::move(wire), faults_), ranks,
-        world_->piece_bytes));
+        std::move(wire.value()), ranks, world_->piece_bytes));
   }
 
   std::shared_ptr<Doorbell> doorbell() override {
@@ -274,37 +285,38 @@ ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
   state_->piece_bytes = piece_bytes;
 }
 
-std::unique_ptr<Backend> ThreadWorld::Open(int rank) {
+std::unique_ptr<WireBackend> ThreadWorld::Open(int rank) {
   return Open(rank, std::make_shared<Faults>());
 }
 
-std::unique_ptr<Backend> ThreadWorld::Open(int rank,
-                                           std::shared_ptr<Faults> faults) {
+std::unique_ptr<WireBackend> ThreadWorld::Open(int rank,
+                                               std::shared_ptr<Faults> faults) {
   return std::make_unique<ThreadBackend>(state_, rank, std::move(faults));
 }
 
-std::unique_ptr<Backend> ThreadWorld::OpenShared(int rank,
-                                                 const Options& options,
-                                                 int set_count) {
-  const int size = static_cast<int>(state_->boxes.size());
-  const size_t arena_bytes = ShmArenaBytes(options, size, set_count);
+std::unique_ptr<Backend> ThreadWorld::OpenShared(
+    int rank, const Options& options, int set_count,
+    std::shared_ptr<Faults> faults) {
+  const Topology& topology = state_->topologies[rank];
+  const int size = topology.local_size;
+  const size_t arena_bytes = ShmArenaBytes(options, topology, set_count);
   std::shared_ptr<ShmHost> host;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->host == nullptr) {
+    std::shared_ptr<ShmHost>& shared = state_->hosts[topology.host_of[rank]];
+    if (shared == nullptr) {
       auto segment = ShmSegment::Create(ShmHost::BytesFor(size, arena_bytes));
       segment.value()->Unlink();  // no rank needs to find it
-      state_->host =
-          std::make_shared<ShmHost>(segment.value(), size, arena_bytes);
+      shared = std::make_shared<ShmHost>(segment.value(), size, arena_bytes);
     }
-    host = state_->host;
+    host = shared;
   }
-  return NewShmBackend(Open(rank), std::move(host), options);
+  return NewShmBackend(Open(rank, std::move(faults)), std::move(host), options);
 }
 
 std::shared_ptr<ShmHost> ThreadWorld::host() const {
   std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->host;
+  return state_->hosts.at(0);
 }
 
 std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int set_id,

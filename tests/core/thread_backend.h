@@ -20,6 +20,7 @@
 #include "transport/shm_host.h"
 #include "transport/staged_transport.h"
 #include "transport/wire.h"
+#include "transport/wire_backend.h"
 
 namespace hvd {
 
@@ -67,15 +68,17 @@ class ThreadWorld {
                        int64_t piece_bytes = kDefaultPieceBytes);
 
   // To be used by one thread, as any Backend.
-  std::unique_ptr<Backend> Open(int rank);
-  std::unique_ptr<Backend> Open(int rank, std::shared_ptr<Faults> faults);
+  std::unique_ptr<WireBackend> Open(int rank);
+  std::unique_ptr<WireBackend> Open(int rank, std::shared_ptr<Faults> faults);
 
-  // With messages and data through memory that is shared as processes share
-  // it, but for being mapped once.
-  std::unique_ptr<Backend> OpenShared(int rank, const Options& options,
-                                      int set_count);
+  // With messages and data between ranks of a host through memory that is
+  // shared as processes share it, but for being mapped once. `faults` are those
+  // of what crosses hosts.
+  std::unique_ptr<Backend> OpenShared(
+      int rank, const Options& options, int set_count,
+      std::shared_ptr<Faults> faults = std::make_shared<Faults>());
 
-  // What OpenShared has made.
+  // What OpenShared has made for the first host.
   std::shared_ptr<ShmHost> host() const;
 
   // The wire under a transport, for tests of wires and for wrappers.
@@ -98,7 +101,8 @@ class FaultyWire final : public Wire {
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
   StagingPool& staging() override { return wire_->staging(); }
-  bool lends() const override { return wire_->lends(); }
+  const HostMap& hosts() const override { return wire_->hosts(); }
+  bool lends(int peer) const override { return wire_->lends(peer); }
   Lent Arrived(MoveId id) const override { return wire_->Arrived(id); }
   void Poll() override { wire_->Poll(); }
   void Release(MoveId id) override { wire_->Release(id); }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness.h"
+#include "transport/host_map.h"
 #include "transport/launch_size.h"
 
 namespace hvd {
@@ -32,6 +33,28 @@ TEST(RanksDealtOutOverHosts) {
     EXPECT_EQ(mine.cross_rank, cross[rank]);
     EXPECT_EQ(mine.cross_size, 2);
     EXPECT_TRUE(mine.is_homogeneous);
+    EXPECT_TRUE(mine.host_of == std::vector<int>({0, 1, 0, 1}));
+  }
+}
+
+TEST(HostsOfASet) {
+  const HostMap map = MakeHostMap({7, 3, 7, 9, 3, 7});
+  EXPECT_EQ(map.host_count(), 3);
+  EXPECT_TRUE(map.ranks[0] == std::vector<int>({0, 2, 5}));
+  EXPECT_TRUE(map.ranks[1] == std::vector<int>({1, 4}));
+  EXPECT_TRUE(map.ranks[2] == std::vector<int>({3}));
+  EXPECT_TRUE(map.host == std::vector<int>({0, 1, 0, 2, 1, 0}));
+  EXPECT_TRUE(map.place == std::vector<int>({0, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(map.smallest_host(), 1);
+  EXPECT_TRUE(map.has_two_levels());
+}
+
+TEST(SetsOfOneLevel) {
+  for (int size : {1, 2, 5}) {
+    EXPECT_FALSE(OneHost(size).has_two_levels());
+    EXPECT_FALSE(EachAlone(size).has_two_levels());
+    EXPECT_EQ(OneHost(size).smallest_host(), size);
+    EXPECT_EQ(EachAlone(size).smallest_host(), 1);
   }
 }
 

@@ -22,15 +22,23 @@ namespace hvd {
 class ContractRank {
  public:
   // Process set ids from first_set_id on are this case's.
-  ContractRank(Backend* backend, int first_set_id, int64_t piece_bytes)
+  ContractRank(Backend* backend, int first_set_id, int64_t piece_bytes,
+               bool shares_memory = false)
       : backend_(backend),
         next_set_id_(first_set_id),
-        piece_bytes_(piece_bytes) {}
+        piece_bytes_(piece_bytes),
+        shares_memory_(shares_memory) {}
 
   Backend& backend() { return *backend_; }
   int rank() const { return backend_->topology().rank; }
   int size() const { return backend_->topology().size; }
   int64_t piece_bytes() const { return piece_bytes_; }
+  // The hosts that ranks are added up by, first within them: of each rank. One
+  // where they do not share memory.
+  std::vector<int> host_of() const {
+    return shares_memory_ ? backend_->topology().host_of
+                          : std::vector<int>(size(), 0);
+  }
   // Number of float32 elements that make `pieces` pieces of an allreduce.
   int64_t Elements(int64_t pieces) const { return pieces * piece_bytes_ / 4; }
 
@@ -44,6 +52,7 @@ class ContractRank {
   Backend* const backend_;
   int next_set_id_;
   const int64_t piece_bytes_;
+  const bool shares_memory_;
 };
 
 // A collective of float32 under way.

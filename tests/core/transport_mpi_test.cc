@@ -3,6 +3,7 @@
 // processes that MPI started. Runs alone and under mpirun -n N; every
 // rank's exit status is non-zero when any rank failed.
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,11 @@ int SumOverRanks(Transport* transport, int failures) {
 
 // One after another on one backend, and on a new one for every size of piece:
 // a backend may be opened again.
-int RunAll(int64_t shm, int64_t piece_bytes,
+int RunAll(int64_t shm, int64_t piece_bytes, const std::string& host_id,
            const std::vector<std::string>& wanted) {
   Options options = Options::Defaults();
   options.shm = shm;
+  options.host_id = host_id;
   options.piece_bytes = options.shm_piece_bytes = piece_bytes;
   auto opened = OpenBackend({}, options);
   if (!opened.ok()) {
@@ -35,7 +37,8 @@ int RunAll(int64_t shm, int64_t piece_bytes,
   }
   Backend* const backend = opened.value().get();
   const bool speaks = backend->topology().rank == 0;
-  ContractRank self(backend, 0, piece_bytes);
+  const bool shares = shm != 0;
+  ContractRank self(backend, 0, piece_bytes, shares);
   auto transport = self.NewTransport();
   int failed = 0, set_id = 1;
   for (const ContractCase& one : ContractCases()) {
@@ -43,7 +46,7 @@ int RunAll(int64_t shm, int64_t piece_bytes,
     set_id += kSetsPerCase;
     if (!wanted.empty() && wanted[0] != one.name) continue;
     TakeFailures();
-    ContractRank view(backend, first_set_id, piece_bytes);
+    ContractRank view(backend, first_set_id, piece_bytes, shares);
     one.run(&view);
     const bool ok = SumOverRanks(transport.get(), TakeFailures()) == 0;
     failed += !ok;
@@ -53,6 +56,15 @@ int RunAll(int64_t shm, int64_t piece_bytes,
   return failed;
 }
 
+// A host for every two ranks, as the launcher numbers them.
+std::string PairOfThisRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    const char* const rank = std::getenv(name);
+    if (rank != nullptr) return std::to_string(std::atoi(rank) / 2);
+  }
+  return "0";
+}
+
 }  // namespace
 }  // namespace hvd
 
@@ -60,7 +72,12 @@ int main(int argc, char** argv) {
   const std::vector<std::string> wanted(argv + 1, argv + argc);
   int failed = 0;
   for (int64_t piece_bytes : {1024, 65536}) {
-    for (int64_t shm : {0, 1}) failed += hvd::RunAll(shm, piece_bytes, wanted);
+    for (int64_t shm : {0, 1}) {
+      for (const std::string& host_id :
+           {std::string(), hvd::PairOfThisRank()}) {
+        failed += hvd::RunAll(shm, piece_bytes, host_id, wanted);
+      }
+    }
   }
   hvd::FinalizeBackends();
   return failed == 0 ? 0 : 1;

@@ -6,11 +6,14 @@ Each rank can make all ranks' arrays, so a test computes what it expects without
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+import hvd_tf as hvd
 
 v1 = tf.compat.v1
 
@@ -60,6 +63,15 @@ def values(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0) -> np.n
         return rng.uniform(-2, 2, shape).astype(np_dtype(dtype))
     low = 0 if dtype.startswith("u") else -3
     return rng.integers(low, 4, shape).astype(dtype)
+
+
+def sum_in_order(parts: list[np.ndarray]) -> np.ndarray:
+    """The ranks' parts, added up in the order that `allreduce` promises: rank by rank on each
+    host, then host by host; here hosts have equally many ranks that follow one another.
+    """
+    a_host = hvd.local_size()
+    hosts = [parts[first : first + a_host] for first in range(0, len(parts), a_host)]
+    return functools.reduce(np.add, [functools.reduce(np.add, host) for host in hosts])
 
 
 def tolerance(dtype: str, terms: int) -> float:

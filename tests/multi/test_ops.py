@@ -6,7 +6,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from modes import ALL_DTYPES, FLOATS, MODES, REDUCIBLE, assert_close, np_dtype, run, v1, values
+from modes import (
+    ALL_DTYPES,
+    FLOATS,
+    MODES,
+    REDUCIBLE,
+    assert_close,
+    np_dtype,
+    run,
+    sum_in_order,
+    v1,
+    values,
+)
 
 import hvd_tf as hvd
 
@@ -62,9 +73,7 @@ def test_scales_keep_all_bits_of_float64(mode, rank, size):
         ),
         parts[rank],
     )
-    expected = parts[0] * prescale
-    for part in parts[1:]:
-        expected = expected + part * prescale
+    expected = sum_in_order([part * prescale for part in parts])
     np.testing.assert_array_equal(result, expected * postscale)
 
 

@@ -21,6 +21,8 @@ struct Topology {
   int local_rank = 0;  // among the ranks of this host, in rank order
   int local_size = 1;
   std::vector<int> local_ranks{0};  // ranks of this host, ascending
+  // Of each rank; hosts are numbered by their first rank.
+  std::vector<int> host_of{0};
   int cross_rank = 0;  // among the ranks with this local_rank, over hosts
   int cross_size = 1;
   bool is_homogeneous = true;      // every host has the same number of ranks

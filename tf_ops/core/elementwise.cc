@@ -211,12 +211,14 @@ const Compute<T>* Load(const T* in, Compute<T>* space, int64_t count) {
 // --- A whole buffer
 // -----------------------------------------------------------
 
+// `ranks`: what an average is divided by; 0: it is none.
 template <typename T, typename Operator>
 void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
-            bool average, double postscale, Operator op) {
+            int64_t ranks, double postscale, Operator op) {
   using C = Compute<T>;
   C sum_space[kChunk], load_space[kChunk];
-  const int64_t ranks = static_cast<int64_t>(blocks.size());
+  const int64_t last = static_cast<int64_t>(blocks.size()) - 1;
+  const bool average = ranks > 0;
   const bool finishes = average || postscale != 1.0;
   for (int64_t at = 0; at < count; at += kChunk) {
     const int64_t length = std::min(kChunk, count - at);
@@ -225,12 +227,12 @@ void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
       return static_cast<const T*>(blocks[i]) + at;
     };
     const C* sum = Load(block(0), sum_space, length);
-    for (int64_t i = 1; i < ranks; ++i) {
+    for (int64_t i = 1; i <= last; ++i) {
       C* to = sum_space;
       // The last sum may go to where the result belongs: nothing is read after
       // it, so `out` may be any block.
       if constexpr (std::is_same_v<T, C>) {
-        if (i == ranks - 1 && !finishes) to = target;
+        if (i == last && !finishes) to = target;
       }
       Combine(sum, Load(block(i), load_space, length), to, length, op);
       sum = to;
@@ -298,12 +300,14 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
 
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
-                  int64_t count, double postscale, VectorUnit unit) {
+                  int64_t count, double postscale, VectorUnit unit,
+                  int64_t ranks) {
+  if (ranks == 0) ranks = static_cast<int64_t>(blocks.size());
+  if (op != ReduceOp::kAverage) ranks = 0;
   RunWith(unit, [&] {
     WithType(dtype, [&](auto type) {
       WithOperator(op, [&](auto combine) {
-        Reduce<decltype(type)>(blocks, out, count, op == ReduceOp::kAverage,
-                               postscale, combine);
+        Reduce<decltype(type)>(blocks, out, count, ranks, postscale, combine);
       });
     });
   });

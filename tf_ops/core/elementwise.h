@@ -26,15 +26,16 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
             int64_t count, VectorUnit unit = BestVectorUnit());
 
 // out = (blocks[0] op blocks[1] op ... op blocks[P-1]) * postscale, formed in
-// the order of `blocks`, with kAverage as a sum that is then divided by the
-// number of blocks (integers: division truncating towards zero). float16 and
+// the order of `blocks`, with kAverage as a sum that is then divided by
+// `ranks`, 0 standing for the number of blocks (integers: division truncating
+// towards zero). float16 and
 // bfloat16 accumulate in float32 and are rounded once. Min and Max hand NaN on,
 // as numpy.minimum does. Integer sums wrap around. `out` may equal any block.
 // Not for kBool.
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
                   int64_t count, double postscale,
-                  VectorUnit unit = BestVectorUnit());
+                  VectorUnit unit = BestVectorUnit(), int64_t ranks = 0);
 
 // An allreduce among one rank: out = dtype(wire(in * prescale) * postscale).
 void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allgather: every rank sends its own pieces to all.
+// Allgather: every rank sends its own pieces to all of its host and to one of
+// each other host, which hands them on there.
 #include <algorithm>
 
 #include "transport/piece.h"
@@ -10,7 +11,8 @@ namespace {
 // Piece k of the batch is piece k of every rank that has so many.
 class AllgatherPiece final : public Piece {
  public:
-  AllgatherPiece(BatchWork* work, int64_t index) : Piece(work, index) {
+  AllgatherPiece(BatchWork* work, int64_t index)
+      : Piece(work, index), host_(hosts().host[work->rank()]) {
     parts_.resize(work->size());
     for (int origin = 0; origin < work->size(); ++origin) {
       Part& part = parts_[origin];
@@ -21,7 +23,8 @@ class AllgatherPiece final : public Piece {
       part.exists = part.begin < part.end || index == 0;
       if (!part.exists) continue;
       const int64_t bytes = (part.end - part.begin) * work->element_bytes();
-      part.block = origin == work->rank() ? AddBlock(bytes) : AddArrival(bytes);
+      part.block = origin == work->rank() ? AddBlock(bytes)
+                                          : AddArrival(SenderOf(origin), bytes);
     }
   }
 
@@ -33,11 +36,15 @@ class AllgatherPiece final : public Piece {
       part.awaited = false;
       --missing_;
       moved = true;
-      if (!Read(part.block)) {
+      const Poison poison = Read(part.block);
+      // Bytes that made no sense have become a poison.
+      if (IsRelayed(origin)) Label(part.block, poison);
+      if (!poison) {
         UnpackBlock(part.block, origin, part.begin, part.end);
       }
       Release(part.move, &part.block);
     }
+    PassOn();
     output_done_ = missing_ == 0;
     finished_ = output_done_ && sends_.empty();
     return moved;
@@ -46,20 +53,21 @@ class AllgatherPiece final : public Piece {
  protected:
   void Post() override {
     const int rank = work_->rank();
-    for (int i = 1; i < work_->size(); ++i) {
-      const int origin = (rank + i) % work_->size();
+    for (int origin = 0; origin < work_->size(); ++origin) {
       Part& part = parts_[origin];
-      if (!part.exists) continue;
-      part.move = Receive(origin, 0, part.block);
+      if (!part.exists || origin == rank) continue;
+      part.move = Receive(SenderOf(origin), PhaseOf(origin), part.block);
       part.awaited = true;
       ++missing_;
     }
     const Part& own = parts_[rank];
     if (!own.exists) return;
     PackBlock(own.block, own.begin, own.end);
-    for (int i = 1; i < work_->size(); ++i) {
-      sends_.push_back(Send((rank + i) % work_->size(), 0, own.block));
+    for (int i = 1; i < hosts().host_count(); ++i) {
+      const int host = (host_ + i) % hosts().host_count();
+      sends_.push_back(Send(RelayOf(rank, host), kOwn, own.block));
     }
+    SendWithinHost(kOwn, own.block);
     UnpackBlock(own.block, rank, own.begin, own.end);
   }
 
@@ -73,9 +81,48 @@ class AllgatherPiece final : public Piece {
     MoveId move = 0;
   };
 
+  enum Phase { kOwn = 0, kPassedOn = 1 };
+
+  // The rank of `host`, another than the origin's, that the origin sends to.
+  int RelayOf(int origin, int host) const {
+    const std::vector<int>& ranks = hosts().ranks[host];
+    return ranks[static_cast<size_t>(hosts().place[origin]) % ranks.size()];
+  }
+  // Whether this rank hands the origin's part on.
+  bool IsRelayed(int origin) const {
+    return hosts().host[origin] != host_ &&
+           RelayOf(origin, host_) == work_->rank();
+  }
+  // Whom this rank gets the origin's part from, and in which phase.
+  int SenderOf(int origin) const {
+    const bool direct = hosts().host[origin] == host_ || IsRelayed(origin);
+    return direct ? origin : RelayOf(origin, host_);
+  }
+  Phase PhaseOf(int origin) const {
+    return SenderOf(origin) == origin ? kOwn : kPassedOn;
+  }
+
+  void SendWithinHost(Phase phase, const Block& block) {
+    for (int peer : hosts().ranks[host_]) {
+      if (peer != work_->rank()) sends_.push_back(Send(peer, phase, block));
+    }
+  }
+
+  // In the order of the origins, which is the order that the receivers expect.
+  void PassOn() {
+    for (; next_relayed_ < work_->size(); ++next_relayed_) {
+      const Part& part = parts_[next_relayed_];
+      if (!part.exists || !IsRelayed(next_relayed_)) continue;
+      if (part.awaited) return;
+      SendWithinHost(kPassedOn, part.block);
+    }
+  }
+
+  const int host_;
   std::vector<Part> parts_;  // by origin
   std::vector<MoveId> sends_;
   int missing_ = 0;
+  int next_relayed_ = 0;  // origin
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "transport/piece.h"
+#include "transport/range.h"
 
 namespace hvd {
 namespace {
@@ -14,27 +15,13 @@ namespace {
 // Up to here one round of P * (P - 1) messages beats two rounds of parts.
 constexpr int64_t kOneRoundBytes = 4096;
 constexpr int kOneRoundRanks = 8;
-constexpr int64_t kAlignedElements = 16;
-
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  bool empty() const { return begin == end; }
-};
-
-Range RangeOf(const BatchWork& work, int64_t index) {
-  const int64_t total = work.element_count(work.rank());
-  const int64_t begin = std::min(index * work.piece_elements(), total);
-  return {begin, std::min(begin + work.piece_elements(), total)};
-}
 
 // Gathers the peers' blocks of one range and reduces them with what this rank
 // has itself.
 class AllreducePiece : public Piece {
  public:
   AllreducePiece(BatchWork* work, int64_t index)
-      : Piece(work, index), range_(RangeOf(*work, index)) {}
+      : Piece(work, index), range_(PieceRange(*work, index)) {}
 
  protected:
   // Of a peer; this rank's own stays empty, for its data is in the user's
@@ -54,7 +41,7 @@ class AllreducePiece : public Piece {
     contributions_.resize(work_->size());
     for (int peer = 0; peer < work_->size(); ++peer) {
       if (peer == work_->rank()) continue;
-      contributions_[peer].block = AddArrival(BytesOf(range));
+      contributions_[peer].block = AddArrival(peer, BytesOf(range));
     }
   }
 
@@ -157,12 +144,12 @@ class ByPartsPiece final : public AllreducePiece {
     parts_.resize(work->size());
     for (int owner = 0; owner < work->size(); ++owner) {
       Part& part = parts_[owner];
-      part.range = PartOf(owner);
+      part.range = PartOf(range_, owner, work->size());
       if (part.range.empty()) continue;
       const int64_t bytes = BytesOf(part.range);
       part.block = AddBlock(bytes);
       // Without lending the result comes to where the data was sent from.
-      part.result = lends() ? AddArrival(bytes) : part.block;
+      part.result = lends(owner) ? AddArrival(owner, bytes) : part.block;
     }
     if (!own().empty()) AddContributions(own());
   }
@@ -195,7 +182,7 @@ class ByPartsPiece final : public AllreducePiece {
       part.send = Send(owner, 0, part.block);
       part.sending = true;
       ++open_sends_;
-      if (lends()) PostResult(owner);
+      if (lends(owner)) PostResult(owner);
     }
   }
 
@@ -214,16 +201,6 @@ class ByPartsPiece final : public AllreducePiece {
 
   const Range& own() { return parts_[work_->rank()].range; }
   const Block& own_block() { return parts_[work_->rank()].block; }
-
-  Range PartOf(int owner) const {
-    const int64_t count = range_.end - range_.begin;
-    const int64_t share = (count + work_->size() - 1) / work_->size();
-    const int64_t part_elements =
-        (share + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
-    const int64_t begin = std::min(owner * part_elements, count);
-    const int64_t end = std::min(begin + part_elements, count);
-    return {range_.begin + begin, range_.begin + end};
-  }
 
   bool AdvanceOwn() {
     if (own_done_ || own().empty()) return false;
@@ -251,7 +228,7 @@ class ByPartsPiece final : public AllreducePiece {
     if (part.sending && Test(part.send)) {
       part.sending = false;
       --open_sends_;
-      if (!lends()) PostResult(owner);
+      if (!lends(owner)) PostResult(owner);
       moved = true;
     }
     if (!part.receiving || !Arrive(part.receive, &part.result)) return moved;
@@ -274,11 +251,15 @@ class ByPartsPiece final : public AllreducePiece {
 }  // namespace
 
 std::unique_ptr<Piece> NewAllreducePiece(BatchWork* work, int64_t index) {
-  const Range range = RangeOf(*work, index);
+  const Range range = PieceRange(*work, index);
   const int64_t bytes = (range.end - range.begin) * work->element_bytes();
   // Without elements there is no owner, but ranks must hear of each other.
-  if (range.empty() ||
-      (bytes <= kOneRoundBytes && work->size() <= kOneRoundRanks)) {
+  if (range.empty()) return std::make_unique<OneRoundPiece>(work, index);
+  // Whatever its size, so that the order of adding does not depend on it.
+  if (work->wire()->hosts().has_two_levels()) {
+    return NewTwoLevelAllreducePiece(work, index);
+  }
+  if (bytes <= kOneRoundBytes && work->size() <= kOneRoundRanks) {
     return std::make_unique<OneRoundPiece>(work, index);
   }
   return std::make_unique<ByPartsPiece>(work, index);

@@ -2,6 +2,7 @@
 // Which backends this build has.
 #include "transport/backends.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/shm_backend.h"
@@ -14,12 +15,24 @@ namespace hvd {
 
 #if HVD_WITH_MPI
 
+namespace {
+
+// Whether any host has several ranks.
+bool HasNeighbours(const Topology& topology) {
+  return *std::max_element(topology.host_of.begin(), topology.host_of.end()) <
+         topology.size - 1;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Backend>> OpenBackend(const JobArgs& args,
                                              const Options& options) {
-  Result<std::unique_ptr<Backend>> mpi = OpenMpiBackend(args, options);
-  if (!mpi.ok()) return mpi;
-  const Topology& topology = mpi.value()->topology();
-  if (topology.size == 1 || topology.local_size < topology.size) return mpi;
+  Result<std::unique_ptr<WireBackend>> mpi = OpenMpiBackend(args, options);
+  if (!mpi.ok()) return mpi.status();
+  // Where no host has two ranks there is nobody to share memory with.
+  if (!HasNeighbours(mpi.value()->topology())) {
+    return std::unique_ptr<Backend>(std::move(mpi.value()));
+  }
   return AddSharedMemory(std::move(mpi.value()), options,
                          static_cast<int>(args.process_sets.size()));
 }

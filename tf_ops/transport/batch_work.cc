@@ -12,16 +12,12 @@
 namespace hvd {
 namespace {
 
-// Parts of pieces begin at multiples of it, for aligned vectors.
-constexpr int64_t kAlignedElements = 16;
 // Elements that are packed, reduced and unpacked at a time: they stay in the
 // first-level cache between one and the other.
 constexpr int64_t kReduceChunk = 2048;
 // Outputs of a batch beyond this do not stay in a core's cache until they are
 // read.
 constexpr int64_t kStreamedBytes = 8 << 20;
-// An allgather moves a piece of every rank at once, so its pieces are smaller.
-constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
 
 std::vector<int64_t> CountsOf(const std::vector<Segment>& segments) {
   std::vector<int64_t> counts;
@@ -38,6 +34,13 @@ const std::byte* At(const void* data, int64_t bytes) {
 }
 std::byte* At(void* data, int64_t bytes) {
   return static_cast<std::byte*>(data) + bytes;
+}
+
+// In two levels the sum of a host crosses the wire: where that has few bits it
+// must not overflow before it is divided.
+bool AveragesEarly(const Batch& batch) {
+  return batch.reduce_op == ReduceOp::kAverage &&
+         IsFloating(batch.wire_dtype) && SizeOf(batch.wire_dtype) == 2;
 }
 
 Status CheckCounts(const Batch& batch, int rank, int size) {
@@ -191,28 +194,31 @@ void BatchWork::Copy(const Segment& segment, const std::byte* from,
   }
 }
 
+const std::byte* BatchWork::Input(const Segment& segment, int64_t first,
+                                  int64_t count, std::byte* space) const {
+  const std::byte* const in =
+      At(segment.in, first * static_cast<int64_t>(SizeOf(batch_.dtype)));
+  if (batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0) return in;
+  hvd::Pack(batch_.dtype, batch_.wire_dtype, in, space, count, batch_.prescale);
+  return space;
+}
+
 void BatchWork::Reduce(int64_t begin, int64_t end,
                        const std::vector<const std::byte*>& blocks,
                        std::byte* result) {
   const auto bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   const bool is_cast = batch_.dtype != batch_.wire_dtype;
-  const bool is_packed = is_cast || batch_.prescale != 1.0;
   alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
   alignas(64) std::byte reduced[kReduceChunk * sizeof(double)];
   std::vector<const void*> parts(blocks.size());
   const auto reduce = [&](const Segment& segment, int64_t first, int64_t offset,
                           int64_t count) {
-    const std::byte* const in = At(segment.in, first * bytes);
     std::byte* const out = At(segment.out, first * bytes);
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
       parts[peer] = blocks[peer] + offset * element_bytes_;
     }
-    if (is_packed) {
-      hvd::Pack(batch_.dtype, batch_.wire_dtype, in, packed, count,
-                batch_.prescale);
-    }
-    parts[rank()] = is_packed ? packed : in;
+    parts[rank()] = Input(segment, first, count, packed);
     std::byte* const to = result != nullptr ? result + offset * element_bytes_
                           : is_cast         ? reduced
                                             : out;
@@ -232,6 +238,42 @@ void BatchWork::Reduce(int64_t begin, int64_t end,
           reduce(of, first + at, done + at, std::min(kReduceChunk, count - at));
         }
       });
+}
+
+void BatchWork::ReduceWithinHost(int64_t begin, int64_t end,
+                                 const std::vector<const std::byte*>& blocks,
+                                 int own_place, std::byte* partial) const {
+  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
+  std::vector<const void*> parts(blocks.size());
+  const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kAverage
+                      : batch_.reduce_op == ReduceOp::kAverage
+                          ? ReduceOp::kSum
+                          : batch_.reduce_op;
+  map(rank()).ForRange(
+      begin, end,
+      [&](size_t segment, int64_t first, int64_t count, int64_t done) {
+        for (int64_t at = 0; at < count; at += kReduceChunk) {
+          const int64_t length = std::min(kReduceChunk, count - at);
+          const int64_t offset = (done + at) * element_bytes_;
+          for (size_t place = 0; place < blocks.size(); ++place) {
+            // This rank's own is null.
+            if (blocks[place] != nullptr) parts[place] = blocks[place] + offset;
+          }
+          parts[own_place] =
+              Input(batch_.segments[segment], first + at, length, packed);
+          ReduceBlocks(batch_.wire_dtype, op, parts, partial + offset, length,
+                       1.0, BestVectorUnit(), size());
+        }
+      });
+}
+
+void BatchWork::ReduceAcrossHosts(int64_t count,
+                                  const std::vector<const std::byte*>& partials,
+                                  std::byte* result) const {
+  const std::vector<const void*> parts(partials.begin(), partials.end());
+  const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kSum : batch_.reduce_op;
+  ReduceBlocks(batch_.wire_dtype, op, parts, result, count, batch_.postscale,
+               BestVectorUnit(), size());
 }
 
 Status CheckBatch(const Batch& batch, int rank, int size) {

@@ -14,6 +14,13 @@
 
 namespace hvd {
 
+// Pieces and their parts begin at multiples of it, for aligned vectors.
+inline constexpr int64_t kAlignedElements = 16;
+
+// An allgather moves a piece of every rank at once, so its pieces are smaller,
+// down to this.
+inline constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
+
 // Why a rank sends no data: travels instead of it.
 struct Poison {
   StatusCode code = StatusCode::kOk;
@@ -89,12 +96,27 @@ class BatchWork {
   // its input is read where it is.
   void Reduce(int64_t begin, int64_t end,
               const std::vector<const std::byte*>& blocks, std::byte* result);
+  // Allreduce in two levels. First elements [begin, end) of the ranks of a
+  // host, reduced, into `partial`; `blocks` are by place among them, null at
+  // this rank's.
+  void ReduceWithinHost(int64_t begin, int64_t end,
+                        const std::vector<const std::byte*>& blocks,
+                        int own_place, std::byte* partial) const;
+  // Then `count` elements of the hosts' partials, by host, into `result`: what
+  // Unpack takes. It may be one of the partials. Not of the user's memory.
+  void ReduceAcrossHosts(int64_t count,
+                         const std::vector<const std::byte*>& partials,
+                         std::byte* result) const;
 
  private:
   const SegmentMap& map(int rank) const {
     return maps_[maps_.size() == 1 ? 0 : rank];
   }
 
+  // Elements of this rank's input as they cross the wire: where they are, or in
+  // `space`.
+  const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
+                         std::byte* space) const;
   // Of unchanged elements into the segment's output.
   void Copy(const Segment& segment, const std::byte* from, std::byte* out,
             size_t bytes) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast: a binomial tree from the root, forwarding out of staging memory;
-// where the wire lends, all read the root's.
+// Broadcast: a binomial tree over hosts from the root's, forwarding out of
+// staging memory; within a host all get it from the one that got it first.
 #include <algorithm>
 
 #include "transport/piece.h"
@@ -10,12 +10,13 @@ namespace {
 
 class BroadcastPiece final : public Piece {
  public:
-  BroadcastPiece(BatchWork* work, int64_t index) : Piece(work, index) {
+  BroadcastPiece(BatchWork* work, int64_t index)
+      : Piece(work, index), host_(hosts().host[work->rank()]) {
     const int64_t total = work->element_count(work->rank());
     begin_ = std::min(index * work->piece_elements(), total);
     end_ = std::min(begin_ + work->piece_elements(), total);
     const int64_t bytes = (end_ - begin_) * work->element_bytes();
-    block_ = distance() == 0 ? AddBlock(bytes) : AddArrival(bytes);
+    block_ = is_root() ? AddBlock(bytes) : AddArrival(parent(), bytes);
   }
 
   bool Advance() override {
@@ -24,7 +25,8 @@ class BroadcastPiece final : public Piece {
       awaited_ = false;
       moved = true;
       const Poison poison = Read(block_);
-      if (!lends()) Forward(poison);
+      // Even one whose own batch is a ghost hands on what it got.
+      if (is_head()) Forward(poison);
       if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
       Release(receive_, &block_);
     }
@@ -35,47 +37,58 @@ class BroadcastPiece final : public Piece {
 
  protected:
   void Post() override {
-    if (distance() == 0) {
-      PackBlock(block_, begin_, end_);
-      Forward(work_->poison());
-      if (!work_->is_ghost()) work_->KeepOwn(begin_, end_);
+    if (!is_root()) {
+      receive_ = Receive(parent(), 0, block_);
+      awaited_ = true;
       return;
     }
-    // The parent lacks the lowest bit of this rank's distance to the root.
-    const int parent = lends() ? 0 : distance() & (distance() - 1);
-    receive_ = Receive(AtDistance(parent), 0, block_);
-    awaited_ = true;
+    PackBlock(block_, begin_, end_);
+    Forward(work_->poison());
+    if (!work_->is_ghost()) work_->KeepOwn(begin_, end_);
   }
 
  private:
-  // In ranks, upwards from the root.
-  int distance() const {
-    return (work_->rank() - work_->batch().root + work_->size()) %
-           work_->size();
+  bool is_root() const { return work_->rank() == work_->batch().root; }
+  // The one of a host that the others of it get the data from.
+  int HeadOf(int host) const {
+    const int root = work_->batch().root;
+    return hosts().host[root] == host ? root : hosts().ranks[host].front();
   }
-  int AtDistance(int distance) const {
-    return (work_->batch().root + distance) % work_->size();
+  bool is_head() const { return HeadOf(host_) == work_->rank(); }
+
+  // In hosts, upwards from the root's.
+  int distance() const {
+    const int count = hosts().host_count();
+    return (host_ - hosts().host[work_->batch().root] + count) % count;
+  }
+  int HeadAtDistance(int distance) const {
+    const int root_host = hosts().host[work_->batch().root];
+    return HeadOf((root_host + distance) % hosts().host_count());
+  }
+  int parent() const {
+    if (!is_head()) return HeadOf(host_);
+    // It lacks the lowest bit of this host's distance to the root.
+    return HeadAtDistance(distance() & (distance() - 1));
   }
 
-  // To the children, the one with the largest subtree first. A rank whose own
-  // batch is a ghost hands on what it got all the same.
+  // To the hosts below this one, the one with the largest subtree first, then
+  // to the ranks beside this one.
   void Forward(const Poison& poison) {
     Label(block_, poison);
-    if (lends()) {
-      for (int other = 1; other < work_->size(); ++other) {
-        sends_.push_back(Send(AtDistance(other), 0, block_));
-      }
-      return;
-    }
+    const int count = hosts().host_count();
     const int lowest_bit = distance() & -distance();
     int bit = 1;
-    while (bit < work_->size() && bit != lowest_bit) bit <<= 1;
+    while (bit < count && bit != lowest_bit) bit <<= 1;
     for (bit >>= 1; bit > 0; bit >>= 1) {
-      if (distance() + bit >= work_->size()) continue;
-      sends_.push_back(Send(AtDistance(distance() + bit), 0, block_));
+      if (distance() + bit >= count) continue;
+      sends_.push_back(Send(HeadAtDistance(distance() + bit), 0, block_));
+    }
+    for (int peer : hosts().ranks[host_]) {
+      if (peer != work_->rank()) sends_.push_back(Send(peer, 0, block_));
     }
   }
 
+  const int host_;
   int64_t begin_ = 0;
   int64_t end_ = 0;
   Block block_;

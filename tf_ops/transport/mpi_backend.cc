@@ -19,7 +19,7 @@ namespace {
 // Tags of a wire are below 2^14; those of the sets lie one after another.
 constexpr int kWireTagBits = 14;
 
-class MpiBackend final : public Backend {
+class MpiBackend final : public WireBackend {
  public:
   MpiBackend(std::shared_ptr<MpiSession> session, Topology topology,
              int64_t piece_bytes)
@@ -31,7 +31,7 @@ class MpiBackend final : public Backend {
   const Topology& topology() const override { return topology_; }
   Channel& channel() override { return channel_; }
 
-  Result<std::unique_ptr<Transport>> NewTransport(
+  Result<std::unique_ptr<Wire>> NewWire(
       int set_id, const std::vector<int>& ranks) override {
     const auto place = std::find(ranks.begin(), ranks.end(), topology_.rank);
     if (place == ranks.end()) {
@@ -44,11 +44,17 @@ class MpiBackend final : public Backend {
           "this MPI has tags up to " + std::to_string(session_->tag_limit()) +
           " only, too few for process set " + std::to_string(set_id) + ".");
     }
-    auto wire = std::make_unique<MpiWire>(
+    return std::unique_ptr<Wire>(std::make_unique<MpiWire>(
         session_, ranks, static_cast<int>(place - ranks.begin()),
-        set_id << kWireTagBits);
+        set_id << kWireTagBits));
+  }
+
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
+    if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, piece_bytes_));
+        std::move(wire.value()), ranks, piece_bytes_));
   }
 
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
@@ -89,8 +95,8 @@ std::string ToText(const std::vector<std::vector<int>>& sets) {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
-                                                const Options& options) {
+Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
+                                                    const Options& options) {
   Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
   if (!session.ok()) return session.status();
   // It shapes the messages.
@@ -100,7 +106,7 @@ Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
                                                   ToText(args.process_sets)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
-  return std::unique_ptr<Backend>(std::make_unique<MpiBackend>(
+  return std::unique_ptr<WireBackend>(std::make_unique<MpiBackend>(
       session.value(), std::move(topology.value()), options.piece_bytes));
 }
 

@@ -5,17 +5,17 @@
 
 #include <memory>
 
-#include "core/backend.h"
 #include "core/options.h"
 #include "core/status.h"
 #include "transport/backends.h"
+#include "transport/wire_backend.h"
 
 namespace hvd {
 
 // As OpenBackend. May be called again after the last backend is gone: every
 // backend has communicators of its own.
-Result<std::unique_ptr<Backend>> OpenMpiBackend(const JobArgs& args,
-                                                const Options& options);
+Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
+                                                    const Options& options);
 
 // As in backends.h.
 bool MpiProvidesThreads();

@@ -19,6 +19,7 @@ MpiWire::MpiWire(std::shared_ptr<MpiSession> session, std::vector<int> ranks,
     : session_(std::move(session)),
       ranks_(std::move(ranks)),
       rank_(rank),
+      hosts_(EachAlone(static_cast<int>(ranks_.size()))),
       first_tag_(first_tag) {}
 
 MoveId MpiWire::NewMove(bool is_receive) {

@@ -27,6 +27,8 @@ class MpiWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return staging_; }
+  const HostMap& hosts() const override { return hosts_; }
+  bool lends(int) const override { return false; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;
@@ -45,6 +47,7 @@ class MpiWire final : public Wire {
   const std::shared_ptr<MpiSession> session_;
   const std::vector<int> ranks_;
   const int rank_;
+  const HostMap hosts_;  // each rank alone: nothing is nearer than the rest
   const int first_tag_;
   HeapStagingPool staging_;
   Status status_;

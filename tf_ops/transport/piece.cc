@@ -37,14 +37,15 @@ void Piece::Start(StagingBuffer staging) {
 }
 
 Piece::Block Piece::AddBlock(int64_t payload_bytes) {
-  const Block block{staging_bytes_, payload_bytes, {}};
+  const Block block{staging_bytes_, payload_bytes, false, {}};
   const size_t bytes = sizeof(BlockHeader) + static_cast<size_t>(payload_bytes);
   staging_bytes_ += (bytes + kBlockAlignment - 1) & ~(kBlockAlignment - 1);
   return block;
 }
 
-Piece::Block Piece::AddArrival(int64_t payload_bytes) {
-  return lends() ? Block{0, payload_bytes, {}} : AddBlock(payload_bytes);
+Piece::Block Piece::AddArrival(int peer, int64_t payload_bytes) {
+  return lends(peer) ? Block{0, payload_bytes, true, {}}
+                     : AddBlock(payload_bytes);
 }
 
 void Piece::Label(const Block& block, const Poison& poison) {
@@ -77,7 +78,8 @@ BlockHeader Piece::ReadHeader(const Block& block) const {
 
 Poison Piece::Read(const Block& block) {
   // What is lent ends where it says; a header of zeros fits nothing.
-  const bool has_header = !lends() || block.lent.bytes >= sizeof(BlockHeader);
+  const bool has_header =
+      !block.is_lent || block.lent.bytes >= sizeof(BlockHeader);
   const BlockHeader header = has_header ? ReadHeader(block) : BlockHeader{};
   Poison poison{static_cast<StatusCode>(header.code), header.origin};
   const bool fits =
@@ -86,7 +88,7 @@ Poison Piece::Read(const Block& block) {
       header.piece == static_cast<uint32_t>(index_) &&
       header.code < kStatusCodeCount && header.origin < work_->size() &&
       header.payload_bytes == (poison ? 0 : block.payload_bytes) &&
-      (!lends() ||
+      (!block.is_lent ||
        block.lent.bytes == sizeof(BlockHeader) + header.payload_bytes);
   if (!fits) poison = {StatusCode::kInternal, work_->rank()};
   if (poison) work_->Fail(poison);
@@ -100,7 +102,7 @@ MoveId Piece::Send(int peer, int phase, const Block& block) {
 }
 
 MoveId Piece::Receive(int peer, int phase, const Block& block) {
-  if (lends()) {
+  if (block.is_lent) {
     return work_->wire()->Receive(
         peer, Tag(phase), nullptr,
         sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
@@ -114,12 +116,12 @@ MoveId Piece::Receive(int peer, int phase, const Block& block) {
 
 bool Piece::Arrive(MoveId move, Block* block) {
   if (!Test(move)) return false;
-  if (lends()) block->lent = work_->wire()->Arrived(move);
+  if (block->is_lent) block->lent = work_->wire()->Arrived(move);
   return true;
 }
 
 void Piece::Release(MoveId move, Block* block) {
-  if (lends()) work_->wire()->Release(move);
+  if (block->is_lent) work_->wire()->Release(move);
   block->lent = {};
 }
 

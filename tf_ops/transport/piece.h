@@ -54,13 +54,14 @@ class Piece {
   struct Block {
     size_t offset = 0;  // in the staging memory
     int64_t payload_bytes = 0;
+    bool is_lent = false;  // it comes from a peer that lends
     Lent lent;
   };
 
   // Before Start: reserves staging memory for what is sent.
   Block AddBlock(int64_t payload_bytes);
-  // The same for what is received, which needs none where the wire lends.
-  Block AddArrival(int64_t payload_bytes);
+  // The same for what comes from `peer`, which needs none if that lends.
+  Block AddArrival(int peer, int64_t payload_bytes);
   virtual void Post() = 0;
 
   // To be filled.
@@ -90,7 +91,8 @@ class Piece {
   // Test for a receive: the block can then be read, until Release.
   bool Arrive(MoveId move, Block* block);
   void Release(MoveId move, Block* block);
-  bool lends() const { return work_->wire()->lends(); }
+  bool lends(int peer) const { return work_->wire()->lends(peer); }
+  const HostMap& hosts() const { return work_->wire()->hosts(); }
   // Forgets the moves that are done. True if any was.
   bool Sweep(std::vector<MoveId>* moves);
 
@@ -113,6 +115,8 @@ class Piece {
 
 // The algorithm for the batch's verb. In <verb>_piece.cc.
 std::unique_ptr<Piece> NewAllreducePiece(BatchWork* work, int64_t index);
+std::unique_ptr<Piece> NewTwoLevelAllreducePiece(BatchWork* work,
+                                                 int64_t index);
 std::unique_ptr<Piece> NewAllgatherPiece(BatchWork* work, int64_t index);
 std::unique_ptr<Piece> NewBroadcastPiece(BatchWork* work, int64_t index);
 std::unique_ptr<Piece> NewPiece(BatchWork* work, int64_t index);

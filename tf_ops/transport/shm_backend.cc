@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "transport/host_map.h"
 #include "transport/shm_channel.h"
 #include "transport/shm_doorbell.h"
 #include "transport/shm_host.h"
@@ -15,70 +16,131 @@
 #include "transport/shm_segment.h"
 #include "transport/shm_wire.h"
 #include "transport/staged_transport.h"
+#include "transport/two_level_channel.h"
+#include "transport/two_level_wire.h"
 
 namespace hvd {
 namespace {
 
 using Strings = std::vector<std::string>;
 
+bool SpansHosts(const Topology& topology) {
+  return topology.local_size < topology.size;
+}
+
 // What the pieces of one set need at least; see the blocks that they reserve.
-size_t ReserveBytes(const Options& options, int ranks) {
+// `spans_hosts`: of a set that does, pieces are those of the wire between them,
+// and what comes from there is staged, too.
+size_t ReserveBytes(const Options& options, int job_ranks, bool spans_hosts) {
   constexpr size_t kPerRank = 1024, kSmallPieces = 16 << 10;
-  return static_cast<size_t>(options.shm_piece_bytes) +
-         kPerRank * static_cast<size_t>(ranks) + kSmallPieces;
+  const auto ranks = static_cast<size_t>(job_ranks);
+  const size_t blocks = kPerRank * ranks + kSmallPieces;
+  if (!spans_hosts) {
+    return static_cast<size_t>(options.shm_piece_bytes) + blocks;
+  }
+  return 2 * std::max(static_cast<size_t>(options.piece_bytes),
+                      static_cast<size_t>(kSmallestGatherPieceBytes) * ranks) +
+         blocks;
 }
 
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(std::unique_ptr<Backend> base, std::shared_ptr<ShmHost> host,
+  ShmBackend(std::unique_ptr<WireBackend> base, std::shared_ptr<ShmHost> host,
              const Options& options)
       : base_(std::move(base)),
-        piece_bytes_(options.shm_piece_bytes),
-        reserve_bytes_(ReserveBytes(options, host->ranks())),
+        options_(options),
         port_(std::make_shared<ShmPort>(host, base_->topology().local_rank)),
-        channel_(host, port_, base_->topology().local_rank),
+        within_(host, port_, base_->topology().local_rank),
+        channel_(base_->topology(), &within_, &base_->channel()),
         doorbell_(std::make_shared<ShmDoorbell>(
             host->doorbell(base_->topology().local_rank), host->segment())) {}
 
   const Topology& topology() const override { return base_->topology(); }
-  Channel& channel() override { return channel_; }
+  Channel& channel() override {
+    if (SpansHosts(topology())) return channel_;
+    return within_;
+  }
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
-  bool arrivals_ring() const override { return true; }
+  // A rank of another host cannot ring it.
+  bool arrivals_ring() const override { return !SpansHosts(topology()); }
   Result<Strings> Exchange(const std::string& mine) override {
     return base_->Exchange(mine);
   }
   void Abort(int exit_code) override { base_->Abort(exit_code); }
 
-  // Ranks of the job are those of the host.
+  // The same way on every member, for all know the hosts of all.
   Result<std::unique_ptr<Transport>> NewTransport(
       int set_id, const std::vector<int>& ranks) override {
-    const int rank = topology().rank;
-    const auto place = std::find(ranks.begin(), ranks.end(), rank);
+    std::vector<int> keys;
+    for (int rank : ranks) keys.push_back(topology().host_of[rank]);
+    HostMap hosts = MakeHostMap(keys);
+    if (hosts.host_count() == 1) return NewWithinHost(set_id, ranks);
+    if (hosts.has_two_levels()) {
+      return NewOverHosts(set_id, ranks, std::move(hosts));
+    }
+    return base_->NewTransport(set_id, ranks);
+  }
+
+ private:
+  Result<std::unique_ptr<Transport>> NewWithinHost(
+      int set_id, const std::vector<int>& ranks) {
+    const auto place = std::find(ranks.begin(), ranks.end(), topology().rank);
     if (place == ranks.end()) {
-      return InvalidArgument("rank " + std::to_string(rank) +
+      return InvalidArgument("rank " + std::to_string(topology().rank) +
                              " is not in process set " +
                              std::to_string(set_id) + ".");
     }
-    StagingBuffer reserve =
-        port_->arena().Take(reserve_bytes_, Urgency::kOldest);
+    Result<StagingBuffer> reserve = Reserve(set_id, false);
+    if (!reserve.ok()) return reserve.status();
+    auto wire = std::make_unique<ShmWire>(
+        port_, set_id, LocalRanks(ranks),
+        static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire), ranks, options_.shm_piece_bytes));
+  }
+
+  Result<std::unique_ptr<Transport>> NewOverHosts(int set_id,
+                                                  const std::vector<int>& ranks,
+                                                  HostMap hosts) {
+    Result<std::unique_ptr<Wire>> across = base_->NewWire(set_id, ranks);
+    if (!across.ok()) return across.status();
+    Result<StagingBuffer> reserve = Reserve(set_id, true);
+    if (!reserve.ok()) return reserve.status();
+    auto wire = std::make_unique<TwoLevelWire>(
+        port_, set_id, std::move(hosts), LocalRanks(ranks),
+        std::move(across.value()), std::move(reserve.value()));
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire), ranks, options_.piece_bytes));
+  }
+
+  // Of `ranks` of the job; -1 for those of other hosts.
+  std::vector<int> LocalRanks(const std::vector<int>& ranks) const {
+    const std::vector<int>& here = topology().local_ranks;
+    std::vector<int> local_ranks;
+    for (int rank : ranks) {
+      const auto found = std::find(here.begin(), here.end(), rank);
+      local_ranks.push_back(
+          found == here.end() ? -1 : static_cast<int>(found - here.begin()));
+    }
+    return local_ranks;
+  }
+
+  Result<StagingBuffer> Reserve(int set_id, bool spans_hosts) {
+    StagingBuffer reserve = port_->arena().Take(
+        ReserveBytes(options_, topology().size, spans_hosts), Urgency::kOldest);
     if (reserve.data == nullptr) {
       return ResourceExhausted(
           "the shared memory has no room for process set " +
           std::to_string(set_id) + "; give it more with HVD_SHM_BYTES.");
     }
-    auto wire = std::make_unique<ShmWire>(
-        port_, set_id, ranks, static_cast<int>(place - ranks.begin()),
-        std::move(reserve));
-    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, piece_bytes_));
+    return reserve;
   }
 
- private:
-  const std::unique_ptr<Backend> base_;
-  const int64_t piece_bytes_;
-  const size_t reserve_bytes_;
+  const std::unique_ptr<WireBackend> base_;
+  const Options options_;
   const std::shared_ptr<ShmPort> port_;
-  ShmChannel channel_;
+  ShmChannel within_;
+  TwoLevelChannel channel_;
   const std::shared_ptr<ShmDoorbell> doorbell_;
 };
 
@@ -92,11 +154,11 @@ std::string FirstError(const Strings& errors) {
   return "";
 }
 
-// All ranks attach to what the first of them makes. Ok with null, and the
-// reason in `refusal`, when one of them cannot.
+// The ranks of each host attach to what the first of them makes. Ok with null
+// everywhere, and the reason in `refusal`, when one of the job's cannot.
 Result<std::shared_ptr<ShmSegment>> Share(Backend* base, size_t bytes,
                                           std::string* refusal) {
-  const bool creates = base->topology().rank == 0;
+  const bool creates = base->topology().local_rank == 0;
   std::shared_ptr<ShmSegment> segment;
   std::string error;
   const auto take = [&](Result<std::shared_ptr<ShmSegment>> result) {
@@ -106,7 +168,7 @@ Result<std::shared_ptr<ShmSegment>> Share(Backend* base, size_t bytes,
   if (creates) take(ShmSegment::Create(bytes));
   Result<Strings> names = base->Exchange(segment ? segment->name() : "");
   if (!names.ok()) return names.status();
-  const std::string& name = names.value()[0];
+  const std::string& name = names.value()[base->topology().local_ranks[0]];
   if (!creates && !name.empty()) take(ShmSegment::Attach(name, bytes));
   Result<Strings> errors = base->Exchange(error);
   if (!errors.ok()) return errors.status();
@@ -129,32 +191,36 @@ Status CheckAlike(const Strings& values) {
 
 }  // namespace
 
-size_t ShmArenaBytes(const Options& options, int ranks, int set_count) {
+size_t ShmArenaBytes(const Options& options, const Topology& topology,
+                     int set_count) {
   constexpr size_t kPageBytes = 4096;
-  const size_t bytes =
-      static_cast<size_t>(options.shm_bytes) +
-      static_cast<size_t>(set_count + 1) * ReserveBytes(options, ranks);
+  size_t reserve = ReserveBytes(options, topology.size, false);
+  if (SpansHosts(topology)) {
+    reserve = std::max(reserve, ReserveBytes(options, topology.size, true));
+  }
+  const size_t bytes = static_cast<size_t>(options.shm_bytes) +
+                       static_cast<size_t>(set_count + 1) * reserve;
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-std::unique_ptr<Backend> NewShmBackend(std::unique_ptr<Backend> base,
+std::unique_ptr<Backend> NewShmBackend(std::unique_ptr<WireBackend> base,
                                        std::shared_ptr<ShmHost> host,
                                        const Options& options) {
   return std::make_unique<ShmBackend>(std::move(base), std::move(host),
                                       options);
 }
 
-Result<std::unique_ptr<Backend>> AddSharedMemory(std::unique_ptr<Backend> base,
-                                                 const Options& options,
-                                                 int set_count) {
+Result<std::unique_ptr<Backend>> AddSharedMemory(
+    std::unique_ptr<WireBackend> base, const Options& options, int set_count) {
   Result<Strings> knobs = base->Exchange(
       std::to_string(options.shm) + ", " + std::to_string(options.shm_bytes) +
       ", " + std::to_string(options.shm_piece_bytes));
   if (!knobs.ok()) return knobs.status();
   HVD_RETURN_IF_ERROR(CheckAlike(knobs.value()));
-  if (options.shm == 0) return base;
-  const int ranks = base->topology().size;
-  const size_t arena_bytes = ShmArenaBytes(options, ranks, set_count);
+  if (options.shm == 0) return std::unique_ptr<Backend>(std::move(base));
+  const int ranks = base->topology().local_size;
+  const size_t arena_bytes =
+      ShmArenaBytes(options, base->topology(), set_count);
   std::string refusal;
   Result<std::shared_ptr<ShmSegment>> segment =
       Share(base.get(), ShmHost::BytesFor(ranks, arena_bytes), &refusal);
@@ -166,7 +232,7 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(std::unique_ptr<Backend> base,
               "): data goes over MPI, which is slower. Give the container "
               "more, as with docker's --shm-size, or set HVD_SHM=0.");
     }
-    return base;
+    return std::unique_ptr<Backend>(std::move(base));
   }
   return NewShmBackend(
       std::move(base),

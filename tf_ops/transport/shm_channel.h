@@ -16,7 +16,7 @@
 namespace hvd {
 
 // Streams each message, its length first, through the pair's ring: it may be
-// longer than that. Ranks are those of the host, which are all of the job.
+// longer than that. Ranks are local ones.
 class ShmChannel final : public Channel {
  public:
   // Flush passes on what the port holds, too.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "transport/shm_wire.h"
 
@@ -117,9 +118,6 @@ void ShmPort::SweepOrphans() {
       ++orphans;
       continue;
     }
-    for (StagingBuffer& buffer : orphans->memory) {
-      arena_.Give(std::move(buffer));
-    }
     orphans = orphans_.erase(orphans);
   }
 }
@@ -177,7 +175,7 @@ void ShmPort::Break(int peer) {
                      std::to_string(peer) + " make no sense.");
 }
 
-void ShmPort::Close(uint32_t set_id, std::vector<StagingBuffer> memory) {
+void ShmPort::Close(uint32_t set_id, std::shared_ptr<void> memory) {
   closed_sets_.insert(set_id);
   const auto of_set = [&](Key key) {
     return static_cast<uint32_t>(key) >> kShmSetShift == set_id;
@@ -210,6 +208,30 @@ void ShmPort::Close(uint32_t set_id, std::vector<StagingBuffer> memory) {
   orphans.memory = std::move(memory);
   orphans_.push_back(std::move(orphans));
   SweepOrphans();
+}
+
+namespace {
+
+struct Hold {
+  Hold(std::weak_ptr<ShmPort> of, std::vector<StagingBuffer> buffers)
+      : port(std::move(of)), memory(std::move(buffers)) {}
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    const std::shared_ptr<ShmPort> alive = port.lock();
+    if (alive == nullptr) return;
+    for (StagingBuffer& buffer : memory) alive->arena().Give(std::move(buffer));
+  }
+
+  const std::weak_ptr<ShmPort> port;
+  std::vector<StagingBuffer> memory;
+};
+
+}  // namespace
+
+std::shared_ptr<void> HoldMemory(const std::shared_ptr<ShmPort>& port,
+                                 std::vector<StagingBuffer> memory) {
+  return std::make_shared<Hold>(port, std::move(memory));
 }
 
 }  // namespace hvd

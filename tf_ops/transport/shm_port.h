@@ -54,9 +54,9 @@ class ShmPort {
   bool is_holding() const;
 
   // The set's wire is gone: what still comes for it is let go of unread, and
-  // `memory` goes back to the arena when the peers have let go of what was
-  // sent.
-  void Close(uint32_t set_id, std::vector<StagingBuffer> memory);
+  // `memory`, of HoldMemory or null, is held until the peers have let go of
+  // what was sent.
+  void Close(uint32_t set_id, std::shared_ptr<void> memory);
 
  private:
   enum Kind : uint32_t { kSend = 1, kDone = 2 };
@@ -77,7 +77,7 @@ class ShmPort {
   using Key = uint64_t;  // peer and tag
   struct Orphans {
     std::set<MoveId> sends;
-    std::vector<StagingBuffer> memory;
+    std::shared_ptr<void> memory;
   };
 
   static Key KeyOf(int peer, uint32_t tag) {
@@ -107,6 +107,11 @@ class ShmPort {
   std::set<uint32_t> closed_sets_;
   std::list<Orphans> orphans_;
 };
+
+// Memory of the port's arena on which moves may be under way: the arena has it
+// back when nobody holds it any more, if there still is one.
+[[nodiscard]] std::shared_ptr<void> HoldMemory(
+    const std::shared_ptr<ShmPort>& port, std::vector<StagingBuffer> memory);
 
 }  // namespace hvd
 

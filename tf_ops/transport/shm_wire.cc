@@ -38,21 +38,22 @@ ShmWire::ShmWire(std::shared_ptr<ShmPort> port, int set_id,
       set_id_(static_cast<uint32_t>(set_id)),
       ranks_(std::move(ranks)),
       rank_(rank),
+      hosts_(OneHost(static_cast<int>(ranks_.size()))),
       staging_(std::make_unique<ShmSetStaging>(&port_->arena(),
                                                std::move(reserve))) {}
 
 ShmWire::~ShmWire() { port_->Close(set_id_, std::move(abandoned_)); }
 
 MoveId ShmWire::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
-  return port_->Send(ranks_[peer], set_id_ << kShmSetShift | tag, data, bytes);
+  return port_->Send(ranks_[peer], ShmTag(set_id_, tag), data, bytes);
 }
 
 MoveId ShmWire::Receive(int peer, uint32_t tag, void*, size_t) {
-  return port_->Receive(ranks_[peer], set_id_ << kShmSetShift | tag);
+  return port_->Receive(ranks_[peer], ShmTag(set_id_, tag));
 }
 
 void ShmWire::Abandon(std::vector<StagingBuffer> memory) {
-  abandoned_ = std::move(memory);
+  abandoned_ = HoldMemory(port_, std::move(memory));
 }
 
 }  // namespace hvd

@@ -13,6 +13,9 @@ namespace hvd {
 
 // Tags of a wire are below 2^14; the set's id stands above them.
 inline constexpr int kShmSetShift = 14;
+inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
+  return set_id << kShmSetShift | tag;
+}
 
 // The rank's arena, and a part of it that is this set's alone: its oldest batch
 // gets memory whatever the other sets do.
@@ -39,7 +42,8 @@ class ShmWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return *staging_; }
-  bool lends() const override { return true; }
+  const HostMap& hosts() const override { return hosts_; }
+  bool lends(int) const override { return true; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   void Poll() override { port_->Poll(); }
@@ -54,8 +58,9 @@ class ShmWire final : public Wire {
   const uint32_t set_id_;
   const std::vector<int> ranks_;
   const int rank_;
+  const HostMap hosts_;
   std::unique_ptr<ShmSetStaging> staging_;
-  std::vector<StagingBuffer> abandoned_;
+  std::shared_ptr<void> abandoned_;
 };
 
 }  // namespace hvd

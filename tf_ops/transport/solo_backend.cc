@@ -22,6 +22,8 @@ class SoloWire final : public Wire {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   StagingPool& staging() override { return staging_; }
+  const HostMap& hosts() const override { return hosts_; }
+  bool lends(int) const override { return false; }
   MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
   MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
   bool Test(MoveId) override { return false; }
@@ -29,6 +31,7 @@ class SoloWire final : public Wire {
   void Abandon(std::vector<StagingBuffer>) override {}
 
  private:
+  const HostMap hosts_ = OneHost(1);
   HeapStagingPool staging_;
 };
 

@@ -10,9 +10,12 @@ Topology MakeTopology(int rank, const std::vector<std::string>& host_keys) {
   Topology mine;
   mine.rank = rank;
   mine.size = static_cast<int>(host_keys.size());
-  std::map<std::string, int> local_sizes;
+  mine.host_of.clear();
+  std::map<std::string, int> hosts, local_sizes;
   std::vector<int> local_ranks;
   for (const std::string& key : host_keys) {
+    const int next = static_cast<int>(hosts.size());
+    mine.host_of.push_back(hosts.emplace(key, next).first->second);
     local_ranks.push_back(local_sizes[key]++);
   }
   mine.local_rank = local_ranks[rank];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/status.h"
+#include "transport/host_map.h"
 #include "transport/staging_pool.h"
 
 namespace hvd {
@@ -31,9 +32,12 @@ class Wire {
   virtual int size() const = 0;
   // Where the memory of moves comes from.
   virtual StagingPool& staging() = 0;
-  // Whether ranks read what arrives where its sender has it. Then Receive is
-  // given no memory, and a send is done when its receiver has let go of it.
-  virtual bool lends() const { return false; }
+  // The levels that a collective should respect: moves within a host are cheap.
+  virtual const HostMap& hosts() const = 0;
+  // Whether this rank and `peer` read what comes from the other where it has
+  // it; so it is between any two ranks of a host, or between none. Then Receive
+  // is given no memory, and a send is done when its receiver has let go of it.
+  virtual bool lends(int peer) const = 0;
   // Tags are below 2^14. The memory is the wire's until the move is done.
   virtual MoveId Send(int peer, uint32_t tag, const void* data,
                       size_t bytes) = 0;
@@ -41,11 +45,11 @@ class Wire {
   virtual MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) = 0;
   // Looks for what has arrived. To be called before a round of Tests.
   virtual void Poll() {}
-  // True once the move is done; the id is then forgotten, but for a receive of
-  // a lending wire.
+  // True once the move is done; the id is then forgotten, but for a receive
+  // from a peer that lends.
   virtual bool Test(MoveId id) = 0;
-  // Of a lending wire: what a receive that is done has brought, and the end of
-  // reading it.
+  // Of a receive from a peer that lends: what has come, and the end of reading
+  // it.
   virtual Lent Arrived(MoveId) const { return {}; }
   virtual void Release(MoveId) {}
   // Not Ok for good once a move has failed: what is in flight never ends.

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Range: the elements of a piece, and of the parts that ranks own of it.
+#ifndef HVD_TRANSPORT_RANGE_H_
+#define HVD_TRANSPORT_RANGE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "transport/batch_work.h"
+
+namespace hvd {
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool empty() const { return begin == end; }
+};
+
+// Of piece `index` of a batch in which all ranks have as many elements.
+inline Range PieceRange(const BatchWork& work, int64_t index) {
+  const int64_t total = work.element_count(work.rank());
+  const int64_t begin = std::min(index * work.piece_elements(), total);
+  return {begin, std::min(begin + work.piece_elements(), total)};
+}
+
+// Part `index` of `count` of about the same size, which begin at multiples of
+// kAlignedElements of the whole: with few elements the last ones are empty.
+inline Range PartOf(const Range& whole, int index, int count) {
+  const int64_t share = (whole.size() + count - 1) / count;
+  const int64_t step =
+      (share + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  const int64_t begin = std::min(index * step, whole.size());
+  const int64_t end = std::min(begin + step, whole.size());
+  return {whole.begin + begin, whole.begin + end};
+}
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_RANGE_H_
