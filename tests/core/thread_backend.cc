@@ -56,6 +56,7 @@ struct ThreadWorld::State {
   std::vector<Mailbox> boxes;  // by rank
   std::vector<Topology> topologies;
   int64_t piece_bytes = 0;
+  int64_t copy_threads = 1;
   std::atomic<bool> aborted{false};
   std::atomic<int> abort_code{0};
 
@@ -214,6 +215,8 @@ class ThreadBackend final : public WireBackend {
       : world_(std::move(world)),
         rank_(rank),
         faults_(std::move(faults)),
+        spare_cores_(std::make_shared<SpareCores>(
+            world_->copy_threads, static_cast<int>(world_->boxes.size()))),
         channel_(world_, rank, faults_) {}
 
   const Topology& topology() const override {
@@ -240,7 +243,11 @@ class ThreadBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, world_->piece_bytes));
+        std::move(wire.value()), ranks, world_->piece_bytes, spare_cores_));
+  }
+
+  const std::shared_ptr<SpareCores>& spare_cores() override {
+    return spare_cores_;
   }
 
   std::shared_ptr<Doorbell> doorbell() override {
@@ -260,6 +267,7 @@ class ThreadBackend final : public WireBackend {
   const WorldState world_;
   const int rank_;
   const std::shared_ptr<Faults> faults_;
+  const std::shared_ptr<SpareCores> spare_cores_;
   ThreadChannel channel_;
 };
 
@@ -275,7 +283,7 @@ bool CountDown(std::atomic<int64_t>* counter) {
 }  // namespace
 
 ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
-                         int64_t piece_bytes)
+                         int64_t piece_bytes, int64_t copy_threads)
     : state_(std::make_shared<State>(size)) {
   if (hosts.empty()) hosts.assign(size, "localhost");
   for (int rank = 0; rank < size; ++rank) {
@@ -283,6 +291,7 @@ ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
     state_->topologies.back().hosts = hosts;
   }
   state_->piece_bytes = piece_bytes;
+  state_->copy_threads = copy_threads;
 }
 
 std::unique_ptr<WireBackend> ThreadWorld::Open(int rank) {

@@ -64,8 +64,10 @@ class ThreadWorld {
  public:
   // hosts[r] is the host of rank r; empty: all on one. Pieces are as for
   // StagedTransport.
+  // A rank's large batches are shared by copy_threads.
   explicit ThreadWorld(int size, std::vector<std::string> hosts = {},
-                       int64_t piece_bytes = kDefaultPieceBytes);
+                       int64_t piece_bytes = kDefaultPieceBytes,
+                       int64_t copy_threads = 1);
 
   // To be used by one thread, as any Backend.
   std::unique_ptr<WireBackend> Open(int rank);

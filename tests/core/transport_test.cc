@@ -53,13 +53,14 @@ int CountHosts(const std::vector<std::string>& hosts) {
 
 // The same, with messages and data through shared memory within hosts.
 void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
-                       const std::vector<std::string>& hosts = {}) {
+                       const std::vector<std::string>& hosts = {},
+                       int64_t copy_threads = 1) {
   Options options = Options::Defaults();
   options.shm_piece_bytes = options.piece_bytes = piece_bytes;
   options.shm_bytes = shm_bytes;
   for (const ContractCase& one : ContractCases()) {
     const int before = test::failures;
-    ThreadWorld world(size, hosts, piece_bytes);
+    ThreadWorld world(size, hosts, piece_bytes, copy_threads);
     RunRanks(size, [&](int rank) {
       auto backend = world.OpenShared(rank, options, kSetsPerCase);
       ContractRank self(backend.get(), 0, piece_bytes, true);
@@ -83,6 +84,11 @@ TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
 TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
 TEST(SharedContractWithLargePieces) {
   RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);
+}
+
+TEST(ContractWithSeveralThreadsARank) {
+  RunSharedContract(2, kDefaultPieceBytes, 8 << 20, {}, 3);
+  RunSharedContract(3, kDefaultPieceBytes, 8 << 20, {"a", "a", "b"}, 2);
 }
 
 TEST(ContractOf2HostsOf2) {

@@ -18,6 +18,9 @@ constexpr int64_t kReduceChunk = 2048;
 // Outputs of a batch beyond this do not stay in a core's cache until they are
 // read.
 constexpr int64_t kStreamedBytes = 8 << 20;
+// Batches of this size are worth several threads, which take this much at once.
+constexpr int64_t kLargeBytes = 1 << 20;
+constexpr int64_t kSharedBytes = 64 << 10;
 
 std::vector<int64_t> CountsOf(const std::vector<Segment>& segments) {
   std::vector<int64_t> counts;
@@ -36,50 +39,20 @@ std::byte* At(void* data, int64_t bytes) {
   return static_cast<std::byte*>(data) + bytes;
 }
 
+// What is null stays so.
+std::vector<const std::byte*> Advanced(std::vector<const std::byte*> blocks,
+                                       int64_t bytes) {
+  for (const std::byte*& block : blocks) {
+    if (block != nullptr) block += bytes;
+  }
+  return blocks;
+}
+
 // In two levels the sum of a host crosses the wire: where that has few bits it
 // must not overflow before it is divided.
 bool AveragesEarly(const Batch& batch) {
   return batch.reduce_op == ReduceOp::kAverage &&
          IsFloating(batch.wire_dtype) && SizeOf(batch.wire_dtype) == 2;
-}
-
-Status CheckCounts(const Batch& batch, int rank, int size) {
-  if (batch.counts.size() != batch.segments.size()) {
-    return Internal(
-        "an allgather batch has " + std::to_string(batch.segments.size()) +
-        " segments but counts of " + std::to_string(batch.counts.size()) + ".");
-  }
-  for (size_t i = 0; i < batch.counts.size(); ++i) {
-    const std::vector<int64_t>& counts = batch.counts[i];
-    const bool fits = counts.size() == static_cast<size_t>(size) &&
-                      counts[rank] == batch.segments[i].count &&
-                      std::all_of(counts.begin(), counts.end(),
-                                  [](int64_t count) { return count >= 0; });
-    if (!fits) {
-      return Internal("the counts of segment " + std::to_string(i) +
-                      " of an allgather batch make no sense.");
-    }
-  }
-  return Status::Ok();
-}
-
-Status CheckReduction(const Batch& batch) {
-  if (!IsValid(batch.reduce_op)) {
-    return InvalidArgument("allreduce does not know the reduce op " +
-                           std::to_string(static_cast<int>(batch.reduce_op)) +
-                           ".");
-  }
-  if (batch.dtype == DataType::kBool) {
-    return InvalidArgument(
-        "allreduce is not defined for bool; cast the tensor to an integer.");
-  }
-  if (batch.wire_dtype != batch.dtype &&
-      !(IsFloating(batch.dtype) && IsFloating(batch.wire_dtype))) {
-    return InvalidArgument(std::string("allreduce cannot send ") +
-                           Name(batch.dtype) + " as " + Name(batch.wire_dtype) +
-                           "; only floating point is compressed.");
-  }
-  return Status::Ok();
 }
 
 }  // namespace
@@ -120,8 +93,9 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
   }
   int64_t elements = 0;
   for (const SegmentMap& map : maps_) elements += map.total();
-  streams_ =
-      elements * static_cast<int64_t>(SizeOf(batch_.dtype)) >= kStreamedBytes;
+  const int64_t bytes = elements * static_cast<int64_t>(SizeOf(batch_.dtype));
+  streams_ = bytes >= kStreamedBytes;
+  is_large_ = bytes >= kLargeBytes;
   piece_elements_ =
       std::max(kAlignedElements, piece_bytes / element_bytes_ /
                                      kAlignedElements * kAlignedElements);
@@ -136,7 +110,24 @@ void BatchWork::Fail(Poison poison) {
   if (!is_ghost()) poison_ = poison;
 }
 
+template <typename Work>
+void BatchWork::Share(int64_t begin, int64_t end, const Work& work) const {
+  const int64_t step = RoundUp(
+      std::max(kSharedBytes / element_bytes_, int64_t{1}), kAlignedElements);
+  if (threads_ == nullptr || end - begin <= step) return work(begin, end);
+  threads_->Run(RoundUp(end - begin, step) / step, [&](int64_t part) {
+    const int64_t from = begin + part * step;
+    work(from, std::min(from + step, end));
+  });
+}
+
 void BatchWork::Pack(int64_t begin, int64_t end, std::byte* out) const {
+  Share(begin, end, [&](int64_t from, int64_t to) {
+    PackPart(from, to, out + (from - begin) * element_bytes_);
+  });
+}
+
+void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out) const {
   const bool reduces = batch_.verb == Verb::kAllreduce;
   const int64_t in_bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   map(rank()).ForRange(
@@ -155,6 +146,13 @@ void BatchWork::Pack(int64_t begin, int64_t end, std::byte* out) const {
 
 void BatchWork::Unpack(int rank, int64_t begin, int64_t end,
                        const std::byte* in) {
+  Share(begin, end, [&](int64_t from, int64_t to) {
+    UnpackPart(rank, from, to, in + (from - begin) * element_bytes_);
+  });
+}
+
+void BatchWork::UnpackPart(int rank, int64_t begin, int64_t end,
+                           const std::byte* in) {
   const bool reduces = batch_.verb == Verb::kAllreduce;
   const int64_t out_bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   map(rank).ForRange(
@@ -206,6 +204,16 @@ const std::byte* BatchWork::Input(const Segment& segment, int64_t first,
 void BatchWork::Reduce(int64_t begin, int64_t end,
                        const std::vector<const std::byte*>& blocks,
                        std::byte* result) {
+  Share(begin, end, [&](int64_t from, int64_t to) {
+    const int64_t offset = (from - begin) * element_bytes_;
+    ReducePart(from, to, Advanced(blocks, offset),
+               result == nullptr ? nullptr : result + offset);
+  });
+}
+
+void BatchWork::ReducePart(int64_t begin, int64_t end,
+                           const std::vector<const std::byte*>& blocks,
+                           std::byte* result) {
   const auto bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   const bool is_cast = batch_.dtype != batch_.wire_dtype;
   alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
@@ -243,26 +251,36 @@ void BatchWork::Reduce(int64_t begin, int64_t end,
 void BatchWork::ReduceWithinHost(int64_t begin, int64_t end,
                                  const std::vector<const std::byte*>& blocks,
                                  int own_place, std::byte* partial) const {
+  Share(begin, end, [&](int64_t from, int64_t to) {
+    const int64_t offset = (from - begin) * element_bytes_;
+    ReduceHostPart(from, to, Advanced(blocks, offset), own_place,
+                   partial + offset);
+  });
+}
+
+void BatchWork::ReduceHostPart(int64_t begin, int64_t end,
+                               const std::vector<const std::byte*>& blocks,
+                               int own_place, std::byte* partial) const {
   alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
-  std::vector<const void*> parts(blocks.size());
   const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kAverage
                       : batch_.reduce_op == ReduceOp::kAverage
                           ? ReduceOp::kSum
                           : batch_.reduce_op;
+  const auto reduce = [&](const Segment& segment, int64_t first, int64_t count,
+                          int64_t offset) {
+    const std::vector<const std::byte*> here = Advanced(blocks, offset);
+    std::vector<const void*> parts(here.begin(), here.end());
+    parts[own_place] = Input(segment, first, count, packed);
+    ReduceBlocks(batch_.wire_dtype, op, parts, partial + offset, count, 1.0,
+                 BestVectorUnit(), size());
+  };
   map(rank()).ForRange(
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         for (int64_t at = 0; at < count; at += kReduceChunk) {
-          const int64_t length = std::min(kReduceChunk, count - at);
-          const int64_t offset = (done + at) * element_bytes_;
-          for (size_t place = 0; place < blocks.size(); ++place) {
-            // This rank's own is null.
-            if (blocks[place] != nullptr) parts[place] = blocks[place] + offset;
-          }
-          parts[own_place] =
-              Input(batch_.segments[segment], first + at, length, packed);
-          ReduceBlocks(batch_.wire_dtype, op, parts, partial + offset, length,
-                       1.0, BestVectorUnit(), size());
+          reduce(batch_.segments[segment], first + at,
+                 std::min(kReduceChunk, count - at),
+                 (done + at) * element_bytes_);
         }
       });
 }
@@ -274,25 +292,6 @@ void BatchWork::ReduceAcrossHosts(int64_t count,
   const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kSum : batch_.reduce_op;
   ReduceBlocks(batch_.wire_dtype, op, parts, result, count, batch_.postscale,
                BestVectorUnit(), size());
-}
-
-Status CheckBatch(const Batch& batch, int rank, int size) {
-  for (const Segment& segment : batch.segments) {
-    if (segment.count < 0) return Internal("a segment has a negative count.");
-  }
-  switch (batch.verb) {
-    case Verb::kAllreduce:
-      return CheckReduction(batch);
-    case Verb::kAllgather:
-      return CheckCounts(batch, rank, size);
-    case Verb::kBroadcast:
-      if (batch.root >= 0 && batch.root < size) return Status::Ok();
-      return InvalidArgument("broadcast has the root " +
-                             std::to_string(batch.root) +
-                             "; the ranks of the process set are 0 to " +
-                             std::to_string(size - 1) + ".");
-  }
-  return Internal("a batch has an unknown verb.");
 }
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "core/transport.h"
 #include "transport/wire.h"
+#include "transport/work_threads.h"
 
 namespace hvd {
 
@@ -77,6 +78,11 @@ class BatchWork {
   // Elements that `rank` puts in. The same for all but in an allgather.
   int64_t element_count(int rank) const { return map(rank).total(); }
 
+  // Whether it is worth the while of several threads.
+  bool is_large() const { return is_large_; }
+  // From now on they have a part in what follows; null: they have not.
+  void ShareWith(WorkThreads* threads) { threads_ = threads; }
+
   // A ghost serves its peers, but has no memory and no result of its own.
   bool is_ghost() const { return static_cast<bool>(poison_); }
   const Poison& poison() const { return poison_; }
@@ -113,6 +119,21 @@ class BatchWork {
     return maps_[maps_.size() == 1 ? 0 : rank];
   }
 
+  // Calls work(begin, end) for [begin, end), or for parts of it on several
+  // threads at once.
+  template <typename Work>
+  void Share(int64_t begin, int64_t end, const Work& work) const;
+
+  // The same as the public ones of that name, on one thread.
+  void PackPart(int64_t begin, int64_t end, std::byte* out) const;
+  void UnpackPart(int rank, int64_t begin, int64_t end, const std::byte* in);
+  void ReducePart(int64_t begin, int64_t end,
+                  const std::vector<const std::byte*>& blocks,
+                  std::byte* result);
+  void ReduceHostPart(int64_t begin, int64_t end,
+                      const std::vector<const std::byte*>& blocks,
+                      int own_place, std::byte* partial) const;
+
   // Elements of this rank's input as they cross the wire: where they are, or in
   // `space`.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
@@ -128,15 +149,13 @@ class BatchWork {
   int64_t piece_elements_ = 0;
   int64_t piece_count_ = 0;
   bool streams_ = false;  // outputs are written past the cache
+  bool is_large_ = false;
+  WorkThreads* threads_ = nullptr;
   Poison poison_;
   std::vector<SegmentMap> maps_;  // one, or in an allgather one per rank
   // Allgather: elements before the part of [rank] in the output of [segment].
   std::vector<std::vector<int64_t>> offsets_;
 };
-
-// Ok when the batch makes sense for `rank` of `size`. What it looks at is the
-// same on every rank, so all refuse the same batches.
-Status CheckBatch(const Batch& batch, int rank, int size);
 
 }  // namespace hvd
 

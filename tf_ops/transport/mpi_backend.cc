@@ -22,10 +22,12 @@ constexpr int kWireTagBits = 14;
 class MpiBackend final : public WireBackend {
  public:
   MpiBackend(std::shared_ptr<MpiSession> session, Topology topology,
-             int64_t piece_bytes)
+             const Options& options)
       : session_(std::move(session)),
         topology_(std::move(topology)),
-        piece_bytes_(piece_bytes),
+        piece_bytes_(options.piece_bytes),
+        spare_cores_(std::make_shared<SpareCores>(options.copy_threads,
+                                                  topology_.local_size)),
         channel_(session_) {}
 
   const Topology& topology() const override { return topology_; }
@@ -54,7 +56,11 @@ class MpiBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, piece_bytes_));
+        std::move(wire.value()), ranks, piece_bytes_, spare_cores_));
+  }
+
+  const std::shared_ptr<SpareCores>& spare_cores() override {
+    return spare_cores_;
   }
 
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
@@ -77,6 +83,7 @@ class MpiBackend final : public WireBackend {
   const std::shared_ptr<MpiSession> session_;
   const Topology topology_;
   const int64_t piece_bytes_;
+  const std::shared_ptr<SpareCores> spare_cores_;
   MpiChannel channel_;
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
 };
@@ -107,7 +114,7 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
   return std::unique_ptr<WireBackend>(std::make_unique<MpiBackend>(
-      session.value(), std::move(topology.value()), options.piece_bytes));
+      session.value(), std::move(topology.value()), options));
 }
 
 }  // namespace hvd

@@ -96,7 +96,8 @@ class ShmBackend final : public Backend {
         port_, set_id, LocalRanks(ranks),
         static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, options_.shm_piece_bytes));
+        std::move(wire), ranks, options_.shm_piece_bytes,
+        base_->spare_cores()));
   }
 
   Result<std::unique_ptr<Transport>> NewOverHosts(int set_id,
@@ -110,7 +111,7 @@ class ShmBackend final : public Backend {
         port_, set_id, std::move(hosts), LocalRanks(ranks),
         std::move(across.value()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, options_.piece_bytes));
+        std::move(wire), ranks, options_.piece_bytes, base_->spare_cores()));
   }
 
   // Of `ranks` of the job; -1 for those of other hosts.

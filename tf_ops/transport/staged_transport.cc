@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/batch_check.h"
+
 namespace hvd {
 namespace {
 
@@ -16,9 +18,11 @@ static_assert(kWindow < kPieceTags);
 
 StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
                                  std::vector<int> job_ranks,
-                                 int64_t piece_bytes)
+                                 int64_t piece_bytes,
+                                 std::shared_ptr<SpareCores> spare_cores)
     : job_ranks_(std::move(job_ranks)),
       piece_bytes_(piece_bytes),
+      spare_cores_(std::move(spare_cores)),
       wire_(std::move(wire)) {}
 
 StagedTransport::~StagedTransport() {
@@ -38,6 +42,9 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   const Status local_error = batch.local_error;
   flight.work = std::make_unique<BatchWork>(std::move(batch), id, piece_bytes_,
                                             wire_.get());
+  if (spare_cores_ != nullptr && flight.work->is_large()) {
+    flight.work->ShareWith(spare_cores_->Threads());
+  }
   if (!local_error.ok()) {
     flight.status = local_error;
     flight.work->Fail({local_error.code(), rank()});

@@ -13,6 +13,7 @@
 #include "core/transport.h"
 #include "transport/batch_work.h"
 #include "transport/piece.h"
+#include "transport/spare_cores.h"
 #include "transport/staging_pool.h"
 #include "transport/wire.h"
 
@@ -29,9 +30,10 @@ inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
 class StagedTransport final : public Transport {
  public:
   // `job_ranks` are the members' ranks of the job, for messages. All members
-  // must have the same piece_bytes.
+  // must have the same piece_bytes. `spare_cores` may be null.
   StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
-                  int64_t piece_bytes = kDefaultPieceBytes);
+                  int64_t piece_bytes = kDefaultPieceBytes,
+                  std::shared_ptr<SpareCores> spare_cores = nullptr);
   ~StagedTransport() override;
 
   int rank() const override { return wire_->rank(); }
@@ -67,6 +69,7 @@ class StagedTransport final : public Transport {
 
   const std::vector<int> job_ranks_;
   const int64_t piece_bytes_;
+  const std::shared_ptr<SpareCores> spare_cores_;
   std::unique_ptr<Wire> wire_;
   BatchId next_id_ = 1;
   Flights flights_;  // started, and not finished here

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
+#include "transport/spare_cores.h"
 #include "transport/wire.h"
 
 namespace hvd {
@@ -18,6 +19,8 @@ class WireBackend : public Backend {
   // Under a transport of that process set, as NewTransport's arguments say.
   virtual Result<std::unique_ptr<Wire>> NewWire(
       int set_id, const std::vector<int>& ranks) = 0;
+  // Of this rank, for all transports on top of its wires.
+  virtual const std::shared_ptr<SpareCores>& spare_cores() = 0;
 };
 
 }  // namespace hvd

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SpareCores: whether a rank has cores for more threads than the background
+// one.
+#ifndef HVD_TRANSPORT_SPARE_CORES_H_
+#define HVD_TRANSPORT_SPARE_CORES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "transport/work_threads.h"
+
+namespace hvd {
+
+// Helpers of a rank beside the background thread: threads - 1, or, where that
+// is 0, one for every few cores that the rank may run on, shared with
+// local_ranks - 1 others; a rank with few cores leaves them to TensorFlow.
+[[nodiscard]] int HelperCount(int64_t threads, int cores, int local_ranks);
+
+// Cores that this process may run on.
+[[nodiscard]] int UsableCores();
+
+// Of one rank, for the transports of all its sets. Background thread only.
+class SpareCores {
+ public:
+  // `threads` is HVD_COPY_THREADS.
+  SpareCores(int64_t threads, int local_ranks);
+
+  // To share the work of a large batch that begins now; null: there are none,
+  // or, where their number was not asked for, the machine is busy. They start
+  // when they are first wanted.
+  WorkThreads* Threads();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool IsBusy();
+
+  const bool is_fixed_;
+  const int helpers_;
+  Clock::time_point looked_;
+  bool busy_ = true;
+  std::unique_ptr<WorkThreads> threads_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_SPARE_CORES_H_
