@@ -4,12 +4,12 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "harness.h"
+#include "shared_contract.h"
 #include "thread_backend.h"
 #include "transport/staged_transport.h"
 #include "transport/stream_copy.h"
@@ -46,35 +46,6 @@ TEST(ContractWithLargePieces) {
   RunContract(ContractCases(), 2, kDefaultPieceBytes / 8);
 }
 
-int CountHosts(const std::vector<std::string>& hosts) {
-  const std::set<std::string> names(hosts.begin(), hosts.end());
-  return static_cast<int>(names.size());
-}
-
-// The same, with messages and data through shared memory within hosts.
-void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
-                       const std::vector<std::string>& hosts = {},
-                       int64_t copy_threads = 1) {
-  Options options = Options::Defaults();
-  options.shm_piece_bytes = options.piece_bytes = piece_bytes;
-  options.shm_bytes = shm_bytes;
-  for (const ContractCase& one : ContractCases()) {
-    const int before = test::failures;
-    ThreadWorld world(size, hosts, piece_bytes, copy_threads);
-    RunRanks(size, [&](int rank) {
-      auto backend = world.OpenShared(rank, options, kSetsPerCase);
-      ContractRank self(backend.get(), 0, piece_bytes, true);
-      one.run(&self);
-    });
-    if (test::failures != before) {
-      std::printf(
-          "  in %s, shared, with %d ranks on %d hosts, pieces of %lld bytes\n",
-          one.name, size, hosts.empty() ? 1 : CountHosts(hosts),
-          static_cast<long long>(piece_bytes));
-    }
-  }
-}
-
 TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
 TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
 TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
@@ -84,34 +55,6 @@ TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
 TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
 TEST(SharedContractWithLargePieces) {
   RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);
-}
-
-TEST(ContractWithSeveralThreadsARank) {
-  RunSharedContract(2, kDefaultPieceBytes, 8 << 20, {}, 3);
-  RunSharedContract(3, kDefaultPieceBytes, 8 << 20, {"a", "a", "b"}, 2);
-}
-
-TEST(ContractOf2HostsOf2) {
-  RunSharedContract(4, 1024, 1 << 20, {"a", "a", "b", "b"});
-}
-TEST(ContractOfRanksDealtOutOverHosts) {
-  RunSharedContract(4, 4096, 1 << 20, {"a", "b", "a", "b"});
-}
-TEST(ContractOfHostsOfDifferentSizes) {
-  RunSharedContract(6, 1024, 1 << 20, {"a", "b", "b", "c", "b", "c"});
-}
-TEST(ContractOfAHostAndARank) {
-  RunSharedContract(3, 4096, 1 << 20, {"a", "a", "b"});
-}
-TEST(ContractOf3HostsOf3) {
-  RunSharedContract(9, 4096, 1 << 20,
-                    {"a", "a", "a", "b", "b", "b", "c", "c", "c"});
-}
-TEST(ContractOfHostsWithLittleMemory) {
-  RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"});
-}
-TEST(ContractOfHostsWithLargePieces) {
-  RunSharedContract(4, kDefaultPieceBytes / 8, 8 << 20, {"a", "a", "b", "b"});
 }
 
 TEST(WireFailureFailsEverything) {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A world of threads for each case.
+#include "shared_contract.h"
+
+#include <cstdio>
+#include <set>
+
+#include "core/options.h"
+#include "harness.h"
+#include "thread_backend.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+int CountHosts(const std::vector<std::string>& hosts) {
+  const std::set<std::string> names(hosts.begin(), hosts.end());
+  return static_cast<int>(names.size());
+}
+
+}  // namespace
+
+void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
+                       const std::vector<std::string>& hosts,
+                       int64_t copy_threads) {
+  Options options = Options::Defaults();
+  options.shm_piece_bytes = options.piece_bytes = piece_bytes;
+  options.shm_bytes = shm_bytes;
+  for (const ContractCase& one : ContractCases()) {
+    const int before = test::failures;
+    ThreadWorld world(size, hosts, piece_bytes, copy_threads);
+    RunRanks(size, [&](int rank) {
+      auto backend = world.OpenShared(rank, options, kSetsPerCase);
+      ContractRank self(backend.get(), 0, piece_bytes, true);
+      one.run(&self);
+    });
+    if (test::failures != before) {
+      std::printf(
+          "  in %s, shared, with %d ranks on %d hosts, pieces of %lld bytes\n",
+          one.name, size, hosts.empty() ? 1 : CountHosts(hosts),
+          static_cast<long long>(piece_bytes));
+    }
+  }
+}
+
+}  // namespace hvd
