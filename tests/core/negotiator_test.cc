@@ -80,6 +80,10 @@ class World {
   std::vector<std::vector<std::string>>& Batches(int rank) {
     return batches_[rank];
   }
+  // The steps of what a rank has put on the wire under a name.
+  std::vector<int64_t> Steps(int rank, const std::string& name) {
+    return std::exchange(steps_[{rank, name}], {});
+  }
   size_t bytes_sent() const { return bytes_sent_; }
   Clock::time_point now() const { return now_; }
 
@@ -93,7 +97,9 @@ class World {
   void Execute(int rank, ReadyBatch ready) {
     std::vector<std::string> names;
     for (Outstanding& tensor : ready.tensors) {
-      names.push_back(tensor.entry.request.key.name);
+      const Request& request = tensor.entry.request;
+      names.push_back(request.key.name);
+      steps_[{rank, request.key.name}].push_back(request.step);
       if (!tensor.cancelled) tensor.entry.done(Status::Ok());
     }
     batches_[rank].push_back(names);
@@ -102,6 +108,7 @@ class World {
   std::vector<std::unique_ptr<Negotiator>> negotiators_;
   std::vector<std::vector<std::vector<std::string>>> batches_;
   std::vector<std::map<std::string, std::vector<Status>>> results_;
+  std::map<std::pair<int, std::string>, std::vector<int64_t>> steps_;
   uint64_t tickets_ = 0;
   int busy_ = 0;
   size_t bytes_sent_ = 0;
@@ -350,6 +357,97 @@ TEST(negotiator_an_aborted_step_is_known_by_what_was_agreed_in_it) {
   ExpectDone(&world, 2, "x");
   ExpectFailed(&world, 1, "x", StatusCode::kCancelled, "NaN");
   EXPECT_EQ(world.Batches(1).size(), 1u);
+}
+
+TEST(negotiator_a_failure_does_not_overtake_what_was_agreed_before) {
+  World world(2);
+  world.set_busy(4);  // "x" is agreed in step 1, and still to be carried out
+  const std::vector<uint64_t> lost = {world.Submit(0, "x", 1),
+                                      world.Submit(1, "x", 101)};
+  world.Deliver();
+  for (int rank : {0, 1}) world.at(rank).Cancel(lost[rank], kNan);
+  world.Deliver();
+  world.at(1).Cancel(world.Submit(1, "x", 102), kNan);
+  world.Deliver();
+  world.Submit(0, "x", 2);  // runs into the abort of step 102
+  world.Deliver();
+  EXPECT_TRUE(world.Results(0, "x").size() == 1);  // the wire is still busy
+  world.set_busy(0);
+  world.Deliver();
+  ExpectFailed(&world, 0, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  for (int rank : {0, 1}) world.Submit(rank, "x", 100 * rank + 3);
+  world.Deliver();
+  EXPECT_TRUE(world.Steps(0, "x") == std::vector<int64_t>({1, 3}));
+  EXPECT_TRUE(world.Steps(1, "x") == std::vector<int64_t>({101, 103}));
+  ExpectDone(&world, 0, "x");
+  EXPECT_EQ(world.Results(1, "x").size(), 3u);
+}
+
+TEST(negotiator_a_name_that_is_agreed_twice_travels_in_that_order) {
+  World world(2);
+  world.set_busy(4);
+  Signature other = World::Plain();
+  other.dtype = other.wire_dtype = DataType::kFloat64;
+  std::vector<uint64_t> lost;
+  for (int rank : {0, 1}) {
+    world.Submit(rank, "first", 7 + rank, other);
+    lost.push_back(world.Submit(rank, "x", 100 * rank + 1));
+  }
+  world.Deliver();
+  for (int rank : {0, 1}) world.at(rank).Cancel(lost[rank], kNan);
+  world.Deliver();
+  // Would fit into the batch of "first".
+  for (int rank : {0, 1}) world.Submit(rank, "x", 100 * rank + 2, other);
+  world.Deliver();
+  world.set_busy(0);
+  world.Deliver();
+  for (int rank : {0, 1}) {
+    const std::vector<int64_t> steps = {100 * rank + 1, 100 * rank + 2};
+    EXPECT_TRUE(world.Steps(rank, "x") == steps);
+    EXPECT_EQ(world.Batches(rank).size(), 3u);
+  }
+}
+
+TEST(negotiator_a_step_aborted_before_it_submits_fails_who_waits_already) {
+  World world(3);
+  for (const char* name : {"x", "y"}) world.Submit(0, name, 1);
+  world.Deliver();
+  world.at(1).AbortStep({"x", 0}, 101, kNan);
+  world.Deliver();
+  ExpectFailed(&world, 0, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  ExpectFailed(&world, 0, "y", StatusCode::kPeerLost, "rank 1 aborted");
+  world.Submit(2, "x", 201);
+  world.Deliver();
+  ExpectFailed(&world, 2, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  for (int rank : {0, 1, 2}) world.Submit(rank, "x", 100 * rank + 2);
+  world.Deliver();
+  for (int rank : {0, 1, 2}) ExpectDone(&world, rank, "x");
+}
+
+TEST(negotiator_a_rank_that_is_a_step_ahead_keeps_that_step) {
+  World world(3);
+  world.at(1).Cancel(world.Submit(1, "x", 101), kNan);
+  world.Deliver();
+  for (const char* name : {"z", "x"}) world.Submit(1, name, 102);
+  world.Deliver();
+  // The others run into the abort, one of them while "z" waits.
+  for (const char* name : {"z", "x"}) world.Submit(0, name, 1);
+  world.Deliver();
+  world.Submit(2, "x", 201);
+  world.Deliver();
+  ExpectFailed(&world, 0, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  ExpectFailed(&world, 0, "z", StatusCode::kPeerLost, "rank 1 aborted");
+  ExpectFailed(&world, 2, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  ExpectFailed(&world, 1, "x", StatusCode::kCancelled, "NaN");
+  // Their next step is the one in which rank 1 waits.
+  for (const char* name : {"x", "z"}) {
+    for (int rank : {0, 2}) world.Submit(rank, name, 100 * rank + 2);
+  }
+  world.Deliver();
+  for (const char* name : {"x", "z"}) {
+    for (int rank : {0, 1, 2}) ExpectDone(&world, rank, name);
+    EXPECT_TRUE(world.Steps(1, name) == std::vector<int64_t>({102}));
+  }
 }
 
 TEST(negotiator_all_ranks_may_abort_the_same_step) {

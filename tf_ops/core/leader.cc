@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "core/agreement.h"
 #include "core/fusion.h"
@@ -180,7 +181,7 @@ void Leader::Decide(const Key& key) {
     return;
   }
   step_aborts_.Correspond(steps);
-  Agreed agreed{key, pending->fronts[0].signature, {}, 0};
+  Agreed agreed{key, pending->fronts[0].signature, {}, 0, ++decisions_};
   if (agreed.signature->verb == Verb::kAllgather) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {
@@ -197,9 +198,8 @@ void Leader::Decide(const Key& key) {
 std::optional<LogRecord> Leader::Next(int in_flight) {
   if (planned_.empty()) Plan(in_flight);
   std::optional<LogRecord> record;
-  if (!failures_.empty()) {
-    record = LogRecord(std::move(failures_.front()));
-    failures_.pop_front();
+  if (auto failure = NextFailure()) {
+    record = LogRecord(std::move(*failure));
   } else if (static_cast<int64_t>(cache_->size()) > options_.cache_entries) {
     record = LogRecord(MakeEviction());
   } else if (!planned_.empty()) {
@@ -210,13 +210,43 @@ std::optional<LogRecord> Leader::Next(int in_flight) {
   return record;
 }
 
+std::optional<Failure> Leader::NextFailure() {
+  for (auto failed = failures_.begin(); failed != failures_.end(); ++failed) {
+    if (HeldBackSince(failed->failure.key, failed->decision)) continue;
+    Failure failure = std::move(failed->failure);
+    failures_.erase(failed);
+    return failure;
+  }
+  return std::nullopt;
+}
+
+bool Leader::HeldBackSince(const Key& key, uint64_t decision) const {
+  const auto is_older = [&](const Agreed& agreed) {
+    return agreed.decision < decision && agreed.key == key;
+  };
+  if (std::any_of(agreed_.begin(), agreed_.end(), is_older)) return true;
+  return std::any_of(planned_.begin(), planned_.end(), [&](const auto& batch) {
+    return std::any_of(batch.begin(), batch.end(), is_older);
+  });
+}
+
+size_t Leader::DifferentKeys() const {
+  // Only a rank whose step was aborted submits again what is still under way.
+  if (!step_aborts_.any()) return agreed_.size();
+  std::unordered_set<Key, KeyHash> keys;
+  size_t count = 0;
+  while (count < agreed_.size() && keys.insert(agreed_[count].key).second) {
+    ++count;
+  }
+  return count;
+}
+
 void Leader::Plan(int in_flight) {
   const int64_t room = options_.batches_in_flight - in_flight;
   if (agreed_.empty() || room <= 0) return;
-  std::vector<FusionCandidate> candidates;
-  candidates.reserve(agreed_.size());
-  for (const Agreed& agreed : agreed_) {
-    candidates.push_back({agreed.signature.get(), agreed.bytes});
+  std::vector<FusionCandidate> candidates(DifferentKeys());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    candidates[i] = {agreed_[i].signature.get(), agreed_[i].bytes};
   }
   std::vector<bool> planned(agreed_.size(), false);
   for (const std::vector<size_t>& positions :

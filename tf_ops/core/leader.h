@@ -70,6 +70,11 @@ class Leader {
     std::shared_ptr<const Signature> signature;  // the leader's own
     std::vector<std::vector<int64_t>> first_dims;
     int64_t bytes = 0;
+    uint64_t decision = 0;
+  };
+  struct Failed {
+    Failure failure;
+    uint64_t decision;
   };
   struct KeyHash {
     size_t operator()(const Key& key) const {
@@ -107,11 +112,22 @@ class Leader {
   // Fails every submission of that step and what they drag along.
   void HitStep(StepAborts::AbortId abort, const Status& why, int rank,
                int64_t step);
+  // Fails who waits for a key that the rank has withdrawn, or never submitted.
+  void FailWaitingFor(StepAborts::AbortId abort, const Status& why, int rank,
+                      const Key& key);
   // Takes the rank's submission of the key out, if it belongs to the step.
   bool TakeOut(Pending* pending, int rank, int64_t step);
 
+  // The first failure that may be told. A rank takes what the log says of a key
+  // for the oldest of its submissions of it, which may be an agreed one that is
+  // still held back here: its step was aborted and the next one failed since.
+  std::optional<Failure> NextFailure();
+  bool HeldBackSince(const Key& key, uint64_t decision) const;
   // Moves what fits on the wire from agreed_ to planned_.
   void Plan(int in_flight);
+  // How many of agreed_ may be planned together: no key twice, for batches may
+  // leave in another order than their tensors were agreed in.
+  size_t DifferentKeys() const;
   AgreedBatch MakeBatch(std::vector<Agreed> tensors);
   Eviction MakeEviction();
   void Retire(CacheId id);
@@ -132,11 +148,12 @@ class Leader {
 
   std::unordered_map<Key, Pending, KeyHash> pending_;
   std::vector<Agreed> agreed_;
-  std::deque<Failure> failures_;
+  std::deque<Failed> failures_;
   std::deque<std::vector<Agreed>> planned_;
   std::vector<EndedScope> ended_scopes_;
   StepAborts step_aborts_;
 
+  uint64_t decisions_ = 0;  // made so far: to agree, or to fail
   CacheId next_id_ = 1;
   uint64_t log_number_ = 0;  // of the last record given out
   std::vector<uint64_t> log_seen_;

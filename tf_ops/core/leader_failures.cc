@@ -74,7 +74,34 @@ Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
     EraseIfEmpty(key);
   }
   HitStep(abort, why, rank, withdrawal.step);
+  FailWaitingFor(abort, why, rank, key);
   return Status::Ok();
+}
+
+void Leader::FailWaitingFor(StepAborts::AbortId abort, const Status& why,
+                            int rank, const Key& key) {
+  auto found = pending_.find(key);
+  if (found == pending_.end() ||
+      found->second.fronts[rank].signature != nullptr) {
+    return;
+  }
+  std::vector<std::pair<int, int64_t>> waiting;
+  for (int other = 0; other < size_; ++other) {
+    const Waiting& front = found->second.fronts[other];
+    if (front.signature != nullptr && step_aborts_.IsOpenFor(abort, other)) {
+      waiting.emplace_back(other, front.step);
+    }
+  }
+  for (const auto& [other, step] : waiting) {
+    if (step != 0) {
+      HitStep(abort, why, other, step);
+      found = pending_.find(key);  // which may have gone with that step
+    } else if (found != pending_.end() && TakeOut(&found->second, other, 0)) {
+      Fail(key, {other}, why);
+      step_aborts_.Hit(abort, other, 0, why);
+    }
+  }
+  EraseIfEmpty(key);
 }
 
 bool Leader::TakeOut(Pending* pending, int rank, int64_t step) {
@@ -114,6 +141,8 @@ void Leader::HitStep(StepAborts::AbortId abort, const Status& why, int rank,
     for (int other = 0; other < size_; ++other) {
       const Waiting& front = pending.fronts[other];
       if (other == rank || front.signature == nullptr) continue;
+      // It has lost its step and waits in a later one.
+      if (abort != 0 && !step_aborts_.IsOpenFor(abort, other)) continue;
       others.emplace_back(other, front.step);
       if (TakeOut(&pending, other, 0)) Fail(key, {other}, why);
     }
@@ -169,7 +198,8 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
 }
 
 void Leader::Fail(const Key& key, std::vector<int> ranks, Status status) {
-  failures_.push_back({key, std::move(ranks), std::move(status)});
+  failures_.push_back(
+      {{key, std::move(ranks), std::move(status)}, ++decisions_});
 }
 
 }  // namespace hvd

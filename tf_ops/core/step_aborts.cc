@@ -46,7 +46,14 @@ StepAborts::AbortId StepAborts::OldestFor(int rank) const {
   return 0;
 }
 
+bool StepAborts::IsOpenFor(AbortId id, int rank) const {
+  return std::any_of(open_.begin(), open_.end(), [&](const OpenAbort& abort) {
+    return abort.id == id && abort.not_hit.count(rank) > 0;
+  });
+}
+
 void StepAborts::Hit(AbortId id, int rank, int64_t step, const Status& why) {
+  any_ = true;
   if (step != 0 && FindHit(rank, step) == nullptr) {
     hits_[rank].push_front({step, why});
     if (hits_[rank].size() > kRemembered) hits_[rank].pop_back();

@@ -48,6 +48,9 @@ class StepAborts {
   // lose the same step for a reason of their own each.
   AbortId OldestFor(int rank) const;
 
+  // Whether this abort is open, and the rank not hit by it yet.
+  bool IsOpenFor(AbortId id, int rank) const;
+
   // The step of `rank` is hit, as its part in an abort that may be closed.
   void Hit(AbortId id, int rank, int64_t step, const Status& why);
 
@@ -58,6 +61,9 @@ class StepAborts {
   AbortId Find(int rank, const Key& key, Status* why) const;
 
   bool quiet() const { return open_.empty(); }
+
+  // Whether a step has ever been hit.
+  bool any() const { return any_; }
 
  private:
   struct OpenAbort {
@@ -74,6 +80,7 @@ class StepAborts {
   static constexpr size_t kRemembered = 16;
 
   const int size_;
+  bool any_ = false;
   AbortId next_id_ = 1;
   std::list<OpenAbort> open_;
   std::vector<std::deque<HitStep>> hits_;  // by rank
