@@ -9,8 +9,9 @@
 // that of the passes of a rank, without sending, receiving and TensorFlow.
 // After every step each rank must have executed each tensor once, and in the
 // order of rank 0, or the program ends.
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,8 +32,6 @@ namespace hvd {
 namespace {
 
 int64_t allocations = 0;
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRanks = 1024;
 constexpr int kGatheredTensors = 16;
@@ -59,14 +58,20 @@ struct Cost {
   double allocations = 0;
 };
 
-// Adds the time and the allocations of its life.
+double CpuMicroseconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 +
+         static_cast<double>(time.tv_nsec) / 1e3;
+}
+
+// Adds the CPU time and the allocations of its life.
 class Meter {
  public:
   explicit Meter(Cost* cost)
-      : cost_(cost), before_(allocations), begin_(Clock::now()) {}
+      : cost_(cost), before_(allocations), begin_us_(CpuMicroseconds()) {}
   ~Meter() {
-    const std::chrono::duration<double, std::micro> us = Clock::now() - begin_;
-    cost_->us += us.count();
+    cost_->us += CpuMicroseconds() - begin_us_;
     cost_->allocations += static_cast<double>(allocations - before_);
   }
   Meter(const Meter&) = delete;
@@ -75,7 +80,7 @@ class Meter {
  private:
   Cost* const cost_;
   const int64_t before_;
-  const Clock::time_point begin_;
+  const double begin_us_;
 };
 
 [[noreturn]] void Stop(const std::string& text) {
@@ -161,7 +166,7 @@ class Rank {
     std::vector<Letter> letters = std::exchange(inbox_, {});
     cost_.messages_in += static_cast<double>(letters.size());
     Meter meter(&cost_);
-    const Clock::time_point now = Clock::now();
+    const auto now = Negotiator::Clock::now();
     for (Letter& letter : letters) {
       const Result<Envelope> envelope = Decode(letter.bytes);
       StopUnlessOk(envelope.status());
