@@ -17,7 +17,7 @@ namespace hvd {
 struct RankRequest {
   int job_rank = 0;  // for messages
   const Signature* signature = nullptr;
-  const Status* error = nullptr;
+  const Status* error = nullptr;  // null: none
 };
 
 // Ok, or a FailedPrecondition (a rank's own error: with its code) that names
