@@ -2,6 +2,7 @@
 // Messages: every field survives the bytes, and bad bytes are refused.
 #include "core/message.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -35,9 +36,11 @@ Envelope ExampleReport() {
   cached.key.instance = std::numeric_limits<uint64_t>::max();
   cached.first_dims = {5, 0};
   cached.step = 77;
+  CachedSubmissions many{std::numeric_limits<int64_t>::min(),
+                         {7, 4294967295u, 1, 4000000000u, 0}};
   Withdrawal withdrawal{{"x", 1}, 3, Cancelled("NaN in 'loss'")};
   ScopeEnd end{"gradient/", "it is over"};
-  return {63, Report{9, {full, cached, withdrawal, end}}};
+  return {63, Report{9, {full, cached, many, withdrawal, end}}};
 }
 
 Envelope ExampleLog() {
@@ -62,7 +65,7 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(decoded.value().set_id, 63);
   auto& report = std::get<Report>(decoded.value().message);
   EXPECT_EQ(report.log_seen, 9u);
-  ASSERT_EQ(report.items.size(), 4u);
+  ASSERT_EQ(report.items.size(), 5u);
   auto& full = std::get<Submission>(report.items[0]);
   EXPECT_TRUE((full.key == Key{"gradient/dense/kernel:0", 12}));
   EXPECT_TRUE(full.signature == ExampleSignature());
@@ -73,10 +76,14 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(cached.cache_id, 4000000000u);
   EXPECT_EQ(cached.key.instance, std::numeric_limits<uint64_t>::max());
   EXPECT_TRUE((cached.first_dims == Shape{5, 0}));
-  auto& withdrawal = std::get<Withdrawal>(report.items[2]);
+  auto& many = std::get<CachedSubmissions>(report.items[2]);
+  EXPECT_EQ(many.step, std::numeric_limits<int64_t>::min());
+  EXPECT_TRUE(
+      (many.ids == std::vector<CacheId>{7, 4294967295u, 1, 4000000000u, 0}));
+  auto& withdrawal = std::get<Withdrawal>(report.items[3]);
   EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
   EXPECT_EQ(withdrawal.step, 3);
-  EXPECT_EQ(std::get<ScopeEnd>(report.items[3]).name_prefix, "gradient/");
+  EXPECT_EQ(std::get<ScopeEnd>(report.items[4]).name_prefix, "gradient/");
 }
 
 TEST(message_log_and_peer_end_survive_their_bytes) {
@@ -132,14 +139,14 @@ TEST(message_random_damage_never_crashes) {
 }
 
 TEST(message_in_steady_state_takes_few_bytes_a_tensor) {
-  Report report{1000, {}};
-  for (CacheId id = 1; id <= 100; ++id) {
-    Submission cached;
-    cached.cache_id = id;
-    cached.step = 0x123456789abcdef;
-    report.items.push_back(cached);
-  }
-  EXPECT_TRUE(Encode({0, report}).size() < 100 * 16);
+  CachedSubmissions cached;
+  cached.step = -0x123456789abcdef;
+  std::mt19937 random(5);
+  for (CacheId id = 1000; id < 1100; ++id) cached.ids.push_back(id);
+  // A report before it: at most a byte for the step, the rest for the numbers.
+  EXPECT_TRUE(Encode({0, Report{1000, {cached}}}).size() < 100 + 20);
+  std::shuffle(cached.ids.begin(), cached.ids.end(), random);
+  EXPECT_TRUE(Encode({0, Report{1000, {cached}}}).size() < 2 * 100 + 20);
 }
 
 }  // namespace

@@ -129,7 +129,12 @@ void BackgroundLoop::CarryOut(EnqueueCommand command) {
 }
 
 void BackgroundLoop::CarryOut(CancelCommand command) {
-  FindSet(command.set_id)->negotiator->Cancel(command.ticket, command.why);
+  Set* set = FindSet(command.set_id);
+  if (set->negotiator->Cancel(command.ticket, command.why)) return;
+  // On the wire it completes; the peers learn of the aborted step all the same.
+  if (const Request* request = set->executor->FindRunning(command.ticket)) {
+    set->negotiator->AbortStep(request->key, request->step, command.why);
+  }
 }
 
 void BackgroundLoop::CarryOut(AbortStepCommand command) {

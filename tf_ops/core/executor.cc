@@ -82,21 +82,23 @@ void Executor::Execute(ReadyBatch ready) {
   work->ready = std::move(ready);
   std::vector<Outstanding>& tensors = work->ready.tensors;
   Batch batch = HeadOf(tensors[0].entry.request.signature);
+  batch.segments.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     Entry& entry = tensors[t].entry;
     const Signature& signature = entry.request.signature;
     const int64_t units = UnitsPerElement(signature);
     const int64_t unit_bytes =
         static_cast<int64_t>(SizeOf(signature.dtype)) / units;
-    std::vector<Shape> out_shapes = signature.shapes;
+    std::vector<Shape> gathered;
     std::vector<std::vector<int64_t>> counts;
     if (signature.verb == Verb::kAllgather) {
-      out_shapes =
-          GatheredShapes(signature, work->ready.first_dims[t], &counts);
+      gathered = GatheredShapes(signature, work->ready.first_dims[t], &counts);
       if (!tensors[t].cancelled && batch.local_error.ok()) {
-        batch.local_error = entry.allocate(out_shapes, &entry.outputs);
+        batch.local_error = entry.allocate(gathered, &entry.outputs);
       }
     }
+    const std::vector<Shape>& out_shapes =
+        gathered.empty() ? signature.shapes : gathered;
     for (size_t i = 0; i < signature.shapes.size(); ++i) {
       Segment segment;
       segment.count = CountOf(signature.shapes[i]) * units;
@@ -118,7 +120,7 @@ void Executor::Execute(ReadyBatch ready) {
   const uint64_t number = work->ready.log_number;
   // Registered first: a transport may not call done from Start, but Cancel
   // calls it at once.
-  running_[number] = transport_->Start(
+  const BatchId id = transport_->Start(
       std::move(batch), [this, work, number](const Status& status) {
         running_.erase(number);
         if (status.code() == StatusCode::kInternal &&
@@ -129,14 +131,26 @@ void Executor::Execute(ReadyBatch ready) {
           if (!tensor.cancelled) tensor.entry.done(status);
         }
       });
+  running_[number] = {id, work};
 }
 
 bool Executor::Progress() { return transport_->Progress(); }
 
+const Request* Executor::FindRunning(uint64_t ticket) const {
+  for (const auto& [number, running] : running_) {
+    for (const Outstanding& tensor : running.work->ready.tensors) {
+      if (tensor.entry.ticket == ticket && !tensor.cancelled) {
+        return &tensor.entry.request;
+      }
+    }
+  }
+  return nullptr;
+}
+
 void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   std::vector<BatchId> late;
-  for (const auto& [number, id] : running_) {
-    if (number > log_number) late.push_back(id);
+  for (const auto& [number, running] : running_) {
+    if (number > log_number) late.push_back(running.id);
   }
   // The ended member would have to take part for them to leave the wire.
   cancelled_ += static_cast<int>(late.size());

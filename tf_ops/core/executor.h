@@ -35,15 +35,23 @@ class Executor {
   };
   const std::optional<Breakdown>& breakdown() const { return breakdown_; }
 
+  // The request of an entry on the wire whose done is still to be called; null
+  // when there is none of that ticket.
+  const Request* FindRunning(uint64_t ticket) const;
+
   // Ends the batches of log records behind `log_number`: a member takes no
   // part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);
 
  private:
   struct Work;
+  struct Running {
+    BatchId id;
+    std::shared_ptr<const Work> work;
+  };
 
   std::unique_ptr<Transport> transport_;
-  std::map<uint64_t, BatchId> running_;  // by log number
+  std::map<uint64_t, Running> running_;  // by log number
   int cancelled_ = 0;
   std::optional<Breakdown> breakdown_;  // the one with the lowest number
 };

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matches the ranks' submissions and writes the set's log.
+// Matches the ranks' submissions and decides on what all wait for.
 #include "core/leader.h"
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_set>
 
 #include "core/agreement.h"
-#include "core/fusion.h"
 
 namespace hvd {
 namespace {
@@ -26,6 +24,21 @@ int64_t BytesOf(const Signature& signature,
     for (int64_t rows : first_dims[i]) count += rows * row;
   }
   return count * static_cast<int64_t>(SizeOf(signature.dtype));
+}
+
+Status UnknownNumber(CacheId id) {
+  return Internal("unknown cache number " + std::to_string(id) + ".");
+}
+
+// Of a submission under a number: an allgather has one for each shape.
+Status CheckFirstDims(const Signature& signature, const Shape& first_dims) {
+  const size_t due =
+      signature.verb == Verb::kAllgather ? signature.shapes.size() : 0;
+  if (first_dims.size() == due) return Status::Ok();
+  return Internal(std::string(Name(signature.verb)) + " of " +
+                  std::to_string(signature.shapes.size()) +
+                  " tensors came with " + std::to_string(first_dims.size()) +
+                  " first dimensions.");
 }
 
 }  // namespace
@@ -61,83 +74,108 @@ Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
   return Status::Ok();
 }
 
-Status Leader::Resolve(const Submission& submission, Key* key,
-                       std::shared_ptr<const Signature>* signature) const {
-  *key = submission.key;
-  if (submission.cache_id == 0) {
-    *signature = std::make_shared<Signature>(submission.signature);
-    return Status::Ok();
-  }
-  const ResponseCache::Remembered* remembered =
-      cache_->Get(submission.cache_id);
-  if (remembered == nullptr) {
-    auto retired = retired_.find(submission.cache_id);
-    if (retired == retired_.end()) {
-      return Internal("unknown cache number " +
-                      std::to_string(submission.cache_id) + ".");
-    }
-    remembered = &retired->second.remembered;
-  }
-  key->name = remembered->name;
-  *signature = remembered->signature;
-  if ((*signature)->verb != Verb::kAllgather) return Status::Ok();
-  if (submission.first_dims.size() != (*signature)->shapes.size()) {
-    return Internal(
-        "an allgather of " + std::to_string((*signature)->shapes.size()) +
-        " tensors came with " + std::to_string(submission.first_dims.size()) +
-        " first dimensions.");
-  }
-  auto own = std::make_shared<Signature>(**signature);
-  for (size_t i = 0; i < own->shapes.size(); ++i) {
-    own->shapes[i][0] = submission.first_dims[i];
-  }
-  *signature = std::move(own);
-  return Status::Ok();
+const ResponseCache::Remembered* Leader::Recall(CacheId id) const {
+  const ResponseCache::Remembered* remembered = cache_->Get(id);
+  if (remembered != nullptr) return remembered;
+  auto retired = retired_.find(id);
+  return retired == retired_.end() ? nullptr : &retired->second.remembered;
 }
 
 Status Leader::HandleItem(int rank, const Submission& submission,
                           Clock::time_point now) {
-  Key key;
-  Waiting waiting;
-  HVD_RETURN_IF_ERROR(Resolve(submission, &key, &waiting.signature));
-  if (waiting.signature->root < 0 || waiting.signature->root >= size_) {
-    return Internal("a root of " + std::to_string(waiting.signature->root) +
-                    " in a set of " + std::to_string(size_) + ".");
+  Key key = submission.key;
+  Waiting waiting{nullptr, submission.step, std::make_unique<Extra>()};
+  Extra& extra = *waiting.extra;
+  if (submission.cache_id != 0) {
+    const auto* remembered = Recall(submission.cache_id);
+    if (remembered == nullptr) return UnknownNumber(submission.cache_id);
+    HVD_RETURN_IF_ERROR(
+        CheckFirstDims(*remembered->signature, submission.first_dims));
+    key.name = remembered->key.name;
+    extra.signature = remembered->signature;
+    extra.first_dims = submission.first_dims;
+  } else {
+    const Signature& signature = submission.signature;
+    if (signature.root < 0 || signature.root >= size_) {
+      return Internal("a root of " + std::to_string(signature.root) +
+                      " in a set of " + std::to_string(size_) + ".");
+    }
+    extra.signature = std::make_shared<Signature>(signature);
+    extra.first_dims = FirstDims(signature);
+    extra.error = submission.error;
   }
-  waiting.step = submission.step;
-  waiting.error = submission.error;
-  last_submission_ = now;
-  mismatch_warned_ = false;
-  if (FailIfDoomed(rank, key, submission.step)) return Status::Ok();
-  if (FailIfScopeEnded(rank, key, submission.step)) return Status::Ok();
-  Add(rank, key, std::move(waiting), now);
+  if (!Admit(rank, key, submission.step, now)) return Status::Ok();
+  waiting.signature = extra.signature.get();
+  Add(rank, FindOrAddPending(key, 0, nullptr, now), std::move(waiting));
   return Status::Ok();
 }
 
-void Leader::Add(int rank, const Key& key, Waiting waiting,
-                 Clock::time_point now) {
-  Pending& pending = pending_[key];
-  if (pending.fronts.empty()) {
-    pending.key = key;
-    pending.fronts.resize(size_);
-    pending.since = pending.warned = now;
+Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
+                          Clock::time_point now) {
+  for (CacheId id : cached.ids) {
+    const auto known = pending_by_id_.find(id);
+    if (known != pending_by_id_.end()) {
+      Pending* pending = known->second;
+      if (!Admit(rank, pending->key, cached.step, now)) continue;
+      Add(rank, pending, {pending->remembered.get(), cached.step, nullptr});
+      continue;
+    }
+    const auto* remembered = Recall(id);
+    if (remembered == nullptr) return UnknownNumber(id);
+    const auto& signature = remembered->signature;
+    HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}));
+    if (!Admit(rank, remembered->key, cached.step, now)) continue;
+    Pending* pending = FindOrAddPending(remembered->key, id, signature, now);
+    Waiting waiting{signature.get(), cached.step, nullptr};
+    if (pending->id != id) {
+      // The set has renumbered the name, and some rank does not know yet.
+      waiting.extra = std::make_unique<Extra>();
+      waiting.extra->signature = signature;
+    }
+    Add(rank, pending, std::move(waiting));
   }
-  if (pending.fronts[rank].signature != nullptr) {
-    pending.later.emplace_back(rank, std::move(waiting));
+  return Status::Ok();
+}
+
+bool Leader::Admit(int rank, const Key& key, int64_t step,
+                   Clock::time_point now) {
+  last_submission_ = now;
+  mismatch_warned_ = false;
+  return !FailIfDoomed(rank, key, step) && !FailIfScopeEnded(rank, key, step);
+}
+
+Leader::Pending* Leader::FindOrAddPending(
+    const Key& key, CacheId id,
+    const std::shared_ptr<const Signature>& remembered, Clock::time_point now) {
+  Pending* pending = &pending_.FindOrInsert(key)->second;
+  if (pending->ready == 0 && pending->later.empty()) {
+    pending->key = key;
+    pending->fronts.resize(size_);
+    pending->since = pending->warned = now;
+  }
+  if (id != 0 && pending->id == 0) {
+    pending->id = id;
+    pending->remembered = remembered;
+    pending_by_id_.FindOrInsert(id)->second = pending;
+  }
+  return pending;
+}
+
+void Leader::Add(int rank, Pending* pending, Waiting waiting) {
+  if (pending->fronts[rank].signature != nullptr) {
+    pending->later.emplace_back(rank, std::move(waiting));
     return;
   }
-  pending.fronts[rank] = std::move(waiting);
-  if (++pending.ready < size_) return;
-  for (auto found = pending_.find(key);
-       found != pending_.end() && found->second.ready == size_;
-       found = pending_.find(key)) {
-    Decide(key);
+  pending->fronts[rank] = std::move(waiting);
+  if (++pending->ready < size_) return;
+  while (pending != nullptr && pending->ready == size_) {
+    pending = Decide(pending);
   }
-  EraseIfEmpty(key);
+  if (pending != nullptr) EraseIfEmpty(pending->key);
 }
 
 void Leader::ClearFronts(Pending* pending) {
-  pending->fronts.assign(size_, Waiting());
+  for (Waiting& front : pending->fronts) front = Waiting();
   pending->ready = 0;
   std::vector<std::pair<int, Waiting>> later;
   later.swap(pending->later);
@@ -152,166 +190,67 @@ void Leader::ClearFronts(Pending* pending) {
 }
 
 void Leader::EraseIfEmpty(const Key& key) {
-  auto found = pending_.find(key);
-  if (found != pending_.end() && found->second.ready == 0 &&
-      found->second.later.empty()) {
-    pending_.erase(found);
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) return;
+  Pending& pending = found->second;
+  if (pending.ready > 0 || !pending.later.empty()) return;
+  if (pending.id != 0) {
+    pending_by_id_.Erase(pending_by_id_.find(pending.id));
+    pending.id = 0;
+    pending.remembered.reset();
   }
+  pending_.Erase(found);
 }
 
-void Leader::Decide(const Key& key) {
-  Pending* pending = &pending_.at(key);
-  std::vector<RankRequest> requests(size_);
-  std::vector<int64_t> steps(size_);
+Leader::Pending* Leader::Decide(Pending* pending) {
+  requests_.clear();
+  steps_.clear();
   for (int rank = 0; rank < size_; ++rank) {
     const Waiting& waiting = pending->fronts[rank];
-    requests[rank] = {job_ranks_[rank], waiting.signature.get(),
-                      &waiting.error};
-    steps[rank] = waiting.step;
+    requests_.push_back(
+        {job_ranks_[rank], waiting.signature,
+         waiting.extra == nullptr ? nullptr : &waiting.extra->error});
+    steps_.push_back(waiting.step);
   }
-  Status status = CheckAgreement(key.name, requests);
+  const Status status = CheckAgreement(pending->key.name, requests_);
   if (!status.ok()) {
-    ClearFronts(pending);
-    std::vector<int> ranks(size_);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    Fail(key, ranks, status);
-    // TensorFlow aborts the step of an op that fails: here, all of them.
-    Status why = PeerLost("Its step was aborted: " + status.message());
-    for (int rank : ranks) HitStep(0, why, rank, steps[rank]);
-    return;
+    const Key key = pending->key;
+    FailOnAll(pending, status);
+    const auto left = pending_.find(key);
+    return left == pending_.end() ? nullptr : &left->second;
   }
-  step_aborts_.Correspond(steps);
-  Agreed agreed{key, pending->fronts[0].signature, {}, 0, ++decisions_};
+  step_aborts_.Correspond(steps_);
+  const Extra* extra = pending->fronts[0].extra.get();
+  Agreed agreed;
+  agreed.key = pending->key;
+  agreed.id = pending->id;
+  agreed.decision = ++decisions_;
+  agreed.signature = extra != nullptr && extra->signature != nullptr
+                         ? extra->signature
+                         : pending->remembered;
   if (agreed.signature->verb == Verb::kAllgather) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {
+      agreed.first_dims[i].reserve(size_);
       for (const Waiting& waiting : pending->fronts) {
-        agreed.first_dims[i].push_back(waiting.signature->shapes[i][0]);
+        agreed.first_dims[i].push_back(waiting.extra->first_dims[i]);
       }
     }
   }
   agreed.bytes = BytesOf(*agreed.signature, agreed.first_dims);
   agreed_.push_back(std::move(agreed));
   ClearFronts(pending);
+  return pending;
 }
 
-std::optional<LogRecord> Leader::Next(int in_flight) {
-  if (planned_.empty()) Plan(in_flight);
-  std::optional<LogRecord> record;
-  if (auto failure = NextFailure()) {
-    record = LogRecord(std::move(*failure));
-  } else if (static_cast<int64_t>(cache_->size()) > options_.cache_entries) {
-    record = LogRecord(MakeEviction());
-  } else if (!planned_.empty()) {
-    record = LogRecord(MakeBatch(std::move(planned_.front())));
-    planned_.pop_front();
-  }
-  if (record.has_value()) ++log_number_;
-  return record;
-}
-
-std::optional<Failure> Leader::NextFailure() {
-  for (auto failed = failures_.begin(); failed != failures_.end(); ++failed) {
-    if (HeldBackSince(failed->failure.key, failed->decision)) continue;
-    Failure failure = std::move(failed->failure);
-    failures_.erase(failed);
-    return failure;
-  }
-  return std::nullopt;
-}
-
-bool Leader::HeldBackSince(const Key& key, uint64_t decision) const {
-  const auto is_older = [&](const Agreed& agreed) {
-    return agreed.decision < decision && agreed.key == key;
-  };
-  if (std::any_of(agreed_.begin(), agreed_.end(), is_older)) return true;
-  return std::any_of(planned_.begin(), planned_.end(), [&](const auto& batch) {
-    return std::any_of(batch.begin(), batch.end(), is_older);
-  });
-}
-
-size_t Leader::DifferentKeys() const {
-  // Only a rank whose step was aborted submits again what is still under way.
-  if (!step_aborts_.any()) return agreed_.size();
-  std::unordered_set<Key, KeyHash> keys;
-  size_t count = 0;
-  while (count < agreed_.size() && keys.insert(agreed_[count].key).second) {
-    ++count;
-  }
-  return count;
-}
-
-void Leader::Plan(int in_flight) {
-  const int64_t room = options_.batches_in_flight - in_flight;
-  if (agreed_.empty() || room <= 0) return;
-  std::vector<FusionCandidate> candidates(DifferentKeys());
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    candidates[i] = {agreed_[i].signature.get(), agreed_[i].bytes};
-  }
-  std::vector<bool> planned(agreed_.size(), false);
-  for (const std::vector<size_t>& positions :
-       PlanFusion(candidates, options_.fusion_bytes)) {
-    // What does not fit on the wire now may still grow.
-    if (static_cast<int64_t>(planned_.size()) == room) break;
-    std::vector<Agreed>& batch = planned_.emplace_back();
-    for (size_t position : positions) {
-      batch.push_back(std::move(agreed_[position]));
-      planned[position] = true;
-    }
-  }
-  std::vector<Agreed> kept;
-  for (size_t i = 0; i < agreed_.size(); ++i) {
-    if (!planned[i]) kept.push_back(std::move(agreed_[i]));
-  }
-  agreed_ = std::move(kept);
-}
-
-// Called when the record is given out, so that the cache is what every member
-// will have when it carries the record out.
-AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
-  AgreedBatch batch;
-  std::map<std::string, CacheId> added;  // a loop's instances share a name
-  for (Agreed& agreed : tensors) {
-    AgreedTensor tensor;
-    tensor.key.instance = agreed.key.instance;
-    tensor.first_dims = std::move(agreed.first_dims);
-    tensor.cache_id = cache_->Find(agreed.key.name, *agreed.signature);
-    if (tensor.cache_id != 0) {
-      cache_->Touch(tensor.cache_id);
-    } else {
-      tensor.key.name = agreed.key.name;
-      if (options_.cache_entries > 0 && added.count(agreed.key.name) == 0) {
-        Retire(cache_->IdOf(agreed.key.name));
-        tensor.cache_id = next_id_++;
-        added[agreed.key.name] = tensor.cache_id;
-      }
-    }
-    batch.tensors.push_back(std::move(tensor));
-  }
-  return batch;
-}
-
-Eviction Leader::MakeEviction() {
-  Eviction eviction;
-  size_t excess = cache_->size() - static_cast<size_t>(options_.cache_entries);
-  eviction.ids = cache_->Oldest(excess);
-  for (CacheId id : eviction.ids) Retire(id);
-  return eviction;
-}
-
-void Leader::Retire(CacheId id) {
-  const ResponseCache::Remembered* remembered = cache_->Get(id);
-  if (remembered == nullptr) return;
-  retired_[id] = {*remembered, log_number_ + 1};
-}
-
-void Leader::ForgetRetired() {
-  if (retired_.empty()) return;
-  uint64_t seen = *std::min_element(log_seen_.begin(), log_seen_.end());
-  for (auto retired = retired_.begin(); retired != retired_.end();) {
-    retired = retired->second.number <= seen ? retired_.erase(retired)
-                                             : std::next(retired);
-  }
+void Leader::FailOnAll(Pending* pending, const Status& status) {
+  ClearFronts(pending);
+  std::vector<int> ranks(size_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Fail(pending->key, ranks, status);
+  // TensorFlow aborts the step of an op that fails: here, all of them.
+  const Status why = PeerLost("Its step was aborted: " + status.message());
+  for (int rank : ranks) HitStep(0, why, rank, steps_[rank]);
 }
 
 }  // namespace hvd

@@ -10,12 +10,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/agreement.h"
 #include "core/message.h"
 #include "core/options.h"
+#include "core/recycling_map.h"
 #include "core/response_cache.h"
 #include "core/step_aborts.h"
 
@@ -49,15 +50,26 @@ class Leader {
   bool waiting() const { return !pending_.empty(); }
 
  private:
-  // One rank's submission of a key.
-  struct Waiting {
-    std::shared_ptr<const Signature> signature;  // null: none
-    int64_t step = 0;
+  // What few submissions have.
+  struct Extra {
+    std::shared_ptr<const Signature> signature;  // null: Pending's remembered
+    Shape first_dims;  // allgather: dimension 0 of each shape
     Status error;
   };
+  // One rank's submission of a key. Small: there is one for each rank.
+  struct Waiting {
+    // Null: none. Extra's or the remembered one, whose first dimensions are
+    // another rank's.
+    const Signature* signature = nullptr;
+    int64_t step = 0;
+    std::unique_ptr<Extra> extra;  // null: nothing of it
+  };
+  // In pending_ while any rank waits; erased ones leave their vectors' memory.
   struct Pending {
     Key key;
-    std::vector<Waiting> fronts;  // by rank
+    CacheId id = 0;  // its number in pending_by_id_; 0: none
+    std::shared_ptr<const Signature> remembered;  // under that number
+    std::vector<Waiting> fronts;                  // by rank
     // Further submissions of a rank whose front still waits; in order. Hardly
     // ever any, and an empty deque would cost two allocations for each tensor.
     std::vector<std::pair<int, Waiting>> later;
@@ -67,6 +79,7 @@ class Leader {
   };
   struct Agreed {
     Key key;
+    CacheId id = 0;  // that a rank submitted it under; 0: none
     std::shared_ptr<const Signature> signature;  // the leader's own
     std::vector<std::vector<int64_t>> first_dims;
     int64_t bytes = 0;
@@ -75,11 +88,6 @@ class Leader {
   struct Failed {
     Failure failure;
     uint64_t decision;
-  };
-  struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
-    }
   };
   struct EndedScope {
     int rank;
@@ -92,18 +100,31 @@ class Leader {
 
   Status HandleItem(int rank, const Submission& submission,
                     Clock::time_point now);
+  Status HandleItem(int rank, const CachedSubmissions& cached,
+                    Clock::time_point now);
   Status HandleItem(int rank, const Withdrawal& withdrawal,
                     Clock::time_point now);
   Status HandleItem(int rank, const ScopeEnd& end, Clock::time_point now);
 
-  // Name and signature of a cached submission; not Ok for an unknown number.
-  Status Resolve(const Submission& submission, Key* key,
-                 std::shared_ptr<const Signature>* signature) const;
+  // What a member may still call by that number; null: unknown.
+  const ResponseCache::Remembered* Recall(CacheId id) const;
+  // False when the submission fails at once.
+  bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
   // True when the submission is doomed: it is then failed.
   bool FailIfDoomed(int rank, const Key& key, int64_t step);
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
-  void Add(int rank, const Key& key, Waiting waiting, Clock::time_point now);
-  void Decide(const Key& key);
+  // `id`: the number that the key was submitted under, 0 for none, and what is
+  // remembered under it.
+  Pending* FindOrAddPending(const Key& key, CacheId id,
+                            const std::shared_ptr<const Signature>& remembered,
+                            Clock::time_point now);
+  // With the signature in `waiting`; decides when all ranks wait.
+  void Add(int rank, Pending* pending, Waiting waiting);
+  // Of a key that every rank waits for. Returns it again; null: it is gone,
+  // because the ranks disagree and the failure took others along.
+  Pending* Decide(Pending* pending);
+  // Decide's other half, in the steps that it has found.
+  void FailOnAll(Pending* pending, const Status& status);
   // Empties the fronts and lets later submissions take their place.
   void ClearFronts(Pending* pending);
   void EraseIfEmpty(const Key& key);
@@ -129,6 +150,8 @@ class Leader {
   // leave in another order than their tensors were agreed in.
   size_t DifferentKeys() const;
   AgreedBatch MakeBatch(std::vector<Agreed> tensors);
+  // The number that every member knows it by; 0: none.
+  CacheId NumberOf(const Agreed& agreed) const;
   Eviction MakeEviction();
   void Retire(CacheId id);
   void ForgetRetired();
@@ -146,12 +169,17 @@ class Leader {
   const Options options_;
   ResponseCache* const cache_;
 
-  std::unordered_map<Key, Pending, KeyHash> pending_;
+  RecyclingMap<Key, Pending, KeyHash> pending_;
+  // The same, for the many submissions that come under a number.
+  RecyclingMap<CacheId, Pending*> pending_by_id_;
   std::vector<Agreed> agreed_;
   std::deque<Failed> failures_;
   std::deque<std::vector<Agreed>> planned_;
   std::vector<EndedScope> ended_scopes_;
   StepAborts step_aborts_;
+  // Decide's, by rank: kept for their memory.
+  std::vector<RankRequest> requests_;
+  std::vector<int64_t> steps_;
 
   uint64_t decisions_ = 0;  // made so far: to agree, or to fail
   CacheId next_id_ = 1;

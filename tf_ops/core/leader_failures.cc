@@ -135,7 +135,7 @@ void Leader::HitStep(StepAborts::AbortId abort, const Status& why, int rank,
   // Whom the lost submissions keep waiting is lost too.
   std::vector<std::pair<int, int64_t>> others;
   for (const Key& key : keys) {
-    Pending& pending = pending_.at(key);
+    Pending& pending = pending_.find(key)->second;
     TakeOut(&pending, rank, step);
     Fail(key, {rank}, why);
     for (int other = 0; other < size_; ++other) {

@@ -113,7 +113,7 @@ void Leader::WarnOfMismatch(Clock::time_point now,
     lost.emplace_back(waits[rank][0]->key, rank);
   }
   for (const auto& [key, rank] : lost) {
-    TakeOut(&pending_.at(key), rank, 0);
+    TakeOut(&pending_.find(key)->second, rank, 0);
     Fail(key, {rank}, FailedPrecondition(text));
     EraseIfEmpty(key);
   }

@@ -112,6 +112,30 @@ Submission ReadSubmission(Reader* reader) {
   return submission;
 }
 
+// Each number as its distance from the one before: tensors that were agreed
+// together are submitted together, and their numbers are near.
+void Write(Writer* writer, const CachedSubmissions& cached) {
+  writer->Signed(cached.step);
+  writer->Unsigned(cached.ids.size());
+  CacheId last = 0;
+  for (CacheId id : cached.ids) {
+    writer->Signed(static_cast<int32_t>(id - last));
+    last = id;
+  }
+}
+
+CachedSubmissions ReadCachedSubmissions(Reader* reader) {
+  CachedSubmissions cached;
+  cached.step = reader->Signed();
+  cached.ids.resize(reader->Count());
+  CacheId last = 0;
+  for (CacheId& id : cached.ids) {
+    last += static_cast<CacheId>(reader->Signed());
+    id = last;
+  }
+  return cached;
+}
+
 void Write(Writer* writer, const Withdrawal& withdrawal) {
   Write(writer, withdrawal.key);
   writer->Signed(withdrawal.step);
@@ -206,15 +230,19 @@ Report ReadReport(Reader* reader) {
   Report report;
   report.log_seen = reader->Unsigned();
   size_t count = reader->Count();
+  report.items.reserve(count);
   for (size_t i = 0; i < count && reader->ok(); ++i) {
     switch (reader->Byte()) {
       case 0:
         report.items.emplace_back(ReadSubmission(reader));
         break;
       case 1:
-        report.items.emplace_back(ReadWithdrawal(reader));
+        report.items.emplace_back(ReadCachedSubmissions(reader));
         break;
       case 2:
+        report.items.emplace_back(ReadWithdrawal(reader));
+        break;
+      case 3:
         report.items.emplace_back(ReadScopeEnd(reader));
         break;
       default:

@@ -34,6 +34,13 @@ struct Submission {
   Status error;
 };
 
+// "I have these tensors ready, all of this step": numbers of remembered ones
+// with which nothing else travels. The usual news of a training step.
+struct CachedSubmissions {
+  int64_t step = 0;
+  std::vector<CacheId> ids;
+};
+
 // "The step of this tensor was aborted here."
 struct Withdrawal {
   Key key;
@@ -48,7 +55,8 @@ struct ScopeEnd {
   std::string text;
 };
 
-using ReportItem = std::variant<Submission, Withdrawal, ScopeEnd>;
+using ReportItem =
+    std::variant<Submission, CachedSubmissions, Withdrawal, ScopeEnd>;
 
 struct Report {
   uint64_t log_seen = 0;  // number of the last log record carried out

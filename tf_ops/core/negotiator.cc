@@ -36,7 +36,7 @@ void Negotiator::Submit(Entry entry) {
     return;
   }
   const Key& key = entry.request.key;
-  auto& queue = outstanding_[key];
+  Queue& queue = outstanding_.FindOrInsert(key)->second;
   if (!queue.empty() && !queue.back().cancelled) {
     entry.done(InvalidArgument(
         "'" + key.name +
@@ -44,55 +44,55 @@ void Negotiator::Submit(Entry entry) {
         "together different name= arguments."));
     return;
   }
-  news_.push_back(MakeSubmission(entry.request));
-  Outstanding outstanding{std::move(entry), false};
-  Entry& kept = outstanding.entry;
-  if (!kept.request.error.ok()) {
-    kept.done(kept.request.error);
-    outstanding.cancelled = true;
+  AddNews(entry.request);
+  const Status error = entry.request.error;
+  if (error.ok()) {
+    by_ticket_.FindOrInsert(entry.ticket)->second = &queue;
   } else {
-    undone_[kept.ticket] = {kept.request.key, kept.request.step};
-    kept.done = [this, ticket = kept.ticket,
-                 done = std::move(kept.done)](const Status& status) {
-      undone_.erase(ticket);
-      done(status);
-    };
+    entry.done(error);
   }
-  queue.push_back(std::move(outstanding));
+  queue.push_back({std::move(entry), !error.ok()});
 }
 
-ReportItem Negotiator::MakeSubmission(const Request& request) const {
-  Submission submission;
-  submission.step = request.step;
-  if (request.error.ok()) {
-    submission.cache_id = cache_.Find(request.key.name, request.signature);
-  }
-  submission.key.instance = request.key.instance;
-  if (submission.cache_id != 0) {
-    if (request.signature.verb == Verb::kAllgather) {
-      submission.first_dims = FirstDims(request.signature);
+void Negotiator::AddNews(const Request& request) {
+  CacheId id = 0;
+  if (request.error.ok()) id = cache_.Find(request.key.name, request.signature);
+  const bool gathers = request.signature.verb == Verb::kAllgather;
+  if (id != 0 && request.key.instance == 0 && !gathers) {
+    auto* last =
+        news_.empty() ? nullptr : std::get_if<CachedSubmissions>(&news_.back());
+    if (last == nullptr || last->step != request.step) {
+      last = &std::get<CachedSubmissions>(
+          news_.emplace_back(CachedSubmissions{request.step, {}}));
     }
-    return submission;
-  }
-  submission.key.name = request.key.name;
-  submission.signature = request.signature;
-  submission.error = request.error;
-  return submission;
-}
-
-void Negotiator::Cancel(uint64_t ticket, const Status& why) {
-  auto found = undone_.find(ticket);
-  if (found == undone_.end() || !ended_.ok()) return;
-  const Undone undone = found->second;
-  AbortStep(undone.key, undone.step, why);
-  auto queue = outstanding_.find(undone.key);
-  if (queue == outstanding_.end()) return;  // on the wire
-  for (Outstanding& outstanding : queue->second) {
-    if (outstanding.entry.ticket != ticket) continue;
-    outstanding.cancelled = true;
-    outstanding.entry.done(why);
+    last->ids.push_back(id);
     return;
   }
+  Submission submission;
+  submission.cache_id = id;
+  submission.key.instance = request.key.instance;
+  submission.step = request.step;
+  if (id != 0) {
+    if (gathers) submission.first_dims = FirstDims(request.signature);
+  } else {
+    submission.key.name = request.key.name;
+    submission.signature = request.signature;
+    submission.error = request.error;
+  }
+  news_.push_back(std::move(submission));
+}
+
+bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
+  if (!ended_.ok()) return true;  // FailAll is near
+  const auto found = by_ticket_.find(ticket);
+  if (found == by_ticket_.end()) return false;
+  Outstanding& outstanding = found->second->back();
+  by_ticket_.Erase(found);
+  const Request& request = outstanding.entry.request;
+  AbortStep(request.key, request.step, why);
+  outstanding.cancelled = true;
+  outstanding.entry.done(why);
+  return true;
 }
 
 void Negotiator::AbortStep(const Key& key, int64_t step, const Status& why) {
@@ -130,13 +130,17 @@ Status Negotiator::HandleLog(const LogMessage& log) {
 Result<bool> Negotiator::Advance(Clock::time_point now) {
   bool moved = !news_.empty();
   if (moved) {
-    Report report{log_seen_, std::move(news_)};
-    news_.clear();
+    Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
+    Report& report = std::get<Report>(envelope.message);
+    Status status;
     if (leader_ == nullptr) {
-      outgoing_.push_back({0, Encode({set_id_, std::move(report)})});
+      outgoing_.push_back({0, Encode(envelope)});
     } else if (ended_.ok()) {
-      HVD_RETURN_IF_ERROR(leader_->Handle(rank_, report, now));
+      status = leader_->Handle(rank_, report, now);
     }
+    news_ = std::move(report.items);  // for its memory
+    news_.clear();
+    HVD_RETURN_IF_ERROR(status);
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
   while (auto record = leader_->Next(batches_in_flight_())) {
@@ -176,26 +180,29 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
   ready.tensors.reserve(batch.tensors.size());
   ready.first_dims.reserve(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
-    Key key = tensor.key;
-    if (key.name.empty()) {
+    Key composed;
+    const Key* key = &tensor.key;
+    if (tensor.key.name.empty()) {
       const ResponseCache::Remembered* remembered = cache_.Get(tensor.cache_id);
       if (remembered == nullptr) {
         return Internal("the log names an unknown cache number " +
                         std::to_string(tensor.cache_id) + ".");
       }
-      key.name = remembered->name;
+      key = &remembered->key;
+      if (tensor.key.instance != 0) {
+        composed = {remembered->key.name, tensor.key.instance};
+        key = &composed;
+      }
     }
-    std::optional<Outstanding> outstanding = Take(key);
-    if (!outstanding.has_value()) {
-      return Internal("the log agrees on '" + key.name +
+    if (!Take(*key, &ready.tensors)) {
+      return Internal("the log agrees on '" + key->name +
                       "', which this rank has not submitted.");
     }
     if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
-      cache_.Insert(
-          tensor.cache_id, key.name,
-          std::make_shared<Signature>(outstanding->entry.request.signature));
+      const Request& request = ready.tensors.back().entry.request;
+      cache_.Insert(tensor.cache_id, key->name,
+                    std::make_shared<Signature>(request.signature));
     }
-    ready.tensors.push_back(std::move(*outstanding));
     ready.first_dims.push_back(tensor.first_dims);
   }
   execute_(std::move(ready));
@@ -207,12 +214,12 @@ Status Negotiator::CarryOut(const Failure& failure) {
       failure.ranks.end()) {
     return Status::Ok();
   }
-  std::optional<Outstanding> outstanding = Take(failure.key);
-  if (!outstanding.has_value()) {
+  std::vector<Outstanding> failed;
+  if (!Take(failure.key, &failed)) {
     return Internal("the log fails '" + failure.key.name +
                     "', which this rank has not submitted.");
   }
-  if (!outstanding->cancelled) outstanding->entry.done(failure.status);
+  if (!failed[0].cancelled) failed[0].entry.done(failure.status);
   return Status::Ok();
 }
 
@@ -221,13 +228,16 @@ Status Negotiator::CarryOut(const Eviction& eviction) {
   return Status::Ok();
 }
 
-std::optional<Outstanding> Negotiator::Take(const Key& key) {
-  auto found = outstanding_.find(key);
-  if (found == outstanding_.end()) return std::nullopt;
-  Outstanding outstanding = std::move(found->second.front());
-  found->second.erase(found->second.begin());
-  if (found->second.empty()) outstanding_.erase(found);
-  return outstanding;
+bool Negotiator::Take(const Key& key, std::vector<Outstanding>* taken) {
+  const auto found = outstanding_.find(key);
+  if (found == outstanding_.end()) return false;
+  Queue& queue = found->second;
+  taken->push_back(std::move(queue.front()));
+  queue.erase(queue.begin());
+  const auto ticket = by_ticket_.find(taken->back().entry.ticket);
+  if (ticket != by_ticket_.end()) by_ticket_.Erase(ticket);
+  if (queue.empty()) outstanding_.Erase(found);
+  return true;
 }
 
 void Negotiator::EndAt(uint64_t log_number, const Status& why) {
@@ -246,6 +256,7 @@ void Negotiator::FailIfEnded() {
 void Negotiator::FailAll(const Status& why) {
   if (ended_.ok()) ended_ = why;
   auto outstanding = std::exchange(outstanding_, {});
+  by_ticket_ = {};
   news_.clear();
   for (auto& [key, queue] : outstanding) {
     for (Outstanding& lost : queue) {

@@ -9,12 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/leader.h"
 #include "core/message.h"
 #include "core/options.h"
+#include "core/recycling_map.h"
 #include "core/request.h"
 #include "core/response_cache.h"
 
@@ -47,16 +47,15 @@ class Negotiator {
     std::string bytes;
   };
 
-  // `execute` is called for each batch in the order of the log. Entries' done
-  // must not be called once the Negotiator is gone.
+  // `execute` is called for each batch in the order of the log.
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
              const Options& options, std::function<void(ReadyBatch)> execute,
              std::function<int()> batches_in_flight);
 
   void Submit(Entry entry);
-  // An entry that is on the wire completes; the peers learn of the aborted
-  // step all the same.
-  void Cancel(uint64_t ticket, const Status& why);
+  // Fails the entry here and tells the peers of the aborted step. False when
+  // the log has decided on it: then it may be on the wire.
+  bool Cancel(uint64_t ticket, const Status& why);
   void AbortStep(const Key& key, int64_t step, const Status& why);
   void EndScope(const std::string& name_prefix, const std::string& text);
 
@@ -83,24 +82,16 @@ class Negotiator {
   bool has_ended() const { return !ended_.ok(); }
 
  private:
-  struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
-    }
-  };
+  // Of one key, the oldest first. All but the last are cancelled.
+  using Queue = std::vector<Outstanding>;
 
-  struct Undone {
-    Key key;
-    int64_t step;
-  };
-
-  ReportItem MakeSubmission(const Request& request) const;
+  void AddNews(const Request& request);
   Status CarryOut(const LogRecord& record);
   Status CarryOut(const AgreedBatch& batch);
   Status CarryOut(const Failure& failure);
   Status CarryOut(const Eviction& eviction);
-  // The oldest entry of the key, taken out.
-  std::optional<Outstanding> Take(const Key& key);
+  // Moves the oldest entry of the key to the end of `taken`. False: none.
+  bool Take(const Key& key, std::vector<Outstanding>* taken);
   void FailIfEnded();
 
   const int set_id_;
@@ -110,9 +101,9 @@ class Negotiator {
   const std::function<void(ReadyBatch)> execute_;
   const std::function<int()> batches_in_flight_;
 
-  std::unordered_map<Key, std::vector<Outstanding>, KeyHash> outstanding_;
-  // Entries whose done has not been called.
-  std::unordered_map<uint64_t, Undone> undone_;
+  RecyclingMap<Key, Queue, KeyHash> outstanding_;
+  // By ticket: the queue whose last entry it is, and is not cancelled.
+  RecyclingMap<uint64_t, Queue*> by_ticket_;
   ResponseCache cache_;
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;

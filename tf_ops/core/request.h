@@ -3,6 +3,7 @@
 #ifndef HVD_CORE_REQUEST_H_
 #define HVD_CORE_REQUEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,12 @@ struct Key {
   }
   bool operator<(const Key& other) const {
     return name != other.name ? name < other.name : instance < other.instance;
+  }
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
   }
 };
 

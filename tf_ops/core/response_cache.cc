@@ -55,13 +55,13 @@ void ResponseCache::Insert(CacheId id, std::string name,
   Erase(IdOf(name));
   by_name_[name] = id;
   auto position = by_use_.insert(by_use_.end(), id);
-  by_id_[id] = Slot{{std::move(name), std::move(signature)}, position};
+  by_id_[id] = Slot{{{std::move(name), 0}, std::move(signature)}, position};
 }
 
 void ResponseCache::Erase(CacheId id) {
   auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
-  by_name_.erase(found->second.remembered.name);
+  by_name_.erase(found->second.remembered.key.name);
   by_use_.erase(found->second.position);
   by_id_.erase(found);
 }

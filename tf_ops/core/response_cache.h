@@ -22,7 +22,7 @@ namespace hvd {
 class ResponseCache {
  public:
   struct Remembered {
-    std::string name;
+    Key key;  // the name's, outside loops
     std::shared_ptr<const Signature> signature;
   };
 

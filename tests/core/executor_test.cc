@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: which entries are on the wire, over a transport that waits to be
+// told. What reaches the wire is tested through the runtime.
+#include "core/executor.h"
+
+#include <utility>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+// Finishes its batches when told to, the newest first.
+class HeldTransport : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  BatchId Start(Batch batch, BatchDone done) override {
+    sizes_.push_back(batch.segments.size());
+    dones_.push_back(std::move(done));
+    return dones_.size();
+  }
+  bool Progress() override {
+    if (dones_.empty()) return false;
+    BatchDone done = std::move(dones_.back());
+    dones_.pop_back();
+    done(Status::Ok());
+    return true;
+  }
+  void Cancel(BatchId, const Status&) override {}
+  int in_flight() const override { return static_cast<int>(dones_.size()); }
+
+  const std::vector<size_t>& sizes() const { return sizes_; }
+
+ private:
+  std::vector<size_t> sizes_;
+  std::vector<BatchDone> dones_;
+};
+
+// Entries "t<ticket>" of step 5; `done` counts.
+ReadyBatch MakeBatch(uint64_t log_number, std::vector<uint64_t> tickets,
+                     int* done) {
+  ReadyBatch ready;
+  ready.log_number = log_number;
+  for (uint64_t ticket : tickets) {
+    Outstanding& tensor = ready.tensors.emplace_back();
+    Entry& entry = tensor.entry;
+    entry.ticket = ticket;
+    entry.request.key.name = "t" + std::to_string(ticket);
+    entry.request.step = 5;
+    entry.request.signature.shapes = {{2}};
+    entry.inputs = {nullptr};
+    entry.outputs = {nullptr};
+    entry.done = [done](const Status&) { ++*done; };
+    ready.first_dims.emplace_back();
+  }
+  return ready;
+}
+
+TEST(executor_knows_the_entries_on_the_wire) {
+  auto transport = std::make_unique<HeldTransport>();
+  HeldTransport* held = transport.get();
+  Executor executor(std::move(transport));
+  int done = 0;
+  executor.Execute(MakeBatch(1, {11, 12}, &done));
+  ReadyBatch second = MakeBatch(2, {21, 22}, &done);
+  second.tensors[1].cancelled = true;
+  executor.Execute(std::move(second));
+  EXPECT_TRUE((held->sizes() == std::vector<size_t>{2, 2}));
+
+  ASSERT_TRUE(executor.FindRunning(12) != nullptr);
+  EXPECT_EQ(executor.FindRunning(12)->key.name, "t12");
+  EXPECT_EQ(executor.FindRunning(12)->step, 5);
+  EXPECT_TRUE(executor.FindRunning(21) != nullptr);
+  // Its done was called when it was cancelled.
+  EXPECT_TRUE(executor.FindRunning(22) == nullptr);
+  EXPECT_TRUE(executor.FindRunning(99) == nullptr);
+
+  EXPECT_TRUE(executor.Progress());
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(executor.FindRunning(21) == nullptr);
+  EXPECT_TRUE(executor.FindRunning(11) != nullptr);
+  EXPECT_TRUE(executor.Progress());
+  EXPECT_EQ(done, 3);
+  EXPECT_TRUE(executor.FindRunning(11) == nullptr);
+}
+
+}  // namespace
+}  // namespace hvd

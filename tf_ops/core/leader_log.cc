@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of Leader that writes the log: batches, numbers and evictions.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/fusion.h"
+#include "core/leader.h"
+
+namespace hvd {
+
+std::optional<LogRecord> Leader::Next(int in_flight) {
+  if (planned_.empty()) Plan(in_flight);
+  std::optional<LogRecord> record;
+  if (auto failure = NextFailure()) {
+    record = LogRecord(std::move(*failure));
+  } else if (static_cast<int64_t>(cache_->size()) > options_.cache_entries) {
+    record = LogRecord(MakeEviction());
+  } else if (!planned_.empty()) {
+    record = LogRecord(MakeBatch(std::move(planned_.front())));
+    planned_.pop_front();
+  }
+  if (record.has_value()) ++log_number_;
+  return record;
+}
+
+std::optional<Failure> Leader::NextFailure() {
+  for (auto failed = failures_.begin(); failed != failures_.end(); ++failed) {
+    if (HeldBackSince(failed->failure.key, failed->decision)) continue;
+    Failure failure = std::move(failed->failure);
+    failures_.erase(failed);
+    return failure;
+  }
+  return std::nullopt;
+}
+
+bool Leader::HeldBackSince(const Key& key, uint64_t decision) const {
+  const auto is_older = [&](const Agreed& agreed) {
+    return agreed.decision < decision && agreed.key == key;
+  };
+  if (std::any_of(agreed_.begin(), agreed_.end(), is_older)) return true;
+  return std::any_of(planned_.begin(), planned_.end(), [&](const auto& batch) {
+    return std::any_of(batch.begin(), batch.end(), is_older);
+  });
+}
+
+size_t Leader::DifferentKeys() const {
+  // Only a rank whose step was aborted submits again what is still under way.
+  if (!step_aborts_.any()) return agreed_.size();
+  std::unordered_set<Key, KeyHash> keys;
+  size_t count = 0;
+  while (count < agreed_.size() && keys.insert(agreed_[count].key).second) {
+    ++count;
+  }
+  return count;
+}
+
+void Leader::Plan(int in_flight) {
+  const int64_t room = options_.batches_in_flight - in_flight;
+  if (agreed_.empty() || room <= 0) return;
+  std::vector<FusionCandidate> candidates(DifferentKeys());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    candidates[i] = {agreed_[i].signature.get(), agreed_[i].bytes};
+  }
+  std::vector<bool> planned(agreed_.size(), false);
+  for (const std::vector<size_t>& positions :
+       PlanFusion(candidates, options_.fusion_bytes)) {
+    // What does not fit on the wire now may still grow.
+    if (static_cast<int64_t>(planned_.size()) == room) break;
+    std::vector<Agreed>& batch = planned_.emplace_back();
+    for (size_t position : positions) {
+      batch.push_back(std::move(agreed_[position]));
+      planned[position] = true;
+    }
+  }
+  std::vector<Agreed> kept;
+  for (size_t i = 0; i < agreed_.size(); ++i) {
+    if (!planned[i]) kept.push_back(std::move(agreed_[i]));
+  }
+  agreed_ = std::move(kept);
+}
+
+// Called when the record is given out, so that the cache is what every member
+// will have when it carries the record out.
+AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
+  AgreedBatch batch;
+  std::map<std::string, CacheId> added;  // a loop's instances share a name
+  for (Agreed& agreed : tensors) {
+    AgreedTensor tensor;
+    tensor.key.instance = agreed.key.instance;
+    tensor.first_dims = std::move(agreed.first_dims);
+    tensor.cache_id = NumberOf(agreed);
+    if (tensor.cache_id != 0) {
+      cache_->Touch(tensor.cache_id);
+    } else {
+      tensor.key.name = agreed.key.name;
+      if (options_.cache_entries > 0 && added.count(agreed.key.name) == 0) {
+        Retire(cache_->IdOf(agreed.key.name));
+        tensor.cache_id = next_id_++;
+        added[agreed.key.name] = tensor.cache_id;
+      }
+    }
+    batch.tensors.push_back(std::move(tensor));
+  }
+  return batch;
+}
+
+CacheId Leader::NumberOf(const Agreed& agreed) const {
+  // A name has one number at a time.
+  const auto* remembered = cache_->Get(agreed.id);
+  if (remembered != nullptr &&
+      SameButFirstDims(*remembered->signature, *agreed.signature)) {
+    return agreed.id;
+  }
+  return cache_->Find(agreed.key.name, *agreed.signature);
+}
+
+Eviction Leader::MakeEviction() {
+  Eviction eviction;
+  size_t excess = cache_->size() - static_cast<size_t>(options_.cache_entries);
+  eviction.ids = cache_->Oldest(excess);
+  for (CacheId id : eviction.ids) Retire(id);
+  return eviction;
+}
+
+void Leader::Retire(CacheId id) {
+  const ResponseCache::Remembered* remembered = cache_->Get(id);
+  if (remembered == nullptr) return;
+  retired_[id] = {*remembered, log_number_ + 1};
+}
+
+void Leader::ForgetRetired() {
+  if (retired_.empty()) return;
+  uint64_t seen = *std::min_element(log_seen_.begin(), log_seen_.end());
+  for (auto retired = retired_.begin(); retired != retired_.end();) {
+    retired = retired->second.number <= seen ? retired_.erase(retired)
+                                             : std::next(retired);
+  }
+}
+
+}  // namespace hvd

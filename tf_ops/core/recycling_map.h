@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// RecyclingMap: a hash map that keeps the memory of what was erased.
+#ifndef HVD_CORE_RECYCLING_MAP_H_
+#define HVD_CORE_RECYCLING_MAP_H_
+
+#include <cstddef>
+#include <functional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace hvd {
+
+// For what comes and goes all the time under much the same keys: an erased
+// element waits, key and value as they were, for the next insertion, so that a
+// string in a key and a vector in a value keep their capacity. Elements do not
+// move while they are in. Not thread-safe.
+template <typename Key, typename Value, typename Hash = std::hash<Key>>
+class RecyclingMap {
+ public:
+  using Map = std::unordered_map<Key, Value, Hash>;
+  using iterator = typename Map::iterator;
+
+  iterator find(const Key& key) { return map_.find(key); }
+  iterator begin() { return map_.begin(); }
+  iterator end() { return map_.end(); }
+  bool empty() const { return map_.empty(); }
+  size_t size() const { return map_.size(); }
+
+  // The key's element, which is there afterwards. A new one's value is one
+  // that was erased, or Value(): whoever erases leaves nothing in it that the
+  // next key must not find.
+  iterator FindOrInsert(const Key& key) {
+    if (spare_.empty()) return map_.try_emplace(key).first;
+    auto node = std::move(spare_.back());
+    spare_.pop_back();
+    node.key() = key;
+    auto inserted = map_.insert(std::move(node));
+    if (!inserted.inserted) spare_.push_back(std::move(inserted.node));
+    return inserted.position;
+  }
+
+  void Erase(iterator element) {
+    if (spare_.size() >= kMostSpare) {
+      map_.erase(element);
+      return;
+    }
+    spare_.push_back(map_.extract(element));
+  }
+
+ private:
+  // More than a model has variables, as a rule; what a burst leaves behind
+  // beyond that is given back.
+  static constexpr size_t kMostSpare = 1024;
+
+  Map map_;
+  std::vector<typename Map::node_type> spare_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_RECYCLING_MAP_H_
