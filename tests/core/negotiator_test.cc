@@ -647,6 +647,34 @@ TEST(negotiator_a_slow_rank_is_named_after_a_minute) {
             std::string::npos);
 }
 
+TEST(negotiator_a_number_and_another_signature_disagree_in_any_order) {
+  Signature other = World::Plain();
+  other.shapes = {{5}};
+  for (int odd : {0, 1, 2}) {  // asks for something else than before
+    for (int first : {0, 1, 2}) {
+      World world(3);
+      for (int rank : {0, 1, 2}) world.Submit(rank, "x");
+      world.Deliver();
+      for (int rank : {0, 1, 2}) ExpectDone(&world, rank, "x");
+      for (int i = 0; i < 3; ++i) {
+        const int rank = (first + i) % 3;
+        world.Submit(rank, "x", 0, rank == odd ? other : World::Plain());
+        world.Deliver();
+      }
+      for (int rank : {0, 1, 2}) {
+        ExpectFailed(&world, rank, "x", StatusCode::kFailedPrecondition,
+                     "rank " + std::to_string(odd) + ": [5]");
+      }
+      // All ask for the other now, and then under its number.
+      for (int round = 0; round < 2; ++round) {
+        for (int rank : {2, 1, 0}) world.Submit(rank, "x", 0, other);
+        world.Deliver();
+        for (int rank : {0, 1, 2}) ExpectDone(&world, rank, "x");
+      }
+    }
+  }
+}
+
 TEST(negotiator_a_cached_tensor_is_still_told_apart_in_all_ways) {
   World world(2);
   Signature gather;

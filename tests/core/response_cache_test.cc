@@ -19,7 +19,9 @@ TEST(response_cache_finds_only_the_same_signature) {
   EXPECT_EQ(cache.Find("x", *Allreduce({2})), 7u);
   EXPECT_EQ(cache.Find("x", *Allreduce({3})), 0u);
   EXPECT_EQ(cache.Find("y", *Allreduce({2})), 0u);
-  EXPECT_TRUE((cache.Get(7)->key == Key{"x", 0}));
+  Key memory;
+  EXPECT_TRUE((cache.Get(7)->KeyOf(0, &memory) == Key{"x", 0}));
+  EXPECT_TRUE((cache.Get(7)->KeyOf(3, &memory) == Key{"x", 3}));
   EXPECT_TRUE(cache.Get(8) == nullptr);
 }
 

@@ -83,30 +83,36 @@ const ResponseCache::Remembered* Leader::Recall(CacheId id) const {
 
 Status Leader::HandleItem(int rank, const Submission& submission,
                           Clock::time_point now) {
-  Key key = submission.key;
-  Waiting waiting{nullptr, submission.step, std::make_unique<Extra>()};
-  Extra& extra = *waiting.extra;
+  Key composed;
+  const Key* key = &submission.key;
+  const Signature* signature = &submission.signature;
+  std::shared_ptr<const Signature> kept;
   if (submission.cache_id != 0) {
     const auto* remembered = Recall(submission.cache_id);
     if (remembered == nullptr) return UnknownNumber(submission.cache_id);
-    HVD_RETURN_IF_ERROR(
-        CheckFirstDims(*remembered->signature, submission.first_dims));
-    key.name = remembered->key.name;
-    extra.signature = remembered->signature;
-    extra.first_dims = submission.first_dims;
-  } else {
-    const Signature& signature = submission.signature;
-    if (signature.root < 0 || signature.root >= size_) {
-      return Internal("a root of " + std::to_string(signature.root) +
-                      " in a set of " + std::to_string(size_) + ".");
-    }
-    extra.signature = std::make_shared<Signature>(signature);
-    extra.first_dims = FirstDims(signature);
-    extra.error = submission.error;
+    kept = remembered->signature;
+    signature = kept.get();
+    HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, submission.first_dims));
+    key = &remembered->KeyOf(submission.key.instance, &composed);
   }
-  if (!Admit(rank, key, submission.step, now)) return Status::Ok();
-  waiting.signature = extra.signature.get();
-  Add(rank, FindOrAddPending(key, 0, nullptr, now), std::move(waiting));
+  if (signature->root < 0 || signature->root >= size_) {
+    return Internal("a root of " + std::to_string(signature->root) +
+                    " in a set of " + std::to_string(size_) + ".");
+  }
+  if (!Admit(rank, *key, submission.step, now)) return Status::Ok();
+  Waiting waiting{nullptr, submission.step, nullptr};
+  const bool gathers = signature->verb == Verb::kAllgather;
+  if (gathers || !submission.error.ok()) {
+    waiting.extra = std::make_unique<Extra>();
+    waiting.extra->error = submission.error;
+    if (gathers) {
+      waiting.extra->first_dims =
+          kept != nullptr ? submission.first_dims : FirstDims(*signature);
+    }
+  }
+  Pending* pending = FindOrAddPending(*key, now);
+  SetSignature(&waiting, pending, *signature, kept);
+  Add(rank, pending, std::move(waiting));
   return Status::Ok();
 }
 
@@ -117,7 +123,7 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     if (known != pending_by_id_.end()) {
       Pending* pending = known->second;
       if (!Admit(rank, pending->key, cached.step, now)) continue;
-      Add(rank, pending, {pending->remembered.get(), cached.step, nullptr});
+      Add(rank, pending, {pending->signature.get(), cached.step, nullptr});
       continue;
     }
     const auto* remembered = Recall(id);
@@ -125,12 +131,13 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     const auto& signature = remembered->signature;
     HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}));
     if (!Admit(rank, remembered->key, cached.step, now)) continue;
-    Pending* pending = FindOrAddPending(remembered->key, id, signature, now);
-    Waiting waiting{signature.get(), cached.step, nullptr};
-    if (pending->id != id) {
-      // The set has renumbered the name, and some rank does not know yet.
-      waiting.extra = std::make_unique<Extra>();
-      waiting.extra->signature = signature;
+    Pending* pending = FindOrAddPending(remembered->key, now);
+    Waiting waiting{nullptr, cached.step, nullptr};
+    SetSignature(&waiting, pending, *signature, signature);
+    // Not when another rank has asked for something else under the name.
+    if (pending->id == 0 && waiting.extra == nullptr) {
+      pending->id = id;
+      pending_by_id_.FindOrInsert(id)->second = pending;
     }
     Add(rank, pending, std::move(waiting));
   }
@@ -144,21 +151,34 @@ bool Leader::Admit(int rank, const Key& key, int64_t step,
   return !FailIfDoomed(rank, key, step) && !FailIfScopeEnded(rank, key, step);
 }
 
-Leader::Pending* Leader::FindOrAddPending(
-    const Key& key, CacheId id,
-    const std::shared_ptr<const Signature>& remembered, Clock::time_point now) {
+Leader::Pending* Leader::FindOrAddPending(const Key& key,
+                                          Clock::time_point now) {
   Pending* pending = &pending_.FindOrInsert(key)->second;
   if (pending->ready == 0 && pending->later.empty()) {
     pending->key = key;
     pending->fronts.resize(size_);
     pending->since = pending->warned = now;
   }
-  if (id != 0 && pending->id == 0) {
-    pending->id = id;
-    pending->remembered = remembered;
-    pending_by_id_.FindOrInsert(id)->second = pending;
-  }
   return pending;
+}
+
+void Leader::SetSignature(Waiting* waiting, Pending* pending,
+                          const Signature& signature,
+                          const std::shared_ptr<const Signature>& kept) {
+  const auto keep = [&] {
+    return kept != nullptr ? kept
+                           : std::make_shared<const Signature>(signature);
+  };
+  if (pending->signature == nullptr) {
+    pending->signature = keep();
+    waiting->signature = pending->signature.get();
+  } else if (SameButFirstDims(*pending->signature, signature)) {
+    waiting->signature = pending->signature.get();
+  } else {
+    if (waiting->extra == nullptr) waiting->extra = std::make_unique<Extra>();
+    waiting->extra->signature = keep();
+    waiting->signature = waiting->extra->signature.get();
+  }
 }
 
 void Leader::Add(int rank, Pending* pending, Waiting waiting) {
@@ -194,11 +214,9 @@ void Leader::EraseIfEmpty(const Key& key) {
   if (found == pending_.end()) return;
   Pending& pending = found->second;
   if (pending.ready > 0 || !pending.later.empty()) return;
-  if (pending.id != 0) {
-    pending_by_id_.Erase(pending_by_id_.find(pending.id));
-    pending.id = 0;
-    pending.remembered.reset();
-  }
+  if (pending.id != 0) pending_by_id_.Erase(pending_by_id_.find(pending.id));
+  pending.id = 0;
+  pending.signature.reset();
   pending_.Erase(found);
 }
 
@@ -220,14 +238,13 @@ Leader::Pending* Leader::Decide(Pending* pending) {
     return left == pending_.end() ? nullptr : &left->second;
   }
   step_aborts_.Correspond(steps_);
-  const Extra* extra = pending->fronts[0].extra.get();
+  const Waiting& own = pending->fronts[0];
+  const bool shares = own.signature == pending->signature.get();
   Agreed agreed;
   agreed.key = pending->key;
   agreed.id = pending->id;
   agreed.decision = ++decisions_;
-  agreed.signature = extra != nullptr && extra->signature != nullptr
-                         ? extra->signature
-                         : pending->remembered;
+  agreed.signature = shares ? pending->signature : own.extra->signature;
   if (agreed.signature->verb == Verb::kAllgather) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {

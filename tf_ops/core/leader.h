@@ -52,14 +52,14 @@ class Leader {
  private:
   // What few submissions have.
   struct Extra {
-    std::shared_ptr<const Signature> signature;  // null: Pending's remembered
+    std::shared_ptr<const Signature> signature;  // null: it shares Pending's
     Shape first_dims;  // allgather: dimension 0 of each shape
     Status error;
   };
   // One rank's submission of a key. Small: there is one for each rank.
   struct Waiting {
-    // Null: none. Extra's or the remembered one, whose first dimensions are
-    // another rank's.
+    // Null: none. Extra's or Pending's, whose first dimensions are another
+    // rank's.
     const Signature* signature = nullptr;
     int64_t step = 0;
     std::unique_ptr<Extra> extra;  // null: nothing of it
@@ -67,9 +67,10 @@ class Leader {
   // In pending_ while any rank waits; erased ones leave their vectors' memory.
   struct Pending {
     Key key;
-    CacheId id = 0;  // its number in pending_by_id_; 0: none
-    std::shared_ptr<const Signature> remembered;  // under that number
-    std::vector<Waiting> fronts;                  // by rank
+    // What was first asked for; others that ask for the same share it.
+    std::shared_ptr<const Signature> signature;
+    CacheId id = 0;  // of key and signature, in pending_by_id_; 0: none
+    std::vector<Waiting> fronts;  // by rank
     // Further submissions of a rank whose front still waits; in order. Hardly
     // ever any, and an empty deque would cost two allocations for each tensor.
     std::vector<std::pair<int, Waiting>> later;
@@ -113,11 +114,11 @@ class Leader {
   // True when the submission is doomed: it is then failed.
   bool FailIfDoomed(int rank, const Key& key, int64_t step);
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
-  // `id`: the number that the key was submitted under, 0 for none, and what is
-  // remembered under it.
-  Pending* FindOrAddPending(const Key& key, CacheId id,
-                            const std::shared_ptr<const Signature>& remembered,
-                            Clock::time_point now);
+  Pending* FindOrAddPending(const Key& key, Clock::time_point now);
+  // `kept`: the same signature, where it is kept already; or null.
+  void SetSignature(Waiting* waiting, Pending* pending,
+                    const Signature& signature,
+                    const std::shared_ptr<const Signature>& kept);
   // With the signature in `waiting`; decides when all ranks wait.
   void Add(int rank, Pending* pending, Waiting waiting);
   // Of a key that every rank waits for. Returns it again; null: it is gone,

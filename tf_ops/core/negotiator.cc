@@ -188,11 +188,7 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
         return Internal("the log names an unknown cache number " +
                         std::to_string(tensor.cache_id) + ".");
       }
-      key = &remembered->key;
-      if (tensor.key.instance != 0) {
-        composed = {remembered->key.name, tensor.key.instance};
-        key = &composed;
-      }
+      key = &remembered->KeyOf(tensor.key.instance, &composed);
     }
     if (!Take(*key, &ready.tensors)) {
       return Internal("the log agrees on '" + key->name +

@@ -32,6 +32,13 @@ Shape FirstDims(const Signature& signature) {
   return dims;
 }
 
+const Key& ResponseCache::Remembered::KeyOf(uint64_t instance,
+                                            Key* memory) const {
+  if (instance == 0) return key;
+  *memory = {key.name, instance};
+  return *memory;
+}
+
 CacheId ResponseCache::Find(const std::string& name,
                             const Signature& signature) const {
   CacheId id = IdOf(name);

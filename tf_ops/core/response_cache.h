@@ -24,6 +24,9 @@ class ResponseCache {
   struct Remembered {
     Key key;  // the name's, outside loops
     std::shared_ptr<const Signature> signature;
+
+    // The name's key in any iteration; `memory` is where one of a loop is made.
+    const Key& KeyOf(uint64_t instance, Key* memory) const;
   };
 
   // Number under which this rank may submit the request, or 0. First
