@@ -47,7 +47,7 @@ std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
 // ------------------------------------------------------------------
 
 TEST(ASegmentIsPrivateAndSharedByItsName) {
-  auto mine = ShmSegment::Create(8192);
+  auto mine = ShmSegment::CreateNamed(8192);
   ASSERT_TRUE(mine.ok());
   struct stat facts;
   ASSERT_TRUE(stat(PathOf(*mine.value()).c_str(), &facts) == 0);
@@ -62,7 +62,7 @@ TEST(ASegmentIsPrivateAndSharedByItsName) {
 }
 
 TEST(ASegmentIsGoneWithItsName) {
-  auto mine = ShmSegment::Create(4096);
+  auto mine = ShmSegment::CreateNamed(4096);
   ASSERT_TRUE(mine.ok());
   const std::string path = PathOf(*mine.value());
   auto again = ShmSegment::Attach(mine.value()->name(), 4096);
@@ -71,11 +71,38 @@ TEST(ASegmentIsGoneWithItsName) {
   mine.value()->Unlink();
   EXPECT_FALSE(Exists(path));
   EXPECT_FALSE(ShmSegment::Attach(mine.value()->name(), 4096).ok());
-  auto other = ShmSegment::Create(4096);
+  auto other = ShmSegment::CreateNamed(4096);
   const std::string second = PathOf(*other.value());
   EXPECT_TRUE(second != path);
   other.value().reset();
   EXPECT_FALSE(Exists(second));
+}
+
+TEST(ASegmentWithoutANameIsSharedByItsPlaceAndLeavesNothing) {
+  auto mine = ShmSegment::Create(8192);
+  ASSERT_TRUE(mine.ok());
+  const std::string name = mine.value()->name();
+  int pid = 0, fd = -1;
+  ASSERT_EQ(std::sscanf(name.c_str(), "%d %d", &pid, &fd), 2);
+  struct stat facts;
+  ASSERT_TRUE(fstat(fd, &facts) == 0);
+  EXPECT_EQ(facts.st_nlink, 0u);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  EXPECT_TRUE(facts.st_blocks * 512 >= 8192);
+  auto again = ShmSegment::Attach(name, 8192);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(mine.value()->data() != again.value()->data());
+  mine.value()->data()[8191] = std::byte{42};
+  EXPECT_TRUE(again.value()->data()[8191] == std::byte{42});
+  EXPECT_TRUE(again.value()->data()[0] == std::byte{0});
+  // Another file is there now.
+  EXPECT_FALSE(ShmSegment::Attach(name + "1", 8192).ok());
+  again.value()->Unlink();
+  EXPECT_TRUE(ShmSegment::Attach(name, 8192).ok());  // is not theirs to close
+  mine.value()->Unlink();
+  EXPECT_FALSE(ShmSegment::Attach(name, 8192).ok());
+  again.value()->data()[0] = std::byte{7};
+  EXPECT_TRUE(mine.value()->data()[0] == std::byte{7});
 }
 
 TEST(ASegmentOfAnotherSizeIsRefused) {

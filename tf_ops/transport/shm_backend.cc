@@ -155,10 +155,13 @@ std::string FirstError(const Strings& errors) {
   return "";
 }
 
-// The ranks of each host attach to what the first of them makes. Ok with null
-// everywhere, and the reason in `refusal`, when one of the job's cannot.
-Result<std::shared_ptr<ShmSegment>> Share(Backend* base, size_t bytes,
-                                          std::string* refusal) {
+// The ranks of each host attach to what the first of them makes with `create`.
+// Ok with null everywhere, and the reason in `refusal`, when one of the job's
+// cannot.
+Result<std::shared_ptr<ShmSegment>> Share(
+    Backend* base, size_t bytes,
+    Result<std::shared_ptr<ShmSegment>> (*create)(size_t bytes),
+    std::string* refusal) {
   const bool creates = base->topology().local_rank == 0;
   std::shared_ptr<ShmSegment> segment;
   std::string error;
@@ -166,7 +169,7 @@ Result<std::shared_ptr<ShmSegment>> Share(Backend* base, size_t bytes,
     if (result.ok()) segment = result.value();
     error = result.status().message();
   };
-  if (creates) take(ShmSegment::Create(bytes));
+  if (creates) take(create(bytes));
   Result<Strings> names = base->Exchange(segment ? segment->name() : "");
   if (!names.ok()) return names.status();
   const std::string& name = names.value()[base->topology().local_ranks[0]];
@@ -223,8 +226,12 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
   const size_t arena_bytes =
       ShmArenaBytes(options, base->topology(), set_count);
   std::string refusal;
-  Result<std::shared_ptr<ShmSegment>> segment =
-      Share(base.get(), ShmHost::BytesFor(ranks, arena_bytes), &refusal);
+  const size_t bytes = ShmHost::BytesFor(ranks, arena_bytes);
+  auto segment = Share(base.get(), bytes, ShmSegment::Create, &refusal);
+  if (segment.ok() && segment.value() == nullptr) {
+    // Ranks in containers of their own do not see each other in /proc.
+    segment = Share(base.get(), bytes, ShmSegment::CreateNamed, &refusal);
+  }
   if (!segment.ok()) return segment.status();
   if (segment.value() == nullptr) {
     if (base->topology().rank == 0) {

@@ -11,14 +11,18 @@
 
 namespace hvd {
 
-// A mapping, undone by the destructor. The name is random, the mode 0600; once
-// all have attached it is unlinked, and the memory goes with the last of them,
-// however they end.
+// A mapping, undone by the destructor, of memory that only this user may open.
+// Others attach by name(); once all have, Unlink takes that away, and the
+// memory goes with the last of them, however they end.
 class ShmSegment {
  public:
   // Zeros. All of its pages exist: there is no signal later for a full
-  // /dev/shm.
+  // /dev/shm. It has no place in the file system, so that nothing stays behind
+  // even if this process is killed before Unlink; its name tells where in /proc
+  // the processes that see this one there can open it.
   static Result<std::shared_ptr<ShmSegment>> Create(size_t bytes);
+  // The same in /dev/shm by a random name, for those who cannot.
+  static Result<std::shared_ptr<ShmSegment>> CreateNamed(size_t bytes);
   // Refuses what another user made, and what has another size.
   static Result<std::shared_ptr<ShmSegment>> Attach(const std::string& name,
                                                     size_t bytes);
@@ -30,20 +34,20 @@ class ShmSegment {
   size_t bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
 
-  // Takes the name away, if this process gave it. The destructor does it too.
+  // Nobody can attach any more. Only the process that made it does something
+  // here, and the destructor does it too.
   void Unlink();
 
  private:
-  ShmSegment(std::string name, std::byte* data, size_t bytes, bool is_creator)
-      : name_(std::move(name)),
-        data_(data),
-        bytes_(bytes),
-        is_linked_(is_creator) {}
+  ShmSegment(std::string name, std::byte* data, size_t bytes)
+      : name_(std::move(name)), data_(data), bytes_(bytes) {}
 
   const std::string name_;
   std::byte* const data_;
   const size_t bytes_;
-  bool is_linked_;  // and this process's to unlink
+  // Until Unlink, in the process that made it: what others open, or is_linked_.
+  int fd_ = -1;
+  bool is_linked_ = false;
 };
 
 }  // namespace hvd
