@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random collectives: how they are drawn, their inputs, and what must come out.
+//
+// Ranks that draw from generators with one seed have the same calls, and any
+// rank can tell any rank's inputs.
+#ifndef HVD_TESTS_CORE_RANDOM_CALLS_H_
+#define HVD_TESTS_CORE_RANDOM_CALLS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/request.h"
+#include "core/runtime.h"
+#include "harness.h"
+#include "typed_values.h"
+
+namespace hvd {
+
+using Random = std::mt19937_64;
+
+inline int64_t Below(Random& random, int64_t bound) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
+}
+
+template <typename T>
+const T& Pick(Random& random, const std::vector<T>& from) {
+  return from[Below(random, static_cast<int64_t>(from.size()))];
+}
+
+// One collective, the same on every rank of its set.
+struct RandomCall {
+  std::string name;
+  int set = 0;
+  Signature signature;          // root: within the set; no shapes
+  std::vector<int64_t> counts;  // elements; allgather: fewer than that many
+};
+
+inline RandomCall DrawCall(Random& random, std::string name,
+                           const std::vector<ProcessSet>& sets) {
+  RandomCall call;
+  call.name = std::move(name);
+  if (random() % 3 == 0) {
+    call.set = static_cast<int>(Below(random, sets.size()));
+  }
+  Signature& signature = call.signature;
+  signature.verb = static_cast<Verb>(Below(random, kVerbCount));
+  if (random() % 3 == 0) signature.verb = Verb::kAllreduce;
+  signature.dtype = signature.wire_dtype = Pick(random, kReducedTypes);
+  signature.root =
+      static_cast<int32_t>(Below(random, sets[call.set].ranks.size()));
+  if (signature.verb == Verb::kAllreduce) {
+    signature.root = 0;
+    signature.reduce_op = Pick(random, kReduceOps);
+    if (signature.reduce_op == ReduceOp::kSum && random() % 2 == 0) {
+      signature.prescale = Pick<double>(random, {0.5, 2.0});
+      signature.postscale = Pick<double>(random, {0.5, 1.0});
+    }
+    const bool wide = signature.dtype == DataType::kFloat32 ||
+                      signature.dtype == DataType::kFloat64;
+    if (wide && random() % 3 == 0) {
+      signature.wire_dtype =
+          Pick<DataType>(random, {DataType::kFloat16, DataType::kBfloat16});
+    }
+  }
+  const int64_t tensors = random() % 4 == 0 ? 1 + Below(random, 4) : 1;
+  for (int64_t i = 0; i < tensors; ++i) {
+    const int64_t most = Pick<int64_t>(random, {1, 2, 30, 700, 9000});
+    call.counts.push_back(Below(random, most + 1));
+  }
+  return call;
+}
+
+// What a rank puts in, and what it gets. `salt` makes each step's differ.
+class CallBuffers {
+ public:
+  CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt)
+      : call_(call), set_(set), salt_(salt % 1000), out_(call.counts.size()) {
+    for (size_t i = 0; i < call.counts.size(); ++i) {
+      const int64_t count = Count(i, set.rank);
+      in_.emplace_back(count * SizeOf(call.signature.dtype));
+      for (int64_t k = 0; k < count; ++k) {
+        PutValue(dtype(), in_[i].data(), k, Input(i, set.rank, k));
+      }
+      if (call.signature.verb != Verb::kAllgather) out_[i] = in_[i];
+    }
+  }
+
+  // Fills in all but key, step, ticket, done and keep_alive.
+  void Describe(Entry* entry) {
+    entry->request.signature = call_.signature;
+    for (size_t i = 0; i < in_.size(); ++i) {
+      entry->request.signature.shapes.push_back({Count(i, set_.rank)});
+      entry->inputs.push_back(in_[i].data());
+      if (call_.signature.verb != Verb::kAllgather) {
+        entry->outputs.push_back(out_[i].data());
+      }
+    }
+    entry->allocate = [this](const std::vector<Shape>& shapes,
+                             std::vector<void*>* outputs) {
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        out_[i].resize(CountOf(shapes[i]) * SizeOf(dtype()));
+        outputs->push_back(out_[i].data());
+      }
+      return Status::Ok();
+    };
+  }
+
+  // Expects the outputs that the ranks' inputs make.
+  void Check(const std::string& where) const {
+    for (size_t i = 0; i < out_.size(); ++i) {
+      const std::vector<double> wanted = Wanted(i);
+      const std::string text =
+          where + ", '" + call_.name + "' tensor " + std::to_string(i) + ": ";
+      if (!test::Expect(out_[i].size() == wanted.size() * SizeOf(dtype()),
+                        HVD_HERE, text + "another size")) {
+        continue;
+      }
+      for (size_t k = 0; k < wanted.size(); ++k) {
+        const double got = GetValue(dtype(), out_[i].data(), k);
+        if (std::abs(got - wanted[k]) <= Tolerance()) continue;
+        test::Expect(false, HVD_HERE,
+                     text + std::to_string(wanted[k]) + " at " +
+                         std::to_string(k) + ", not " + std::to_string(got));
+        break;
+      }
+    }
+  }
+
+ private:
+  DataType dtype() const { return call_.signature.dtype; }
+  int ranks() const { return static_cast<int>(set_.ranks.size()); }
+
+  int64_t Count(size_t tensor, int rank) const {
+    const int64_t count = call_.counts[tensor];
+    if (call_.signature.verb != Verb::kAllgather) return count;
+    return (salt_ + rank * 7) * (count + 1) % 11 * count / 11;
+  }
+
+  double Input(size_t tensor, int rank, int64_t k) const {
+    return SampleValue(dtype(), call_.signature.reduce_op, rank,
+                       Shifted(tensor, k));
+  }
+  int64_t Shifted(size_t tensor, int64_t k) const {
+    return k + salt_ + static_cast<int64_t>(tensor) * 13;
+  }
+
+  std::vector<double> Wanted(size_t tensor) const {
+    const Signature& signature = call_.signature;
+    std::vector<double> wanted;
+    if (signature.verb == Verb::kAllreduce) {
+      for (int64_t k = 0; k < call_.counts[tensor]; ++k) {
+        wanted.push_back(ExpectedReduction(
+            dtype(), signature.wire_dtype, signature.reduce_op, ranks(),
+            Shifted(tensor, k), signature.prescale, signature.postscale));
+      }
+      return wanted;
+    }
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const bool gathered = signature.verb == Verb::kAllgather;
+      if (!gathered && rank != signature.root) continue;
+      for (int64_t k = 0; k < Count(tensor, rank); ++k) {
+        wanted.push_back(Input(tensor, rank, k));
+      }
+    }
+    return wanted;
+  }
+
+  double Tolerance() const {
+    const double epsilon =
+        std::max(Epsilon(dtype()), Epsilon(call_.signature.wire_dtype));
+    // Sums of 8 samples, twice that by a prescale, and products stay below.
+    return call_.signature.verb == Verb::kAllreduce ? epsilon * 64 : 0;
+  }
+
+  const RandomCall call_;
+  const ProcessSet set_;
+  const int64_t salt_;
+  std::vector<std::vector<char>> in_, out_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_RANDOM_CALLS_H_
