@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank is killed at a random moment: all others are gone at once, and nothing is left of the job.
+
+HVD_TEST_STRESS_S=300 goes on for so many seconds with further moments; HVD_TEST_STRESS_SEED=7
+begins with the one that a failure named.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mpi import Job
+
+PROGRAM = Path(__file__).with_name("kill_program.py")
+# From the death of the rank to the end of the launcher.
+LIMIT_S = 5.0
+# About as long as each takes on two cores.
+PHASES_S = {"import": 3.0, "init": 0.4, "batches": 1.5, "shutdown": 0.4, "exit": 0.3}
+ENVIRONMENTS: list[tuple[dict[str, str], int]] = [({}, 0), ({"HVD_SHM": "0"}, 0), ({}, 2), ({}, 1)]
+SEED = int(os.environ.get("HVD_TEST_STRESS_SEED", "1"))
+
+
+def kill_at_some_moment(phase: str, seed: int) -> None:
+    draw = random.Random(f"{phase} {seed}")
+    n = draw.choice([2, 3, 4])
+    env, ranks_a_host = ENVIRONMENTS[seed % len(ENVIRONMENTS)]
+    victim, delay_s = draw.randrange(n), draw.uniform(0, PHASES_S[phase])
+    what = f"seed {seed}: rank {victim} of {n} in {phase} after {delay_s:.3f} s, {env}, "
+    what += f"{ranks_a_host} ranks a host\n"
+    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
+    with Job([sys.executable, str(PROGRAM), str(ranks_a_host)], n, env, launcher=hvdrun) as job:
+        job.wait_for(f"[{victim}] phase {phase}")
+        time.sleep(delay_s)
+        begin = time.monotonic()
+        killed = _kill(job.pid(victim))
+        result = job.wait(timeout_s=60)
+        seconds = time.monotonic() - begin
+    what += result.text
+    assert not result.timed_out and seconds < LIMIT_S, f"{seconds:.1f} s: {what}"
+    # At the exit it may have come too late.
+    assert result.returncode == 137 or (phase == "exit" and result.returncode == 0), what
+    assert killed or result.returncode == 0, what
+    assert result.leftovers == [], f"{result.leftovers}: {what}"
+
+
+def _kill(pid: int) -> bool:
+    """False: it had ended before."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("phase", PHASES_S)
+def test_a_rank_is_killed(phase: str) -> None:
+    # Each with another way for the ranks to be connected.
+    kill_at_some_moment(phase, SEED + list(PHASES_S).index(phase))
+
+
+@pytest.mark.skipif("HVD_TEST_STRESS_S" not in os.environ, reason="HVD_TEST_STRESS_S is not set")
+def test_ranks_are_killed_for_a_while() -> None:
+    end = time.monotonic() + float(os.environ["HVD_TEST_STRESS_S"])
+    seed = SEED
+    while time.monotonic() < end:
+        for phase in PHASES_S:
+            kill_at_some_moment(phase, seed)
+        seed += 1
