@@ -130,6 +130,7 @@ class Rank {
         negotiator_(
             0, rank, ranks, Options::Defaults(),
             [this](ReadyBatch ready) { executor_.Execute(std::move(ready)); },
+            [this](const Tuning& tuning) { return executor_.Tune(tuning); },
             [this] { return executor_.in_flight(); }) {}
 
   // `index` goes to executed() when the entry is done.

@@ -169,7 +169,7 @@ class Rank {
         static_cast<size_t>(arguments.piece_bytes) + 65536, Urgency::kOldest);
     transport_ = std::make_unique<StagedTransport>(
         std::make_unique<ShmWire>(port_, 0, ranks, rank, std::move(reserve)),
-        ranks, arguments.piece_bytes);
+        ranks, HeapPieces(arguments.piece_bytes));
   }
 
   void Measure(size_t bytes) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executor: which entries are on the wire, over a transport that waits to be
-// told. What reaches the wire is tested through the runtime.
+// told, and the values that the log changes. What reaches the wire is tested
+// through the runtime.
 #include "core/executor.h"
 
 #include <utility>
 
 #include "harness.h"
+#include "thread_backend.h"
 
 namespace hvd {
 namespace {
@@ -83,6 +85,25 @@ TEST(executor_knows_the_entries_on_the_wire) {
   EXPECT_TRUE(executor.Progress());
   EXPECT_EQ(done, 3);
   EXPECT_TRUE(executor.FindRunning(11) == nullptr);
+}
+
+TEST(executor_takes_pieces_that_there_is_memory_for_and_refuses_others) {
+  ThreadWorld world(1, {}, 4096);
+  auto backend = world.Open(0);
+  Executor executor(std::move(backend->NewTransport(0, {0}).value()));
+  const PieceLimits limits = executor.piece_limits();
+  EXPECT_EQ(limits.bytes, 4096);
+  EXPECT_EQ(executor.Tune({1, limits.most_bytes, 1}).message(), "");
+  EXPECT_EQ(executor.piece_limits().bytes, limits.most_bytes);
+  // 0: the leader's transport has none to tune.
+  EXPECT_EQ(executor.Tune({1, 0, 1}).message(), "");
+  EXPECT_EQ(executor.piece_limits().bytes, limits.most_bytes);
+  for (int64_t bad : {limits.most_bytes + 1, int64_t{-1}}) {
+    const Status status = executor.Tune({1, bad, 1});
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_NE(status.message().find(std::to_string(bad)), std::string::npos);
+    EXPECT_EQ(executor.piece_limits().bytes, limits.most_bytes);
+  }
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ Envelope ExampleLog() {
   return {0, LogMessage{100,
                         {AgreedBatch{{tensor, tensor}},
                          Failure{{"z", 2}, {0, 5}, PeerLost("rank 1 left")},
-                         Eviction{{1, 2, 300}}}}};
+                         Eviction{{1, 2, 300}},
+                         Tuning{128 << 20, int64_t{1} << 40, -1}}}};
 }
 
 Envelope ExamplePeerEnd() {
@@ -91,7 +92,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   ASSERT_TRUE(decoded.ok());
   auto& log = std::get<LogMessage>(decoded.value().message);
   EXPECT_EQ(log.first_number, 100u);
-  ASSERT_EQ(log.records.size(), 3u);
+  ASSERT_EQ(log.records.size(), 4u);
   auto& batch = std::get<AgreedBatch>(log.records[0]);
   ASSERT_EQ(batch.tensors.size(), 2u);
   EXPECT_TRUE((batch.tensors[1].first_dims ==
@@ -101,6 +102,8 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(failure.status.code(), StatusCode::kPeerLost);
   EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
                std::vector<CacheId>{1, 2, 300}));
+  EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==
+               Tuning{128 << 20, int64_t{1} << 40, -1}));
   auto end = Decode(Encode(ExamplePeerEnd()));
   ASSERT_TRUE(end.ok());
   auto& peer_end = std::get<PeerEndMessage>(end.value().message);

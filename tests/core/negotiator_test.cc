@@ -25,6 +25,12 @@ class World {
       negotiators_.push_back(std::make_unique<Negotiator>(
           0, rank, ranks, options,
           [this, rank](ReadyBatch ready) { Execute(rank, std::move(ready)); },
+          [this, rank](const Tuning& tuning) {
+            batches_[rank].push_back(
+                {"pieces of " + std::to_string(tuning.piece_bytes)});
+            return tuning.piece_bytes < 0 ? Internal("no such pieces")
+                                          : Status::Ok();
+          },
           [this] { return busy_; }));
     }
   }
@@ -647,6 +653,47 @@ TEST(negotiator_a_slow_rank_is_named_after_a_minute) {
             std::string::npos);
 }
 
+TEST(negotiator_changes_values_in_the_order_of_the_log) {
+  World world(3);
+  Autotuner::Config config;
+  config.start = {64, 1 << 15, 4};
+  config.most_piece_bytes = 1 << 17;
+  config.rounds_per_sample = 1;
+  config.most_samples = 10;
+  std::vector<Autotuner::Sample> samples;
+  world.at(0).Autotune(std::make_unique<Autotuner>(
+      config,
+      [&](const Autotuner::Sample& sample) { samples.push_back(sample); }));
+  for (int step = 0; step < 200; ++step) {
+    // The wire takes a second, whatever the values are.
+    world.set_busy(4);
+    for (int rank = 2; rank >= 0; --rank) {
+      for (const char* name : {"a", "b", "c", "d", "e"}) {
+        world.Submit(rank, name, step);
+      }
+    }
+    world.Deliver();
+    world.Pass(std::chrono::seconds(1));
+    world.set_busy(0);
+    world.Deliver();
+  }
+  ASSERT_FALSE(samples.empty());
+  EXPECT_TRUE(samples.back().kind == Autotuner::Kind::kFinal);
+  EXPECT_NEAR(samples[0].mb_per_s, 5 * 16 / 1e6, 1e-9);
+  EXPECT_TRUE(world.Batches(0) == world.Batches(1));
+  EXPECT_TRUE(world.Batches(0) == world.Batches(2));
+  // What is measured last holds for the rest: 4 tensors of 16 bytes fit in 64.
+  const auto& batches = world.Batches(0);
+  EXPECT_TRUE(samples.back().tuning == config.start);
+  EXPECT_EQ(batches[batches.size() - 2].size(), 4u);
+  EXPECT_EQ(batches.back().size(), 1u);
+  // And more of them did under other values.
+  const std::vector<std::string> all = {"a", "b", "c", "d", "e"};
+  EXPECT_NE(std::count(batches.begin(), batches.end(), all), 0);
+  const std::vector<std::string> changed = {"pieces of 131072"};
+  EXPECT_NE(std::count(batches.begin(), batches.end(), changed), 0);
+}
+
 TEST(negotiator_a_number_and_another_signature_disagree_in_any_order) {
   Signature other = World::Plain();
   other.shapes = {{5}};
@@ -752,6 +799,7 @@ TEST(negotiator_nonsense_from_a_peer_is_an_error) {
   unknown.key.name = "never submitted";
   EXPECT_FALSE(
       world.at(1).HandleLog({seen + 1, {AgreedBatch{{unknown}}}}).ok());
+  EXPECT_FALSE(world.at(1).HandleLog({seen + 2, {Tuning{1, -1, 1}}}).ok());
 }
 
 // Whatever ranks do, every submission is answered once, and once no rank

@@ -33,6 +33,25 @@ TEST(options_horovod_names_count_and_ours_win) {
   EXPECT_EQ(ParseFrom({{"HVD_HOST_ID", "left"}}).value().host_id, "left");
 }
 
+TEST(options_autotune_has_horovods_names) {
+  Options off = Options::Defaults();
+  EXPECT_EQ(off.autotune, 0);
+  EXPECT_EQ(off.autotune_log, "");
+  auto options = ParseFrom({{"HOROVOD_AUTOTUNE", "1"},
+                            {"HOROVOD_AUTOTUNE_LOG", "/tmp/a.csv"},
+                            {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "3"},
+                            {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10"},
+                            {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "20"}});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options.value().autotune, 1);
+  EXPECT_EQ(options.value().autotune_log, "/tmp/a.csv");
+  EXPECT_EQ(options.value().autotune_warmup_samples, 3);
+  EXPECT_EQ(options.value().autotune_steps_per_sample, 10);
+  EXPECT_EQ(options.value().autotune_samples, 20);
+  EXPECT_FALSE(ParseFrom({{"HVD_AUTOTUNE", "2"}}).ok());
+  EXPECT_FALSE(ParseFrom({{"HVD_AUTOTUNE_STEPS_PER_SAMPLE", "0"}}).ok());
+}
+
 TEST(options_bad_values_name_the_variable_the_value_and_the_range) {
   for (const char* bad : {"", "ten", "0", "-3", "12MB", "1e9", "129"}) {
     auto options = ParseFrom({{"HVD_BATCHES_IN_FLIGHT", bad}});

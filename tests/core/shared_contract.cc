@@ -22,8 +22,9 @@ int CountHosts(const std::vector<std::string>& hosts) {
 
 void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
                        const std::vector<std::string>& hosts,
-                       int64_t copy_threads) {
+                       int64_t copy_threads, bool autotune) {
   Options options = Options::Defaults();
+  options.autotune = autotune ? 1 : 0;
   options.shm_piece_bytes = options.piece_bytes = piece_bytes;
   options.shm_bytes = shm_bytes;
   for (const ContractCase& one : ContractCases()) {

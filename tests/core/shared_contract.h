@@ -10,10 +10,11 @@
 namespace hvd {
 
 // Every case of the contract. hosts[r] is the host of rank r; empty: all on
-// one. A rank has shm_bytes of staging memory, and copy_threads.
+// one. A rank has shm_bytes of staging memory, and copy_threads. `autotune`:
+// pieces may become as long as with it.
 void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
                        const std::vector<std::string>& hosts = {},
-                       int64_t copy_threads = 1);
+                       int64_t copy_threads = 1, bool autotune = false);
 
 }  // namespace hvd
 

@@ -243,7 +243,8 @@ class ThreadBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, world_->piece_bytes, spare_cores_));
+        std::move(wire.value()), ranks, HeapPieces(world_->piece_bytes),
+        spare_cores_));
   }
 
   const std::shared_ptr<SpareCores>& spare_cores() override {

@@ -164,26 +164,41 @@ float RoughSum(const std::vector<int>& host_of, int64_t i) {
   return std::accumulate(sums.begin() + 1, sums.end(), sums[0]);
 }
 
+Call RoughCall(Transport* transport, int64_t count) {
+  std::vector<float> in(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) in[i] = Rough(transport->rank(), i);
+  return Call(std::move(in), count);
+}
+
+void StartAverage(Transport* transport, Call* call) {
+  Batch batch;
+  batch.reduce_op = ReduceOp::kAverage;
+  call->Start(transport, batch);
+}
+
+// Every `stride`-th element is looked at.
+void CheckAverage(ContractRank* self, Call* call, int64_t stride = 1) {
+  EXPECT_EQ(call->status().message(), "");
+  const std::vector<int> host_of = self->host_of();
+  const auto size = static_cast<float>(self->size());
+  const auto count = static_cast<int64_t>(call->out().size());
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; i += stride) {
+    wrong += call->out()[i] != RoughSum(host_of, i) / size;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 // The same bits whatever the number of elements that travel together, and thus
 // whatever the piece, its owner and the algorithm.
 void SumsAreInFixedOrder(ContractRank* self) {
   auto transport = self->NewTransport();
-  const int size = transport->size();
-  const std::vector<int> host_of = self->host_of();
   for (int64_t count :
        {int64_t{1}, int64_t{100}, int64_t{2000}, self->Elements(5) + 37}) {
-    std::vector<float> in(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) in[i] = Rough(transport->rank(), i);
-    Call call(std::move(in), count);
-    Batch batch;
-    batch.reduce_op = ReduceOp::kAverage;
-    call.Start(transport.get(), batch);
+    Call call = RoughCall(transport.get(), count);
+    StartAverage(transport.get(), &call);
     if (!Drive(transport.get(), [&] { return call.done(); })) return;
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      wrong += call.out()[i] != RoughSum(host_of, i) / static_cast<float>(size);
-    }
-    EXPECT_EQ(wrong, 0);
+    CheckAverage(self, &call);
   }
 }
 
@@ -263,6 +278,33 @@ void AllgatherOfDifferentCounts(ContractRank* self) {
       CheckAllgather(transport.get(), dtype, unit);
     }
   }
+}
+
+// Batches in flight together have each the pieces that held when it began, up
+// to the longest that the transport says it has memory for.
+void PiecesMayChangeBetweenBatches(ContractRank* self) {
+  auto transport = self->NewTransport();
+  const PieceLimits limits = transport->piece_limits();
+  EXPECT_EQ(limits.bytes, self->piece_bytes());
+  EXPECT_TRUE(limits.most_bytes >= limits.bytes);
+  EXPECT_FALSE(limits.knob.empty());
+  const int64_t most_bytes = std::min<int64_t>(limits.most_bytes, 1 << 20);
+  constexpr int64_t kStride = 61;
+  std::vector<Call> calls;
+  std::vector<int64_t> pieces_bytes = {limits.bytes, most_bytes, 1024,
+                                       most_bytes, 3000};
+  for (int64_t piece_bytes : pieces_bytes) {
+    calls.push_back(
+        RoughCall(transport.get(), self->Elements(3) + 2 * piece_bytes / 4));
+  }
+  for (size_t i = 0; i < calls.size(); ++i) {
+    transport->SetPieceBytes(pieces_bytes[i]);
+    EXPECT_EQ(transport->piece_limits().bytes, pieces_bytes[i]);
+    StartAverage(transport.get(), &calls[i]);
+  }
+  Drive(transport.get(), [&] { return transport->in_flight() == 0; });
+  for (Call& call : calls) CheckAverage(self, &call, kStride);
+  CheckAllgather(transport.get(), DataType::kFloat32, 9000);
 }
 
 // Outputs beyond any core's cache, which begin and end within lines of it and
@@ -345,6 +387,7 @@ std::vector<ContractCase> NumberCases() {
           {"SumsAreInFixedOrder", SumsAreInFixedOrder},
           {"BroadcastFromEveryRoot", BroadcastFromEveryRoot},
           {"AllgatherOfDifferentCounts", AllgatherOfDifferentCounts},
+          {"PiecesMayChangeBetweenBatches", PiecesMayChangeBetweenBatches},
           {"OutputsBeyondTheCache", OutputsBeyondTheCache},
           {"NothingToMove", NothingToMove}};
 }

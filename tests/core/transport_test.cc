@@ -53,6 +53,12 @@ TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
 TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
 // Memory for a few pieces only.
 TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
+// Memory for a few pieces of those that there are at first, and for one of the
+// longest that autotune may ask for.
+TEST(SharedContractWithAutotune) {
+  RunSharedContract(3, 4096, 65536, {}, 1, true);
+  RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"}, 1, true);
+}
 TEST(SharedContractWithLargePieces) {
   RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);
 }

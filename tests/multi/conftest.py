@@ -31,3 +31,16 @@ def rank(hvd: ModuleType) -> int:
 @pytest.fixture(scope="module")
 def size(hvd: ModuleType) -> int:
     return hvd.size()
+
+
+@pytest.fixture
+def world() -> Iterator[object]:
+    """For tests with an init of their own: MPI's world, and a shutdown at the end."""
+    from mpi4py import MPI
+
+    import hvd_tf
+
+    # One test after the other on all ranks, over MPI itself.
+    MPI.COMM_WORLD.Barrier()
+    yield MPI.COMM_WORLD
+    hvd_tf.shutdown()

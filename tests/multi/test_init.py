@@ -15,6 +15,8 @@ import hvd_tf
 RANKS = (2, 4)
 HOSTS = "2x2"
 
+pytestmark = pytest.mark.usefixtures("world")
+
 FACTS = (
     "rank",
     "size",
@@ -31,16 +33,6 @@ FACTS = (
 def hvd():
     """Not initialised: each test begins and ends that way."""
     return hvd_tf
-
-
-@pytest.fixture(autouse=True)
-def world():
-    from mpi4py import MPI
-
-    # One test after the other on all ranks, over MPI itself.
-    MPI.COMM_WORLD.Barrier()
-    yield MPI.COMM_WORLD
-    hvd_tf.shutdown()
 
 
 @pytest.mark.parametrize("fact", FACTS)

@@ -70,9 +70,28 @@ Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
   auto negotiator = std::make_unique<Negotiator>(
       id, members.rank, members.ranks, options_,
       [lane](ReadyBatch ready) { lane->Execute(std::move(ready)); },
+      [lane](const Tuning& tuning) { return lane->Tune(tuning); },
       [lane] { return lane->in_flight(); });
   sets_.push_back({id, members, std::move(negotiator), std::move(executor)});
   return Status::Ok();
+}
+
+void BackgroundLoop::Autotune(std::unique_ptr<AutotuneReport> report) {
+  Set& global = sets_.front();
+  const PieceLimits pieces = global.executor->piece_limits();
+  Autotuner::Config config;
+  config.start = {options_.fusion_bytes, pieces.bytes,
+                  options_.batches_in_flight};
+  config.most_piece_bytes = pieces.most_bytes;
+  config.warmup_samples = options_.autotune_warmup_samples;
+  config.rounds_per_sample = options_.autotune_steps_per_sample;
+  config.most_samples = options_.autotune_samples;
+  report->set_piece_knob(pieces.knob);
+  // A function is copied, and shares it.
+  const std::shared_ptr<AutotuneReport> shared = std::move(report);
+  global.negotiator->Autotune(std::make_unique<Autotuner>(
+      config,
+      [shared](const Autotuner::Sample& sample) { shared->Add(sample); }));
 }
 
 void BackgroundLoop::Run() {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/autotune_report.h"
 #include "core/backend.h"
 #include "core/doorbell.h"
 #include "core/executor.h"
@@ -34,6 +35,10 @@ class BackgroundLoop {
 
   // Before Run.
   Status AddSet(int id, const ProcessSet& set);
+
+  // On the rank that leads the global set, whose AddSet was the first, before
+  // Run: what its leader decides is chosen by an Autotuner from now on.
+  void Autotune(std::unique_ptr<AutotuneReport> report);
 
   // Until an EndCommand that is not a failure has been carried out.
   void Run();

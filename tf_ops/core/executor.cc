@@ -3,6 +3,7 @@
 #include "core/executor.h"
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -135,6 +136,18 @@ void Executor::Execute(ReadyBatch ready) {
 }
 
 bool Executor::Progress() { return transport_->Progress(); }
+
+Status Executor::Tune(const Tuning& tuning) {
+  const PieceLimits limits = transport_->piece_limits();
+  if (tuning.piece_bytes < 0 || tuning.piece_bytes > limits.most_bytes) {
+    return Internal("the log asks for pieces of " +
+                    std::to_string(tuning.piece_bytes) +
+                    " bytes; this rank has memory for " +
+                    std::to_string(limits.most_bytes) + ".");
+  }
+  if (tuning.piece_bytes > 0) transport_->SetPieceBytes(tuning.piece_bytes);
+  return Status::Ok();
+}
 
 const Request* Executor::FindRunning(uint64_t ticket) const {
   for (const auto& [number, running] : running_) {

@@ -11,6 +11,7 @@
 #include "core/negotiator.h"
 #include "core/status.h"
 #include "core/transport.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -24,6 +25,10 @@ class Executor {
 
   void Execute(ReadyBatch ready);
   bool Progress();
+  PieceLimits piece_limits() const { return transport_->piece_limits(); }
+  // Holds for the batches executed from now on. Not Ok for what no leader of
+  // this build asks for.
+  Status Tune(const Tuning& tuning);
   int in_flight() const { return transport_->in_flight(); }
   // Of these, what a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const { return in_flight() - cancelled_; }

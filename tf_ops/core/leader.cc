@@ -49,6 +49,7 @@ Leader::Leader(std::vector<int> job_ranks, const Options& options,
       size_(static_cast<int>(job_ranks_.size())),
       options_(options),
       cache_(cache),
+      tuning_{options.fusion_bytes, 0, options.batches_in_flight},
       step_aborts_(size_),
       log_seen_(job_ranks_.size(), 0) {}
 
@@ -255,6 +256,8 @@ Leader::Pending* Leader::Decide(Pending* pending) {
     }
   }
   agreed.bytes = BytesOf(*agreed.signature, agreed.first_dims);
+  if (autotuner_ != nullptr)
+    autotuner_->Agreed(agreed.key, agreed.bytes, last_submission_);
   agreed_.push_back(std::move(agreed));
   ClearFronts(pending);
   return pending;

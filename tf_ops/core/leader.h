@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/agreement.h"
+#include "core/autotuner.h"
 #include "core/message.h"
 #include "core/options.h"
 #include "core/recycling_map.h"
@@ -37,10 +38,13 @@ class Leader {
   // Not Ok: the report makes no sense (a bug, or another build on that rank).
   Status Handle(int rank, const Report& report, Clock::time_point now);
 
+  // From now on `autotuner` chooses the values that batches are made by.
+  void Autotune(std::unique_ptr<Autotuner> autotuner);
+
   // The next record of the log; carry it out before asking again. Batches are
   // held back while `in_flight` batches are on the wire, so that what is
   // agreed meanwhile travels together.
-  std::optional<LogRecord> Next(int in_flight);
+  std::optional<LogRecord> Next(int in_flight, Clock::time_point now);
 
   // Warnings that are due, one text each; tensors that can never be agreed
   // because every rank waits in one eager call are failed.
@@ -140,6 +144,8 @@ class Leader {
   // Takes the rank's submission of the key out, if it belongs to the step.
   bool TakeOut(Pending* pending, int rank, int64_t step);
 
+  // Tells the autotuner how things stand, and takes up what it changes.
+  void Tune(int in_flight, Clock::time_point now);
   // The first failure that may be told. A rank takes what the log says of a key
   // for the oldest of its submissions of it, which may be an agreed one that is
   // still held back here: its step was aborted and the next one failed since.
@@ -169,6 +175,9 @@ class Leader {
   const int size_;
   const Options options_;
   ResponseCache* const cache_;
+  Tuning tuning_;                         // what batches are made by now
+  std::unique_ptr<Autotuner> autotuner_;  // null: they do not change any more
+  std::optional<Tuning> tuning_news_;     // not yet in the log
 
   RecyclingMap<Key, Pending, KeyHash> pending_;
   // The same, for the many submissions that come under a number.

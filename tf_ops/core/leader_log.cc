@@ -11,11 +11,15 @@
 
 namespace hvd {
 
-std::optional<LogRecord> Leader::Next(int in_flight) {
+std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
+  if (autotuner_ != nullptr) Tune(in_flight, now);
   if (planned_.empty()) Plan(in_flight);
   std::optional<LogRecord> record;
   if (auto failure = NextFailure()) {
     record = LogRecord(std::move(*failure));
+  } else if (tuning_news_.has_value()) {
+    record = LogRecord(*tuning_news_);
+    tuning_news_.reset();
   } else if (static_cast<int64_t>(cache_->size()) > options_.cache_entries) {
     record = LogRecord(MakeEviction());
   } else if (!planned_.empty()) {
@@ -58,7 +62,7 @@ size_t Leader::DifferentKeys() const {
 }
 
 void Leader::Plan(int in_flight) {
-  const int64_t room = options_.batches_in_flight - in_flight;
+  const int64_t room = tuning_.batches_in_flight - in_flight;
   if (agreed_.empty() || room <= 0) return;
   std::vector<FusionCandidate> candidates(DifferentKeys());
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -66,7 +70,7 @@ void Leader::Plan(int in_flight) {
   }
   std::vector<bool> planned(agreed_.size(), false);
   for (const std::vector<size_t>& positions :
-       PlanFusion(candidates, options_.fusion_bytes)) {
+       PlanFusion(candidates, tuning_.fusion_bytes)) {
     // What does not fit on the wire now may still grow.
     if (static_cast<int64_t>(planned_.size()) == room) break;
     std::vector<Agreed>& batch = planned_.emplace_back();

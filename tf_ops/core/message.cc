@@ -212,6 +212,20 @@ Eviction ReadEviction(Reader* reader) {
   return eviction;
 }
 
+void Write(Writer* writer, const Tuning& tuning) {
+  writer->Signed(tuning.fusion_bytes);
+  writer->Signed(tuning.piece_bytes);
+  writer->Signed(tuning.batches_in_flight);
+}
+
+Tuning ReadTuning(Reader* reader) {
+  Tuning tuning;
+  tuning.fusion_bytes = reader->Signed();
+  tuning.piece_bytes = reader->Signed();
+  tuning.batches_in_flight = reader->Signed();
+  return tuning;
+}
+
 template <typename Item>
 void WriteItems(Writer* writer, const std::vector<Item>& items) {
   writer->Unsigned(items.size());
@@ -271,6 +285,9 @@ LogMessage ReadLog(Reader* reader) {
         break;
       case 2:
         log.records.emplace_back(ReadEviction(reader));
+        break;
+      case 3:
+        log.records.emplace_back(ReadTuning(reader));
         break;
       default:
         reader->Fail();

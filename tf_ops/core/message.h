@@ -16,6 +16,7 @@
 
 #include "core/request.h"
 #include "core/status.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -87,7 +88,8 @@ struct Eviction {
   std::vector<CacheId> ids;
 };
 
-using LogRecord = std::variant<AgreedBatch, Failure, Eviction>;
+// A Tuning holds for the batches of the records behind it.
+using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning>;
 
 // Records are numbered 1, 2, ... over the life of the set.
 struct LogMessage {

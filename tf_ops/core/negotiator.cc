@@ -18,16 +18,22 @@ Status FailureOf(const std::string& name, const Status& why) {
 Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
                        const Options& options,
                        std::function<void(ReadyBatch)> execute,
+                       std::function<Status(const Tuning&)> tune,
                        std::function<int()> batches_in_flight)
     : set_id_(set_id),
       rank_(rank),
       size_(static_cast<int>(job_ranks.size())),
       options_(options),
       execute_(std::move(execute)),
+      tune_(std::move(tune)),
       batches_in_flight_(std::move(batches_in_flight)) {
   if (rank_ == 0) {
     leader_ = std::make_unique<Leader>(std::move(job_ranks), options, &cache_);
   }
+}
+
+void Negotiator::Autotune(std::unique_ptr<Autotuner> autotuner) {
+  leader_->Autotune(std::move(autotuner));
 }
 
 void Negotiator::Submit(Entry entry) {
@@ -143,7 +149,7 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
     HVD_RETURN_IF_ERROR(status);
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
-  while (auto record = leader_->Next(batches_in_flight_())) {
+  while (auto record = leader_->Next(batches_in_flight_(), now)) {
     HVD_RETURN_IF_ERROR(CarryOut(*record));
     log_news_.push_back(std::move(*record));
     moved = true;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/autotuner.h"
 #include "core/leader.h"
 #include "core/message.h"
 #include "core/options.h"
@@ -47,10 +48,15 @@ class Negotiator {
     std::string bytes;
   };
 
-  // `execute` is called for each batch in the order of the log.
+  // `execute` is called for each batch and `tune` for each change of values, in
+  // the order of the log.
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
              const Options& options, std::function<void(ReadyBatch)> execute,
+             std::function<Status(const Tuning&)> tune,
              std::function<int()> batches_in_flight);
+
+  // On the leader, before anything is submitted: values may change from now on.
+  void Autotune(std::unique_ptr<Autotuner> autotuner);
 
   void Submit(Entry entry);
   // Fails the entry here and tells the peers of the aborted step. False when
@@ -90,6 +96,7 @@ class Negotiator {
   Status CarryOut(const AgreedBatch& batch);
   Status CarryOut(const Failure& failure);
   Status CarryOut(const Eviction& eviction);
+  Status CarryOut(const Tuning& tuning) { return tune_(tuning); }
   // Moves the oldest entry of the key to the end of `taken`. False: none.
   bool Take(const Key& key, std::vector<Outstanding>* taken);
   void FailIfEnded();
@@ -99,6 +106,7 @@ class Negotiator {
   const int size_;
   const Options options_;
   const std::function<void(ReadyBatch)> execute_;
+  const std::function<Status(const Tuning&)> tune_;
   const std::function<int()> batches_in_flight_;
 
   RecyclingMap<Key, Queue, KeyHash> outstanding_;

@@ -22,6 +22,11 @@ struct Options {
   int64_t copy_threads = 0;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;
+  int64_t autotune = 0;
+  std::string autotune_log;
+  int64_t autotune_warmup_samples = 0;
+  int64_t autotune_steps_per_sample = 0;
+  int64_t autotune_samples = 0;
   double mismatch_warning_s = 0;
   double stall_warning_s = 0;
   int64_t log_level = 0;

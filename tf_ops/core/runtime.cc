@@ -7,6 +7,7 @@
 #include <future>
 #include <utility>
 
+#include "core/autotune_report.h"
 #include "core/background_loop.h"
 #include "core/log.h"
 #include "core/tensor_queue.h"
@@ -64,6 +65,12 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     HVD_RETURN_IF_ERROR(CheckSet(ranks, topology.size));
     sets_.push_back(MakeSet(ranks, topology.rank));
   }
+  std::unique_ptr<AutotuneReport> report;
+  if (options_.autotune != 0) {
+    auto opened = OpenAutotuneReport();
+    if (!opened.ok()) return opened.status();
+    report = std::move(opened.value());
+  }
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
   loop_ =
       std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(), options_);
@@ -71,8 +78,26 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     if (sets_[id].rank < 0) continue;
     HVD_RETURN_IF_ERROR(loop_->AddSet(static_cast<int>(id), sets_[id]));
   }
+  // One rank completes its ops without the wire: there is nothing to tune.
+  if (report != nullptr && topology.size > 1) {
+    loop_->Autotune(std::move(report));
+  }
   thread_ = std::thread([this] { loop_->Run(); });
   return Status::Ok();
+}
+
+Result<std::unique_ptr<AutotuneReport>> Runtime::OpenAutotuneReport() {
+  std::unique_ptr<AutotuneReport> report;
+  std::string error;
+  if (topology().rank == 0) {
+    auto opened = AutotuneReport::Open(options_.autotune_log);
+    error = opened.status().message();
+    if (opened.ok()) report = std::move(opened.value());
+  }
+  Result<std::vector<std::string>> errors = backend_->Exchange(error);
+  if (!errors.ok()) return errors.status();
+  if (!errors.value()[0].empty()) return InvalidArgument(errors.value()[0]);
+  return report;
 }
 
 void Runtime::Stop() {

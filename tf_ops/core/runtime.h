@@ -19,6 +19,7 @@
 
 namespace hvd {
 
+class AutotuneReport;
 class BackgroundLoop;
 class TensorQueue;
 
@@ -92,6 +93,10 @@ class Runtime {
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
  private:
+  // Opens what autotune writes to, on the rank that leads; Ok with null on the
+  // others. The same status on all.
+  Result<std::unique_ptr<AutotuneReport>> OpenAutotuneReport();
+
   std::unique_ptr<Backend> backend_;
   Options options_;
   std::vector<ProcessSet> sets_;

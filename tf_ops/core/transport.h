@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/status.h"
@@ -43,6 +44,13 @@ struct Batch {
   Status local_error;
 };
 
+// The pieces that a transport cuts its batches into, for whoever tunes them.
+struct PieceLimits {
+  int64_t bytes = 0;       // now; 0: there is nothing to tune
+  int64_t most_bytes = 0;  // what there is memory for
+  std::string knob;        // the variable that sets them
+};
+
 using BatchId = uint64_t;
 using BatchDone = std::function<void(const Status&)>;
 
@@ -74,6 +82,12 @@ class Transport {
 
   // Ends the batch here with `why`. Unknown or finished ids are ignored.
   virtual void Cancel(BatchId id, const Status& why) = 0;
+
+  // Results do not depend on the size of pieces, but every member must set it,
+  // up to most_bytes, between the same two batches; it holds for those started
+  // from then on.
+  virtual PieceLimits piece_limits() const { return {}; }
+  virtual void SetPieceBytes(int64_t) {}
 
   // Batches started here that still need Progress: not done, or done here but
   // still serving their peers.

@@ -56,7 +56,8 @@ class MpiBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, piece_bytes_, spare_cores_));
+        std::move(wire.value()), ranks, HeapPieces(piece_bytes_),
+        spare_cores_));
   }
 
   const std::shared_ptr<SpareCores>& spare_cores() override {
@@ -109,6 +110,9 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
   // It shapes the messages.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
+  // Memory is set aside for what autotune may ask for.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
+      "HVD_AUTOTUNE", std::to_string(options.autotune)));
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike("init's process_sets",
                                                   ToText(args.process_sets)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);

@@ -28,6 +28,19 @@ bool SpansHosts(const Topology& topology) {
   return topology.local_size < topology.size;
 }
 
+// Of a set that does span hosts, or not. There must be memory for the most of
+// them: autotune tries pieces of up to 1 MB.
+PieceLimits PiecesOf(const Options& options, bool spans_hosts) {
+  constexpr int64_t kMostTunedBytes = 1 << 20;
+  PieceLimits pieces;
+  pieces.bytes = spans_hosts ? options.piece_bytes : options.shm_piece_bytes;
+  pieces.most_bytes = options.autotune != 0
+                          ? std::max(pieces.bytes, kMostTunedBytes)
+                          : pieces.bytes;
+  pieces.knob = spans_hosts ? "HVD_PIECE_BYTES" : "HVD_SHM_PIECE_BYTES";
+  return pieces;
+}
+
 // What the pieces of one set need at least; see the blocks that they reserve.
 // `spans_hosts`: of a set that does, pieces are those of the wire between them,
 // and what comes from there is staged, too.
@@ -35,10 +48,10 @@ size_t ReserveBytes(const Options& options, int job_ranks, bool spans_hosts) {
   constexpr size_t kPerRank = 1024, kSmallPieces = 16 << 10;
   const auto ranks = static_cast<size_t>(job_ranks);
   const size_t blocks = kPerRank * ranks + kSmallPieces;
-  if (!spans_hosts) {
-    return static_cast<size_t>(options.shm_piece_bytes) + blocks;
-  }
-  return 2 * std::max(static_cast<size_t>(options.piece_bytes),
+  const auto piece_bytes =
+      static_cast<size_t>(PiecesOf(options, spans_hosts).most_bytes);
+  if (!spans_hosts) return piece_bytes + blocks;
+  return 2 * std::max(piece_bytes,
                       static_cast<size_t>(kSmallestGatherPieceBytes) * ranks) +
          blocks;
 }
@@ -96,7 +109,7 @@ class ShmBackend final : public Backend {
         port_, set_id, LocalRanks(ranks),
         static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, options_.shm_piece_bytes,
+        std::move(wire), ranks, PiecesOf(options_, false),
         base_->spare_cores()));
   }
 
@@ -111,7 +124,8 @@ class ShmBackend final : public Backend {
         port_, set_id, std::move(hosts), LocalRanks(ranks),
         std::move(across.value()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, options_.piece_bytes, base_->spare_cores()));
+        std::move(wire), ranks, PiecesOf(options_, true),
+        base_->spare_cores()));
   }
 
   // Of `ranks` of the job; -1 for those of other hosts.

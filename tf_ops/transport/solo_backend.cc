@@ -68,7 +68,7 @@ class SoloBackend final : public Backend {
   Result<std::unique_ptr<Transport>> NewTransport(
       int, const std::vector<int>& ranks) override {
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::make_unique<SoloWire>(), ranks, piece_bytes_));
+        std::make_unique<SoloWire>(), ranks, HeapPieces(piece_bytes_)));
   }
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
   // Nothing arrives but what this thread sends itself.

@@ -13,15 +13,20 @@ namespace {
 // Pieces of a batch on the wire at a time.
 constexpr size_t kWindow = 4;
 static_assert(kWindow < kPieceTags);
+// Longer pieces would not make anything faster.
+constexpr int64_t kMostHeapPieceBytes = 4 << 20;
 
 }  // namespace
 
+PieceLimits HeapPieces(int64_t bytes) {
+  return {bytes, std::max(bytes, kMostHeapPieceBytes), "HVD_PIECE_BYTES"};
+}
+
 StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
-                                 std::vector<int> job_ranks,
-                                 int64_t piece_bytes,
+                                 std::vector<int> job_ranks, PieceLimits pieces,
                                  std::shared_ptr<SpareCores> spare_cores)
     : job_ranks_(std::move(job_ranks)),
-      piece_bytes_(piece_bytes),
+      pieces_(std::move(pieces)),
       spare_cores_(std::move(spare_cores)),
       wire_(std::move(wire)) {}
 
@@ -40,7 +45,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   flight.status = CheckBatch(batch, rank(), size());
   if (!flight.status.ok()) return id;
   const Status local_error = batch.local_error;
-  flight.work = std::make_unique<BatchWork>(std::move(batch), id, piece_bytes_,
+  flight.work = std::make_unique<BatchWork>(std::move(batch), id, pieces_.bytes,
                                             wire_.get());
   if (spare_cores_ != nullptr && flight.work->is_large()) {
     flight.work->ShareWith(spare_cores_->Threads());

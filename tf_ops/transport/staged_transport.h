@@ -21,6 +21,9 @@ namespace hvd {
 
 inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
 
+// A transport's pieces over staging memory that has no bounds of its own.
+[[nodiscard]] PieceLimits HeapPieces(int64_t bytes);
+
 // Cuts a batch into pieces, a few of which are on the wire at a time, and
 // walks through all batches, so that a small one passes a large one.
 //
@@ -30,9 +33,9 @@ inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
 class StagedTransport final : public Transport {
  public:
   // `job_ranks` are the members' ranks of the job, for messages. All members
-  // must have the same piece_bytes. `spare_cores` may be null.
+  // must have the same pieces. `spare_cores` may be null.
   StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
-                  int64_t piece_bytes = kDefaultPieceBytes,
+                  PieceLimits pieces = HeapPieces(kDefaultPieceBytes),
                   std::shared_ptr<SpareCores> spare_cores = nullptr);
   ~StagedTransport() override;
 
@@ -41,6 +44,8 @@ class StagedTransport final : public Transport {
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
   void Cancel(BatchId id, const Status& why) override;
+  PieceLimits piece_limits() const override { return pieces_; }
+  void SetPieceBytes(int64_t bytes) override { pieces_.bytes = bytes; }
   int in_flight() const override;
 
  private:
@@ -68,7 +73,7 @@ class StagedTransport final : public Transport {
   Status Explain(const Poison& poison) const;
 
   const std::vector<int> job_ranks_;
-  const int64_t piece_bytes_;
+  PieceLimits pieces_;
   const std::shared_ptr<SpareCores> spare_cores_;
   std::unique_ptr<Wire> wire_;
   BatchId next_id_ = 1;
