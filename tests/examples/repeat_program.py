@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the flights Estimator on made-up flights; rank 0 prints its checkpoint's variables' marks.
+
+HVD_TEST_DELAY_SEED=7 in the environment: every rank sleeps at random around its steps.
+HVD_TEST_TRAINING_SEED=2: another seed than 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "estimator_examples" / "flights"))
+
+import tensorflow as tf
+from data import Flights
+from features import CATEGORICAL, NUMERIC
+from train import arguments, train
+
+import hvd_tf as hvd
+
+v1 = tf.compat.v1
+RECORDS, STEPS = 6000, 25
+LONGEST_DELAY_S = 0.02
+
+
+class Delays(v1.train.SessionRunHook):
+    """Sleeps before and after some steps."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def maybe_sleep(self) -> None:
+        if self._rng.random() < 0.3:
+            time.sleep(self._rng.uniform(0, LONGEST_DELAY_S))
+
+    def before_run(self, _: v1.train.SessionRunContext) -> None:
+        self.maybe_sleep()
+
+    def after_run(self, *_: object) -> None:
+        self.maybe_sleep()
+
+
+def made_up() -> Flights:
+    """Flights whose lateness follows from their features, more or less."""
+    rng = np.random.default_rng(3)
+    categorical = rng.integers(0, 300, (RECORDS, len(CATEGORICAL)), dtype=np.int32)
+    numeric = rng.standard_normal((RECORDS, len(NUMERIC)), dtype=np.float32)
+    late = (numeric[:, 0] + categorical[:, 0] % 3 > 1).astype(np.float32)
+    return Flights(categorical, numeric, late, np.full(RECORDS, 101, np.int16))
+
+
+def main() -> None:
+    v1.logging.set_verbosity(v1.logging.ERROR)
+    hvd.init()
+    seed = os.environ.get("HVD_TEST_TRAINING_SEED", "1")
+    args = arguments(["--batch=128", f"--steps={STEPS}", f"--seed={seed}", *sys.argv[1:]])
+    watch = []
+    if "HVD_TEST_DELAY_SEED" in os.environ:
+        delay_seed = int(os.environ["HVD_TEST_DELAY_SEED"])
+        watch.append(Delays(np.random.default_rng([delay_seed, hvd.rank()])))
+    with tempfile.TemporaryDirectory() as folder:
+        estimator = train(args, hvd, made_up(), Path(folder), watch)
+        hvd.allreduce(1.0, name="trained")  # all have
+        if hvd.rank() == 0:
+            for name in sorted(estimator.get_variable_names()):
+                bits = np.ascontiguousarray(estimator.get_variable_value(name)).tobytes()
+                print("variable", name, hashlib.sha256(bits).hexdigest(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
