@@ -33,6 +33,22 @@ TEST(options_horovod_names_count_and_ours_win) {
   EXPECT_EQ(ParseFrom({{"HVD_HOST_ID", "left"}}).value().host_id, "left");
 }
 
+TEST(options_log_level_is_a_number_or_horovods_word) {
+  const std::map<std::string, int> levels = {
+      {"0", 0},    {"3", 3},       {"trace", 0}, {"debug", 0},
+      {"info", 1}, {"WARNING", 2}, {"error", 3}, {"fatal", 3}};
+  for (const auto& [text, level] : levels) {
+    EXPECT_EQ(ParseFrom({{"HVD_LOG_LEVEL", text}}).value().log_level, level);
+  }
+  EXPECT_EQ(ParseFrom({{"HOROVOD_LOG_LEVEL", "info"}}).value().log_level, 1);
+  for (const char* bad : {"", "loud", "4", "warn ing"}) {
+    auto options = ParseFrom({{"HVD_LOG_LEVEL", bad}});
+    ASSERT_FALSE(options.ok());
+    EXPECT_NE(options.status().message().find("or one of these words"),
+              std::string::npos);
+  }
+}
+
 TEST(options_autotune_has_horovods_names) {
   Options off = Options::Defaults();
   EXPECT_EQ(off.autotune, 0);

@@ -45,6 +45,7 @@ def run(tmp_path: Path, n: int, *arguments: str, **env: str) -> Result:
         (2, {"HVD_SHM": "0"}, 0),
         # More than there is: it goes over MPI, and one rank says so.
         (2, {"HVD_SHM_BYTES": str(10**12)}, 1),
+        (2, {"HVD_SHM_BYTES": str(10**12), "HVD_LOG_LEVEL": "3"}, 0),
         # Little: one piece after another.
         (3, {"HVD_SHM_BYTES": "65536"}, 0),
     ],

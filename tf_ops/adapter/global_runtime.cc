@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/log.h"
 #include "core/options.h"
 
 namespace hvd {
@@ -45,8 +46,11 @@ Status InitRuntime(const JobArgs& args) {
   Result<Options> options =
       Options::Parse([](const char* name) { return std::getenv(name); });
   if (!options.ok()) return options.status();
+  const auto level = static_cast<LogLevel>(options.value().log_level);
+  ConfigureLog(level, -1);  // the rank is the backend's to tell
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
   if (!backend.ok()) return backend.status();
+  ConfigureLog(level, backend.value()->topology().rank);
   auto runtime =
       std::make_shared<Runtime>(std::move(backend.value()), options.value());
   HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));

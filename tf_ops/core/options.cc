@@ -2,9 +2,12 @@
 // The table of knobs: name, alias, default, range, documentation.
 #include "core/options.h"
 
+#include <strings.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <variant>
 
 namespace hvd {
@@ -59,8 +62,8 @@ const Knob kKnobs[] = {
     {"HVD_STALL_WARNING_S", "HOROVOD_STALL_CHECK_TIME_SECONDS",
      &Options::stall_warning_s, "60", 0, kNoLimit,
      "seconds a tensor waits for ranks before they are named"},
-    {"HVD_LOG_LEVEL", nullptr, &Options::log_level, "2", 0, 3,
-     "0 debug, 1 info, 2 warning, 3 error"},
+    {"HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Options::log_level, "2", 0, 3,
+     "0 debug, 1 info, 2 warning, 3 error, or one of these words"},
     {"HVD_HOST_ID", nullptr, &Options::host_id, "", 0, 0,
      "ranks with equal ids share a host, whatever the machine says"},
 };
@@ -75,6 +78,18 @@ std::string Expected(const Knob& knob) {
         " and at most " + std::to_string(static_cast<int64_t>(knob.highest));
   }
   return text;
+}
+
+// The words that Horovod has for levels of its log, by the number that is
+// nearest; null: it is none of them.
+const char* LevelOf(const std::string& word) {
+  const std::pair<const char*, const char*> words[] = {
+      {"trace", "0"},   {"debug", "0"}, {"info", "1"},
+      {"warning", "2"}, {"error", "3"}, {"fatal", "3"}};
+  for (const auto& [name, level] : words) {
+    if (strcasecmp(word.c_str(), name) == 0) return level;
+  }
+  return nullptr;
 }
 
 // False when `text` is not wholly a number in the knob's range.
@@ -107,6 +122,10 @@ Result<Options> Options::Parse(
       text = get(knob.alias);
     }
     if (text == nullptr) text = knob.fallback;
+    if (knob.field == decltype(knob.field)(&Options::log_level)) {
+      const char* const level = LevelOf(text);
+      if (level != nullptr) text = level;
+    }
     if (auto field = std::get_if<std::string Options::*>(&knob.field)) {
       options.** field = text;
     } else if (!ParseNumber(knob, text, &options)) {
