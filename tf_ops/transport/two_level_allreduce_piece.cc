@@ -3,11 +3,11 @@
 // byte crosses the network as rarely as in a ring over hosts.
 //
 // A piece is cut into slices, as many as the smallest host has ranks. On every
-// host, the rank at place s leads slice s: it reduces what its host's ranks
-// have of it. A slice is cut into parts, one for each host, whose leader
-// reduces the hosts' partials of that part, in the order of the hosts, and
-// sends the result to the other hosts' leaders of the slice. Leaders hand
-// results on within their host.
+// host the rank at place s owns slice s: it reduces what its host's ranks have
+// of it. A slice is cut into parts, one for each host, where its owner reduces
+// the hosts' partials of that part, in the order of the hosts, and sends the
+// result to the owners on the other hosts. Owners hand results on within their
+// host.
 #include <utility>
 
 #include "transport/piece.h"
@@ -36,7 +36,7 @@ class TwoLevelPiece final : public Piece {
       slices_[s].range = PartOf(range_, s, slice_count());
       if (slices_[s].range.empty()) continue;
       if (s == place_) {
-        ReserveLed(&slices_[s]);
+        ReserveOwn(&slices_[s]);
       } else {
         ReserveOther(s, &slices_[s]);
       }
@@ -45,13 +45,14 @@ class TwoLevelPiece final : public Piece {
 
   bool Advance() override {
     bool moved = false;
-    if (leads()) moved = AdvanceLed();
+    if (owns_slice()) moved = AdvanceOwn();
     for (int s = 0; s < slice_count(); ++s) {
       if (s != place_) moved |= AdvanceOther(s);
     }
     moved |= Sweep(&sends_);
     output_done_ = open_parts_ == 0;
-    finished_ = output_done_ && sends_.empty() && (!leads() || AllHandedOn());
+    finished_ =
+        output_done_ && sends_.empty() && (!owns_slice() || AllHandedOn());
     return moved;
   }
 
@@ -66,7 +67,7 @@ class TwoLevelPiece final : public Piece {
       const int s = (place_ + i) % slice_count();
       if (slices_[s].range.empty()) continue;
       if (s == place_) {
-        PostLed();
+        PostOwn();
       } else {
         PostOther(s);
       }
@@ -75,7 +76,7 @@ class TwoLevelPiece final : public Piece {
 
  private:
   // A host's part of a slice: the memory of this host's partial, and later of
-  // the result; of another leader's slice just the result.
+  // the result; of another owner's slice just the result.
   struct Part {
     Range range;
     Block block;
@@ -84,7 +85,7 @@ class TwoLevelPiece final : public Piece {
     bool sending = false;  // the partial; its memory is not free
     bool complete = false;
   };
-  // Another rank's data for the slice or part that this rank leads.
+  // Another rank's data for the slice or part that this rank owns.
   struct Input {
     Block block;
     Expected expected;
@@ -92,26 +93,26 @@ class TwoLevelPiece final : public Piece {
   };
   struct Slice {
     Range range;
-    Block input;              // of this rank, to the slice's leader
+    Block input;              // of this rank, to the slice's owner
     std::vector<Part> parts;  // by host
   };
 
   int slice_count() const { return static_cast<int>(slices_.size()); }
   int host_count() const { return hosts().host_count(); }
   const std::vector<int>& neighbours() const { return hosts().ranks[host_]; }
-  int LeaderOf(int s, int host) const { return hosts().ranks[host][s]; }
+  int OwnerOf(int s, int host) const { return hosts().ranks[host][s]; }
   int64_t BytesOf(const Range& range) const {
     return range.size() * work_->element_bytes();
   }
-  bool leads() const {
+  bool owns_slice() const {
     return place_ < slice_count() && !slices_[place_].range.empty();
   }
-  Slice& led() { return slices_[place_]; }
-  const Slice& led() const { return slices_[place_]; }
-  Part& own_part() { return led().parts[host_]; }
+  Slice& own_slice() { return slices_[place_]; }
+  const Slice& own_slice() const { return slices_[place_]; }
+  Part& own_part() { return own_slice().parts[host_]; }
 
-  // --- A slice that this rank leads
-  void ReserveLed(Slice* slice) {
+  // --- The slice that this rank owns
+  void ReserveOwn(Slice* slice) {
     inputs_.resize(neighbours().size());
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (static_cast<int>(place) == place_) continue;
@@ -129,11 +130,11 @@ class TwoLevelPiece final : public Piece {
     if (own.empty()) return;
     for (int host = 0; host < host_count(); ++host) {
       if (host == host_) continue;
-      partials_[host].block = AddArrival(LeaderOf(place_, host), BytesOf(own));
+      partials_[host].block = AddArrival(OwnerOf(place_, host), BytesOf(own));
     }
   }
 
-  void PostLed() {
+  void PostOwn() {
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (static_cast<int>(place) == place_) continue;
       Expect(neighbours()[place], kInput, inputs_[place].block,
@@ -143,13 +144,13 @@ class TwoLevelPiece final : public Piece {
     if (own_part().range.empty()) return;
     for (int host = 0; host < host_count(); ++host) {
       if (host == host_) continue;
-      Expect(LeaderOf(place_, host), kPartial, partials_[host].block,
+      Expect(OwnerOf(place_, host), kPartial, partials_[host].block,
              &partials_[host].expected);
       ++missing_partials_;
     }
   }
 
-  bool AdvanceLed() {
+  bool AdvanceOwn() {
     bool moved = Collect(&inputs_, &missing_inputs_);
     if (missing_inputs_ == 0 && !has_partials_) {
       SendPartials();
@@ -168,16 +169,17 @@ class TwoLevelPiece final : public Piece {
     return moved;
   }
 
-  // Reduces within the host, and tells the other hosts' leaders.
+  // Reduces within the host, and tells the owners on the other hosts.
   void SendPartials() {
     const Poison poison = FirstPoison(inputs_);
     std::vector<const std::byte*> blocks(inputs_.size());
     for (int host = 0; host < host_count(); ++host) {
-      Part& part = led().parts[host];
+      Part& part = own_slice().parts[host];
       if (part.range.empty()) continue;
       Label(part.block, poison);
       if (!poison) {
-        const int64_t offset = BytesOf({led().range.begin, part.range.begin});
+        const int64_t offset =
+            BytesOf({own_slice().range.begin, part.range.begin});
         for (size_t place = 0; place < inputs_.size(); ++place) {
           if (static_cast<int>(place) == place_) continue;
           blocks[place] = Content(inputs_[place].block) + offset;
@@ -186,7 +188,7 @@ class TwoLevelPiece final : public Piece {
                                 place_, Payload(part.block));
       }
       if (host == host_) continue;
-      part.partial_send = Send(LeaderOf(place_, host), kPartial, part.block);
+      part.partial_send = Send(OwnerOf(place_, host), kPartial, part.block);
       part.sending = true;
     }
     for (size_t place = 0; place < inputs_.size(); ++place) {
@@ -196,7 +198,7 @@ class TwoLevelPiece final : public Piece {
     has_partials_ = true;
   }
 
-  // Reduces the hosts' partials of this host's part, and tells the leaders.
+  // Reduces the hosts' partials of this host's part, and tells the owners.
   void CombinePartials() {
     Part& part = own_part();
     const Poison poison = FirstPoison(partials_);
@@ -211,17 +213,17 @@ class TwoLevelPiece final : public Piece {
     }
     for (int i = 1; i < host_count(); ++i) {
       const int host = (host_ + i) % host_count();
-      sends_.push_back(Send(LeaderOf(place_, host), kAcross, part.block));
+      sends_.push_back(Send(OwnerOf(place_, host), kAcross, part.block));
     }
     Complete(&part);
   }
 
   // The result of another host's part comes to where its partial was.
   bool AdvanceResult(int host) {
-    Part& part = led().parts[host];
+    Part& part = own_slice().parts[host];
     if (part.sending && Test(part.partial_send)) {
       part.sending = false;
-      Expect(LeaderOf(place_, host), kAcross, part.block, &part.result);
+      Expect(OwnerOf(place_, host), kAcross, part.block, &part.result);
     }
     if (!part.result.awaited || !Arrive(part.result.move, &part.block)) {
       return false;
@@ -246,7 +248,7 @@ class TwoLevelPiece final : public Piece {
   // receivers expect.
   void HandOn() {
     for (; next_part_ < host_count(); ++next_part_) {
-      const Part& part = led().parts[next_part_];
+      const Part& part = own_slice().parts[next_part_];
       if (part.range.empty()) continue;
       if (!part.complete) return;
       for (int peer : neighbours()) {
@@ -257,7 +259,7 @@ class TwoLevelPiece final : public Piece {
   }
   bool AllHandedOn() const { return next_part_ == host_count(); }
 
-  // --- A slice that another rank of the host leads
+  // --- A slice that another rank of the host owns
   void ReserveOther(int s, Slice* slice) {
     slice->input = AddBlock(BytesOf(slice->range));
     slice->parts.resize(host_count());
@@ -265,17 +267,17 @@ class TwoLevelPiece final : public Piece {
       Part& part = slice->parts[host];
       part.range = PartOf(slice->range, host, host_count());
       if (part.range.empty()) continue;
-      part.block = AddArrival(LeaderOf(s, host_), BytesOf(part.range));
+      part.block = AddArrival(OwnerOf(s, host_), BytesOf(part.range));
     }
   }
 
   void PostOther(int s) {
     Slice& slice = slices_[s];
     PackBlock(slice.input, slice.range.begin, slice.range.end);
-    sends_.push_back(Send(LeaderOf(s, host_), kInput, slice.input));
+    sends_.push_back(Send(OwnerOf(s, host_), kInput, slice.input));
     for (Part& part : slice.parts) {
       if (part.range.empty()) continue;
-      Expect(LeaderOf(s, host_), kResult, part.block, &part.result);
+      Expect(OwnerOf(s, host_), kResult, part.block, &part.result);
     }
   }
 
@@ -327,11 +329,11 @@ class TwoLevelPiece final : public Piece {
   const Range range_;  // of the piece
   const int host_;
   const int place_;
-  std::vector<Slice> slices_;  // by the place of their leaders
+  std::vector<Slice> slices_;  // by the place of their owners
   std::vector<MoveId> sends_;
   int open_parts_ = 0;  // whose results have not come
 
-  // Of the slice that this rank leads.
+  // Of the slice that this rank owns.
   std::vector<Input> inputs_;    // by place; this rank's own stays empty
   std::vector<Input> partials_;  // by host; this host's own stays empty
   int missing_inputs_ = 0;
