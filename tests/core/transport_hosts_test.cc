@@ -9,8 +9,8 @@ namespace hvd {
 namespace {
 
 TEST(ContractWithSeveralThreadsARank) {
-  RunSharedContract(2, kDefaultPieceBytes, 8 << 20, {}, 3);
-  RunSharedContract(3, kDefaultPieceBytes, 8 << 20, {"a", "a", "b"}, 2);
+  RunSharedContract(2, kDefaultPieceBytes / 4, 8 << 20, {}, 3);
+  RunSharedContract(3, kDefaultPieceBytes / 4, 8 << 20, {"a", "a", "b"}, 2);
 }
 
 TEST(ContractOf2HostsOf2) {
