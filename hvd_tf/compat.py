@@ -64,3 +64,15 @@ def is_keras_optimizer(candidate: Any) -> bool:
         for cls in type(candidate).__mro__
         if cls.__name__ in ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
     )
+
+
+def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
+    """The class of the first dataset that was told to give its elements in any order; or ""."""
+    left = [dataset]
+    while left:
+        one = left.pop()
+        # Given as an argument, it counts for more than tf.data.Options.
+        if getattr(one, "_deterministic", None) in ("false", False):
+            return type(one).__name__.strip("_")
+        left.extend(one._inputs())
+    return ""

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 
-from hvd_tf import native, ops
+from hvd_tf import native
 from hvd_tf.compat import v1
-from hvd_tf.functions import broadcast_global_variables
 from hvd_tf.names import GRADIENT_PREFIX
-from hvd_tf.runtime import global_process_set, size
+from hvd_tf.root_variables import RootVariables
+from hvd_tf.runtime import size
 
 _LEFT_EARLY = (
     "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
@@ -42,8 +39,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         self.device = device
         self.bcast_op: Optional[tf.Operation] = None
         self._graph: Optional[tf.Graph] = None
-        self._digests: Optional[tf.Tensor] = None
-        self._listings: Optional[list[tf.Tensor]] = None
+        self._variables: Optional[RootVariables] = None
 
     def begin(self) -> None:
         """Build the operations. Raises ValueError before `init`."""
@@ -54,18 +50,8 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         if size() == 1:
             self.bcast_op = tf.no_op(name="broadcast_variables")
             return
-        listing = sorted(
-            f"{variable.name.split(':')[0]} {variable.dtype.base_dtype.name} {variable.shape}"
-            for variable in v1.global_variables()
-        )
-        text = json.dumps(listing).encode()
-        with tf.device(self.device):
-            self._digests = _gather(hashlib.sha256(text).digest(), "digests")
-            self._listings = [
-                _gather(np.array([len(text)], np.int64), "listing_sizes"),
-                _gather(text, "listings"),
-            ]
-            self.bcast_op = broadcast_global_variables(self.root_rank)
+        self._variables = RootVariables(self.root_rank, self.device)
+        self.bcast_op = self._variables.broadcast_op
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
         """Compare the ranks' lists of variables, then take the root's values.
@@ -82,11 +68,11 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             "every rank, and start a session anew on all ranks or on none"
         )
         try:
-            self._check_listings(session)
+            self._variables.check(session)
             # Every rank has left its earlier session; and none gets past the broadcast before
             # this message of every rank.
             _end_training("")
-            session.run(self.bcast_op)
+            self._variables.broadcast(session)
         except tf.errors.UnknownError as error:
             message = f"{error.message} {_LEFT_EARLY}"
             raise type(error)(error.node_def, error.op, message) from error
@@ -102,47 +88,6 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             "step: give all the same last step and equally many batches, and list "
             "BroadcastGlobalVariablesHook before StopAtStepHook(num_steps=...)"
         )
-
-    def _check_listings(self, session: v1.Session) -> None:
-        digests = session.run(self._digests).reshape(size(), -1)
-        if (digests == digests[0]).all():
-            return
-        sizes, joined = session.run(self._listings)
-        texts = np.split(joined, np.cumsum(sizes)[:-1])
-        listings = [json.loads(text.tobytes()) for text in texts]
-        root = set(listings[self.root_rank])
-        differences = [
-            f"rank {peer}: {_difference(set(listing), root)}"
-            for peer, listing in enumerate(listings)
-            if set(listing) != root
-        ]
-        raise ValueError(
-            f"the global variables differ from those of rank {self.root_rank}; every rank must "
-            f"build the same model. {'; '.join(differences)}"
-        )
-
-
-def _difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
-    """The first few variables that only one side has."""
-    sides = [("has", sorted(listing - root)), ("lacks", sorted(root - listing))]
-    return ", ".join(
-        f"{verb} {', '.join(names[:at_most])}"
-        + (f" and {len(names) - at_most} more" if len(names) > at_most else "")
-        for verb, names in sides
-        if names
-    )
-
-
-def _gather(data: Any, name: str) -> tf.Tensor:
-    """Concatenate bytes, or an array, of all ranks."""
-    if isinstance(data, bytes):
-        data = np.frombuffer(data, np.uint8)
-    return ops.allgather(
-        tf.constant(data),
-        name=f"broadcast_hook/{name}",
-        ignore_name_scope=True,
-        process_set=global_process_set,
-    )
 
 
 def _end_training(text: str) -> None:

@@ -67,7 +67,7 @@ FLOORS = [
     "api",
     "estimator",
     "optimizer tape hooks keras callbacks",
-    "accumulation",
+    "accumulation root_variables",
     "gradients functions",
     "ops",
     "compression",

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`evaluate`: an Estimator's evaluation by all ranks together, every record once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf.compat import v1
+from hvd_tf.estimator import evaluation_input, evaluation_summary, metric_state
+from hvd_tf.estimator.meeting import Meeting, everywhere, on_rank_0
+from hvd_tf.estimator.metric_sums import MetricSums
+from hvd_tf.functions import allgather_object
+from hvd_tf.root_variables import RootVariables
+from hvd_tf.runtime import rank, size
+
+LOSS = "loss"
+_WHAT = "evaluate"
+
+
+def evaluate(
+    estimator: Any,
+    input_fn: Callable[..., Any],
+    steps: Optional[int] = None,
+    hooks: Optional[Sequence[v1.train.SessionRunHook]] = None,
+    checkpoint_path: Optional[str] = None,
+    name: Optional[str] = None,
+) -> dict[str, Any]:
+    """Evaluate a model on all ranks together; call it on every rank with the same arguments.
+
+    Every rank calls `input_fn`, which returns the same dataset everywhere, not a rank's part. The
+    ranks take its batches in turn, and their metrics are added up once, at the end, in float64 and
+    int64: the results are those of one process, whatever the number of ranks. Rank 0's weights
+    count; they are sent to the others, which need no access to its disk.
+
+    That is done where each metric's update only adds to its variables something that depends on
+    the batch and the model alone, as mean, accuracy, precision, recall, AUC and confusion matrices
+    do. Where one does not, or the batches cannot be shared, rank 0 evaluates alone, with a warning
+    that says why, and the others wait.
+
+    Differs from `Estimator.evaluate`: `loss` is the mean over the examples, not over the batches,
+    so that it does not depend on who got the smaller last batch.
+
+    Args:
+      estimator: a tf.estimator.Estimator; its model_dir counts on rank 0.
+      input_fn: as for Estimator.evaluate.
+      steps: how many batches to evaluate, over all ranks; None for all.
+      hooks: run on every rank that evaluates, each in its own session.
+      checkpoint_path: on rank 0; its latest checkpoint by default, or newly initialised weights
+        where there is none.
+      name: of this evaluation, for its folder of summaries, which rank 0 writes.
+
+    Returns:
+      On every rank, the same values: the metrics by name, "loss" and "global_step".
+
+    Raises:
+      ValueError: on every rank; for arguments that are wrong or differ between ranks.
+      RuntimeError: on the other ranks, when one could not build its graph or failed in its share,
+        with that rank's error; that rank raises the error itself.
+    """
+    seed = _agree(estimator, steps, name, checkpoint_path)
+    latest = (checkpoint_path or estimator.latest_checkpoint()) if rank() == 0 else None
+    share = (size(), rank()) if size() > 1 else None
+    model = everywhere(lambda: _Model(estimator, input_fn, steps, share, seed), _WHAT)
+    if share and model.obstacle:
+        if rank() == 0:
+            v1.logging.warning(f"hvd_tf: rank 0 evaluates alone, because {model.obstacle}")
+        return on_rank_0(
+            lambda: _run(_Model(estimator, input_fn, steps, None, seed), latest, hooks, name), _WHAT
+        )
+    return _run(model, latest, hooks, name)
+
+
+class _Model:
+    """An Estimator's evaluation in a graph of its own: input, model, metrics."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        input_fn: Callable[..., Any],
+        steps: Optional[int],
+        share: Optional[tuple[int, int]],
+        seed: int,
+    ) -> None:
+        self.estimator = estimator
+        self.share = share
+        with tf.Graph().as_default() as self.graph:
+            # One seed for all ranks: a dataset that shuffles without a seed of its own does so
+            # alike.
+            v1.set_random_seed(seed)
+            step = v1.train.create_global_step()
+            source = evaluation_input.read(input_fn, estimator.params, estimator.config)
+            self.obstacle = source.obstacle if share else ""
+            batch = source.tensors(None if self.obstacle else share, steps)
+            spec = estimator.model_fn(
+                batch.features, batch.labels, evaluation_input.EVAL, estimator.config
+            )
+            metrics = {name: _pair(given) for name, given in (spec.eval_metric_ops or {}).items()}
+            if LOSS in metrics:
+                raise ValueError(
+                    f"eval_metric_ops has a metric {LOSS!r}, which is the name of the model's own "
+                    "loss; give it another name"
+                )
+            metrics[LOSS] = v1.metrics.mean(spec.loss, weights=batch.examples())
+            self.scaffold = spec.scaffold or v1.train.Scaffold()
+            self.hooks = list(spec.evaluation_hooks or ())
+            self.update_op = tf.group(*[update for _, update in metrics.values()])
+            self.values = {name: value for name, (value, _) in metrics.items()}
+            self.values[v1.GraphKeys.GLOBAL_STEP] = step
+            self.initializer = batch.initializer
+            if share and not self.obstacle:
+                self._share(metrics)
+
+    def _share(self, metrics: Mapping[str, metric_state.MetricOps]) -> None:
+        states, reasons = metric_state.states_of(metrics)
+        self.obstacle = "; ".join(
+            f"its metric {name!r} cannot be summed over ranks: {why}"
+            for name, why in reasons.items()
+        )
+        if not reasons:
+            self.variables = RootVariables(0)
+            self.sums = MetricSums(states)
+
+
+def _pair(metric: Any) -> metric_state.MetricOps:
+    """Value and update of a metric, of tf.compat.v1.metrics or Keras."""
+    return metric if isinstance(metric, tuple) else (metric.result(), metric.updates)
+
+
+def _run(
+    model: _Model,
+    checkpoint: Optional[str],
+    hooks: Optional[Sequence[v1.train.SessionRunHook]],
+    name: Optional[str],
+) -> dict[str, Any]:
+    """Evaluate this rank's share, or all; the results of all ranks' shares."""
+    meeting = Meeting(_WHAT, of_ranks=model.share is not None)
+    finish = _Finish(model, meeting)
+    try:
+        with (
+            model.graph.as_default(),
+            v1.train.SingularMonitoredSession(
+                hooks=[_Start(model, meeting), *model.hooks, *(hooks or ()), finish],
+                scaffold=model.scaffold,
+                config=model.estimator.config.session_config,
+                checkpoint_filename_with_path=checkpoint,
+            ) as session,
+        ):
+            while not session.should_stop():
+                session.run(model.update_op)
+    except Exception as error:
+        meeting.fail(error)
+        raise
+    if rank() == 0:
+        _report(model, checkpoint, name, finish.results)
+    return finish.results
+
+
+class _Start(v1.train.SessionRunHook):
+    """Gives the session rank 0's weights."""
+
+    def __init__(self, model: _Model, meeting: Meeting) -> None:
+        self._model = model
+        self._meeting = meeting
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        del coord
+        if self._model.initializer is not None:
+            session.run(self._model.initializer)
+        # Rank 0 may have failed to restore; nobody must wait for its weights then.
+        self._meeting.meet()
+        if self._model.share:
+            self._model.variables.check(session)
+            self._model.variables.broadcast(session)
+            self._model.sums.remember(session)
+
+
+class _Finish(v1.train.SessionRunHook):
+    """Adds up the ranks' metrics and reads them, after the last batch of every rank."""
+
+    def __init__(self, model: _Model, meeting: Meeting) -> None:
+        self._model = model
+        self._meeting = meeting
+        self.results: dict[str, Any] = {}
+
+    def end(self, session: v1.Session) -> None:
+        self._meeting.meet()
+        if self._model.share:
+            self._model.sums.sum(session)
+        self.results = session.run(self._model.values)
+
+
+def _agree(
+    estimator: Any, steps: Optional[int], name: Optional[str], checkpoint_path: Optional[str]
+) -> int:
+    """Check the arguments of all ranks together; the seed of rank 0."""
+    wrong = ""
+    if steps is not None and steps <= 0:
+        wrong = f"steps is {steps}; give at least 1, or None for the whole input"
+    elif rank() == 0 and checkpoint_path and not v1.train.checkpoint_exists(checkpoint_path):
+        wrong = f"there is no checkpoint {checkpoint_path!r}, as checkpoint_path says on rank 0"
+    seed = estimator.config.tf_random_seed
+    if seed is None:
+        seed = random.SystemRandom().getrandbits(31)
+    mine = (wrong, steps, name, seed)
+    answers = allgather_object(mine, name=f"{_WHAT}/arguments")
+    for number, (wrong, *_) in enumerate(answers):
+        if wrong:
+            raise ValueError(f"evaluate on rank {number}: {wrong}")
+    for position, word in ((1, "steps"), (2, "name")):
+        values = [answer[position] for answer in answers]
+        if any(value != values[0] for value in values):
+            listed = ", ".join(f"rank {number}: {value!r}" for number, value in enumerate(values))
+            raise ValueError(f"evaluate: {word} differs, {listed}; give the same on every rank")
+    return answers[0][3]
+
+
+def _report(
+    model: _Model, checkpoint: Optional[str], name: Optional[str], results: Mapping[str, Any]
+) -> None:
+    step = int(results[v1.GraphKeys.GLOBAL_STEP])
+    shown = ", ".join(
+        f"{key} = {value}" for key, value in sorted(results.items()) if not isinstance(value, bytes)
+    )
+    of = f"checkpoint {checkpoint}" if checkpoint else "newly initialised weights"
+    v1.logging.info(f"Evaluation of {of}, loss over examples: {shown}")
+    with tf.Graph().as_default():  # event files are written by graph code
+        evaluation_summary.write(model.estimator.eval_dir(name), results, step)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's share of the batches that an Estimator's input_fn gives for evaluation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf import compat
+from hvd_tf.compat import v1
+
+EVAL = "eval"
+"""tf.estimator.ModeKeys.EVAL."""
+
+
+@dataclass
+class EvaluationInput:
+    """What is evaluated, as it is in the default graph."""
+
+    result: Any
+    """What input_fn returned: a dataset, or tensors."""
+    obstacle: str
+    """Why ranks cannot share the batches among them; "" where they can."""
+
+    def tensors(self, share: Optional[tuple[int, int]], steps: Optional[int]) -> Tensors:
+        """The next batch, as features and labels.
+
+        Args:
+          share: (n, i), for every n-th batch from the i-th on; None for all batches.
+          steps: how many batches there are at most, over all shares; None for all.
+        """
+        if not isinstance(self.result, tf.data.Dataset):
+            return Tensors(*_features_and_labels(self.result), None)
+        dataset = self.result if steps is None else self.result.take(steps)
+        if share:
+            # Which batch comes when must not depend on which thread was faster.
+            options = tf.data.Options()
+            options.deterministic = True
+            dataset = dataset.with_options(options).shard(*share)
+        iterator = v1.data.make_initializable_iterator(dataset)
+        batch = _features_and_labels(iterator.get_next())
+        return Tensors(*batch, iterator.initializer)
+
+
+@dataclass
+class Tensors:
+    """A batch in the graph."""
+
+    features: Any
+    labels: Any
+    initializer: Optional[tf.Operation]
+    """Of the iterator, once in each session; None where there is none."""
+
+    def examples(self) -> tf.Tensor:
+        """int64 []: how many examples the batch has: the first dimension of its first tensor."""
+        for item in tf.nest.flatten([self.features, self.labels]):
+            if isinstance(item, (tf.SparseTensor, v1.SparseTensorValue)):
+                return tf.cast(item.dense_shape[0], tf.int64)
+            if isinstance(item, tf.RaggedTensor):
+                return tf.cast(item.nrows(), tf.int64)
+            if item is not None and tf.convert_to_tensor(item).shape.rank != 0:
+                return tf.shape(item, out_type=tf.int64)[0]
+        return tf.constant(1, tf.int64)
+
+
+def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationInput:
+    """Call input_fn as Estimator does, with those of mode, params and config that it takes."""
+    known = {"mode": EVAL, "params": params, "config": config}
+    takes = inspect.signature(input_fn).parameters
+    with tf.device("/cpu:0"):
+        result = input_fn(**{name: value for name, value in known.items() if name in takes})
+    if not isinstance(result, tf.data.Dataset):
+        return EvaluationInput(result, "its input_fn returns tensors instead of a tf.data.Dataset")
+    unordered = compat.nondeterministic_dataset(result)
+    if unordered:
+        words = f"its dataset has {unordered} with deterministic=False, so ranks would not see "
+        return EvaluationInput(result, words + "the same batches in the same order")
+    return EvaluationInput(result, "")
+
+
+def _features_and_labels(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, (list, tuple)):
+        return batch, None
+    if len(batch) != 2:
+        raise ValueError(
+            f"input_fn gave {len(batch)} components; return (features, labels), or the features"
+        )
+    return batch[0], batch[1]

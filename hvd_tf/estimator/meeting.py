@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Meeting`: points that all ranks reach, or are told why one of them does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Optional, TypeVar
+
+from hvd_tf.functions import allgather_object, broadcast_object
+from hvd_tf.runtime import rank, size
+
+_T = TypeVar("_T")
+
+
+class Meeting:
+    """Points that all ranks reach, or are told by one of them why it does not.
+
+    Each rank comes to the same points in the same order, and once to a failure.
+    """
+
+    def __init__(self, what: str, of_ranks: bool = True) -> None:
+        """what: in one word, for messages. of_ranks: False where there is nobody to meet."""
+        self._what = what
+        self._open = of_ranks and size() > 1
+
+    def meet(self) -> None:
+        """Wait for all ranks. Raises RuntimeError when one has failed."""
+        if self._open:
+            self._exchange("")
+
+    def fail(self, error: Exception) -> None:
+        """Tell the ranks that wait, or will come, at the next point."""
+        if self._open:
+            try:
+                self._exchange(_text(error))
+            except RuntimeError:
+                pass  # others have failed too; this rank raises its own error
+
+    def _exchange(self, failure: str) -> None:
+        failures = allgather_object(failure, name=f"{self._what}/meeting")
+        self._open = not any(failures)
+        if not self._open:
+            raise RuntimeError(_first_failure(self._what, failures))
+
+
+def everywhere(action: Callable[[], _T], what: str) -> _T:
+    """Do it on every rank, or raise on every rank."""
+    meeting = Meeting(what)
+    try:
+        result = action()
+    except Exception as error:
+        meeting.fail(error)
+        raise
+    meeting.meet()
+    return result
+
+
+def on_rank_0(action: Callable[[], _T], what: str) -> _T:
+    """The result of rank 0, which alone does it; or raise on every rank. It must be picklable."""
+    answer: tuple[Optional[_T], str] = (None, "")
+    if rank() == 0:
+        try:
+            answer = action(), ""
+        except Exception as error:
+            broadcast_object((None, _text(error)), 0, name=what)
+            raise
+    result, failure = broadcast_object(answer, 0, name=what)
+    if failure:
+        raise RuntimeError(_first_failure(what, [failure]))
+    return result
+
+
+def _first_failure(what: str, failures: Sequence[str]) -> str:
+    failed = next(number for number, text in enumerate(failures) if text)
+    return f"{what} failed on rank {failed}: {failures[failed]}"
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
