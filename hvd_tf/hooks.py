@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from typing import Any, Optional
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from hvd_tf import native
 from hvd_tf.compat import v1
+from hvd_tf.functions import allgather_object
 from hvd_tf.names import GRADIENT_PREFIX
-from hvd_tf.root_variables import RootVariables
+from hvd_tf.root_variables import RootVariables, difference
 from hvd_tf.runtime import size
 
 _LEFT_EARLY = (
@@ -54,7 +56,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         self.bcast_op = self._variables.broadcast_op
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Compare the ranks' lists of variables, then take the root's values.
+        """Compare the ranks' hooks and lists of variables, then take the root's values.
 
         Raises ValueError on every rank where the lists differ, tf.errors.UnknownError when a
         peer has left.
@@ -63,15 +65,16 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         if size() == 1:
             return
         # Whoever waits for this rank's gradients now is in a session that it has left.
-        _end_training(
+        end_training(
             "it is starting a training session, in BroadcastGlobalVariablesHook. Pass that hook on "
             "every rank, and start a session anew on all ranks or on none"
         )
         try:
+            _check_announced(session.graph, self.root_rank)
             self._variables.check(session)
             # Every rank has left its earlier session; and none gets past the broadcast before
             # this message of every rank.
-            _end_training("")
+            end_training("")
             self._variables.broadcast(session)
         except tf.errors.UnknownError as error:
             message = f"{error.message} {_LEFT_EARLY}"
@@ -83,14 +86,41 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             return
         step = v1.train.get_global_step(session.graph)
         where = "" if step is None else f" at global step {session.run(step)}"
-        _end_training(
+        end_training(
             f"its training loop ended{where}. Every rank must end at the same "
             "step: give all the same last step and equally many batches, and list "
             "BroadcastGlobalVariablesHook before StopAtStepHook(num_steps=...)"
         )
 
 
-def _end_training(text: str) -> None:
+# By graph, what hooks that need all ranks have said of themselves.
+_announced: WeakKeyDictionary[tf.Graph, set[str]] = WeakKeyDictionary()
+
+
+def announce_hook(text: str) -> None:
+    """To be called in the `begin` of a hook that needs all ranks: `text` must be equal on all.
+
+    BroadcastGlobalVariablesHook compares, so that a rank without the hook is named at the start,
+    instead of keeping the others waiting.
+    """
+    _announced.setdefault(v1.get_default_graph(), set()).add(text)
+
+
+def _check_announced(graph: tf.Graph, root_rank: int) -> None:
+    everyones = allgather_object(_announced.get(graph, set()), name="broadcast_hook/hooks")
+    differences = [
+        f"rank {peer}: {difference(announced, everyones[root_rank])}"
+        for peer, announced in enumerate(everyones)
+        if announced != everyones[root_rank]
+    ]
+    if differences:
+        raise ValueError(
+            f"the hooks differ from those of rank {root_rank}, and some of them need all ranks: "
+            f"pass the same ones on every rank. {'; '.join(differences)}"
+        )
+
+
+def end_training(text: str) -> None:
     """Peers that wait for a gradient of this rank fail with `text`; "" takes that back.
 
     The runtime puts the gradient's name and this rank in front of the text.

@@ -48,7 +48,7 @@ class RootVariables:
         listings = [json.loads(text.tobytes()) for text in texts]
         root = set(listings[self._root_rank])
         differences = [
-            f"rank {peer}: {_difference(set(listing), root)}"
+            f"rank {peer}: {difference(set(listing), root)}"
             for peer, listing in enumerate(listings)
             if set(listing) != root
         ]
@@ -62,7 +62,7 @@ class RootVariables:
         session.run(self.broadcast_op)
 
 
-def _difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
+def difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
     """The first few variables that only one side has."""
     sides = [("has", sorted(listing - root)), ("lacks", sorted(root - listing))]
     return ", ".join(
