@@ -39,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *importlib.import_module("hvd_tf.api").__all__})
+    return sorted({*globals(), *_MODULES, *importlib.import_module("hvd_tf.api").__all__})

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that every rank runs: metrics averaged over the ranks, and a learning rate by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import tensorflow as tf
+
+from hvd_tf import ops
+from hvd_tf.compat import v1
+from hvd_tf.hooks import announce_hook
+from hvd_tf.runtime import Average, global_process_set, rank
+
+Named = Union[str, tf.Tensor]
+
+
+class MetricAverageHook(v1.train.SessionRunHook):
+    """Averages scalars over the ranks every so many steps, and logs them on rank 0.
+
+    The averages are a part of the training step itself: one allreduce of one small vector. So
+    every rank must pass this hook, with the same tensors and interval; BroadcastGlobalVariablesHook
+    compares them when the session is made, and fails on every rank where they differ.
+
+    Attributes:
+      averages: the newest averages by name, the same on every rank; empty before the first.
+    """
+
+    def __init__(
+        self,
+        tensors: Union[Mapping[str, Named], Sequence[str]],
+        every_n_steps: int = 100,
+        log: Optional[Callable[[str], None]] = None,
+    ) -> None:
+        """Nothing is looked up before the graph is complete.
+
+        Args:
+          tensors: scalars of any numeric dtype by the name to log them under, each a tensor or
+            the name of one in the graph ("loss" or "loss:0"); or a list of such names.
+          every_n_steps: interval in session runs; the first run counts as one.
+          log: takes the line, on rank 0; default: tf.compat.v1.logging.info.
+
+        Raises:
+          ValueError: no tensors, or an interval below 1.
+        """
+        super().__init__()
+        if not tensors or isinstance(tensors, str):
+            raise ValueError(
+                "MetricAverageHook: tensors must be a list of tensor names or a dict of tensors. "
+                f"Received: {tensors!r}"
+            )
+        if every_n_steps < 1:
+            raise ValueError(
+                f"MetricAverageHook: every_n_steps must be 1 or more. Received: {every_n_steps!r}"
+            )
+        named = tensors.items() if isinstance(tensors, Mapping) else zip(tensors, tensors)
+        self._tensors = sorted(named, key=lambda pair: pair[0])
+        self._every_n_steps = every_n_steps
+        self._log = log or v1.logging.info
+        self._runs = 0
+        self._average: Optional[tf.Tensor] = None
+        self.averages: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Build the average. Raises ValueError for a tensor that is missing or no scalar."""
+        names = [name for name, _ in self._tensors]
+        announce_hook(f"MetricAverageHook({', '.join(names)}; every {self._every_n_steps} steps)")
+        vector = tf.stack([_scalar(name, tensor) for name, tensor in self._tensors])
+        self._average = ops.allreduce(
+            vector,
+            op=Average,
+            name=f"metric_average_hook/{'/'.join(names)}",
+            ignore_name_scope=True,
+            process_set=global_process_set,
+        )
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        """Begin counting: all ranks make their sessions together."""
+        del session, coord
+        self._runs = 0
+
+    def before_run(self, run_context: Any) -> Optional[Any]:
+        """Ask for the averages where it is time, which is at the same run on every rank."""
+        del run_context
+        self._runs += 1
+        if (self._runs - 1) % self._every_n_steps:
+            return None
+        step = v1.train.get_global_step()
+        fetches = {"average": self._average}
+        if step is not None:
+            fetches["step"] = step
+        return v1.train.SessionRunArgs(fetches)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Keep and log them."""
+        del run_context
+        if run_values.results is None:
+            return
+        names = [name for name, _ in self._tensors]
+        self.averages = dict(zip(names, run_values.results["average"].tolist()))
+        if rank() == 0:
+            values = ", ".join(f"{name} = {value:.7g}" for name, value in self.averages.items())
+            step = run_values.results.get("step")
+            where = "" if step is None else f" (step {step})"
+            self._log(f"averages over the ranks: {values}{where}")
+
+
+def _scalar(name: str, tensor: Named) -> tf.Tensor:
+    """float64, of which the average is formed."""
+    if isinstance(tensor, str):
+        full = tensor if ":" in tensor else f"{tensor}:0"
+        try:
+            tensor = v1.get_default_graph().get_tensor_by_name(full)
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"MetricAverageHook: the graph has no tensor {full!r}: give it that name with "
+                "tf.identity(value, name) in the model_fn"
+            ) from None
+    if tensor.shape.num_elements() != 1:
+        raise ValueError(
+            f"MetricAverageHook: {name} must be a scalar, but {tensor.name} has shape "
+            f"{tensor.shape}: reduce it first, with tf.reduce_mean for example"
+        )
+    return tf.cast(tf.reshape(tensor, []), tf.float64)
+
+
+class LearningRateHook(v1.train.SessionRunHook):
+    """Sets a learning-rate variable before every step, from the global step.
+
+    For a schedule that is given from outside of the model_fn:
+
+        rate = tf.compat.v1.get_variable("learning_rate", initializer=0.1, trainable=False)
+        ...
+        LearningRateHook("learning_rate", lambda step: hvd.estimator.warm_up(0.1, 500, step))
+
+    It holds no collective: the ranks' global steps are equal, and so are the rates.
+    """
+
+    def __init__(self, variable: Any, schedule: Callable[[int], float]) -> None:
+        """variable: a scalar variable or the name of one; schedule: of the global step."""
+        super().__init__()
+        self._variable = variable
+        self._schedule = schedule
+        self._fed: Any = None
+        self._assign: Any = None
+        self._global_step: Any = None
+        self._rate: Optional[float] = None
+
+    def begin(self) -> None:
+        """Build the assignment. Raises ValueError where variable or global step is missing."""
+        variable = _variable(self._variable)
+        self._global_step = v1.train.get_global_step()
+        if self._global_step is None:
+            raise ValueError(
+                "LearningRateHook: the graph has no global step: make one with "
+                "tf.compat.v1.train.get_or_create_global_step()"
+            )
+        self._fed = v1.placeholder(variable.dtype.base_dtype, [])
+        self._assign = v1.assign(variable, self._fed).op
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        """Forget the rate that the last session had."""
+        del session, coord
+        self._rate = None
+
+    def before_run(self, run_context: Any) -> None:
+        """Assign the rate of the coming step, where it has changed."""
+        # Read here: what a step fetches may be from before or after its update.
+        rate = float(self._schedule(int(run_context.session.run(self._global_step))))
+        if rate != self._rate:
+            run_context.session.run(self._assign, {self._fed: rate})
+            self._rate = rate
+
+
+def _variable(variable: Any) -> Any:
+    if not isinstance(variable, str):
+        return variable
+    name = variable.split(":")[0]
+    for candidate in v1.global_variables() + v1.local_variables():
+        if candidate.op.name == name:
+            return candidate
+    raise ValueError(
+        f"LearningRateHook: the graph has no variable {name!r}: make it in the model_fn with "
+        "tf.compat.v1.get_variable(name, initializer=..., trainable=False)"
+    )
