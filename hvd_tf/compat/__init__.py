@@ -76,3 +76,14 @@ def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
             return type(one).__name__.strip("_")
         left.extend(one._inputs())
     return ""
+
+
+def warm_start_of(estimator: Any) -> Any:
+    """The WarmStartSettings that an Estimator was given, or None."""
+    return getattr(estimator, "_warm_start_settings", None)
+
+
+def save_checkpoint(hook: v1.train.CheckpointSaverHook, session: v1.Session, step: int) -> bool:
+    """Have the hook save now; whether one of its listeners asks for the end of the training."""
+    hook._timer.update_last_triggered_step(step)  # else it would save this step again at the end
+    return bool(hook._save(session, step))

@@ -14,6 +14,7 @@ from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
 from hvd_tf.estimator.scaling import scale_learning_rate, scale_steps
 from hvd_tf.estimator.schedules import piecewise, warm_up
+from hvd_tf.estimator.train_and_evaluate import train_and_evaluate
 
 __all__ = [
     "EndTogetherHook",
@@ -28,5 +29,6 @@ __all__ = [
     "scale_steps",
     "tf_estimator",
     "tf_estimator_v1",
+    "train_and_evaluate",
     "warm_up",
 ]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train_and_evaluate`: training with evaluations in between, on all ranks, by rank 0's clock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from hvd_tf import compat, ops
+from hvd_tf.compat import v1
+from hvd_tf.compat.estimator import tf_estimator
+from hvd_tf.estimator.end_together import EndTogetherHook
+from hvd_tf.estimator.evaluation import evaluate
+from hvd_tf.estimator.meeting import everywhere, on_rank_0
+from hvd_tf.functions import allgather_object, broadcast_object
+from hvd_tf.hooks import BroadcastGlobalVariablesHook, announce_hook
+from hvd_tf.runtime import global_process_set, rank
+
+_WHAT = "train_and_evaluate"
+# What rank 0 asks all ranks to do after a step; sums of these.
+_SAVE = 1
+_EVALUATE = 2
+
+
+def train_and_evaluate(
+    estimator: Any, train_spec: Any, eval_spec: Any
+) -> tuple[Optional[dict[str, Any]], list[Any]]:
+    """Train, evaluate and export as `tf.estimator.train_and_evaluate` does in one process.
+
+    Call it on every rank with the same arguments. Rank 0 saves checkpoints, by the steps or
+    seconds of its RunConfig. What is done after which step it decides, since seconds are its
+    clock's, and its decision travels with the step. Evaluations are those of
+    `hvd_tf.estimator.evaluate`: by all ranks together, each record once.
+
+    BroadcastGlobalVariablesHook(0) and EndTogetherHook() are added where `train_spec.hooks` has
+    none: so ranks may run out of data at different steps, and a hook may end the training on one
+    rank (`tf.estimator.experimental.stop_if_no_decrease_hook` does so on rank 0).
+
+    Args:
+      estimator: a tf.estimator.Estimator, of `run_config` or any other RunConfig; no rank but 0
+        writes checkpoints or summaries.
+      train_spec: tf.estimator.TrainSpec. Its input_fn gives each rank its own share; max_steps
+        counts global steps, which all ranks take together: see `scale_steps`. saving_listeners
+        run on rank 0.
+      eval_spec: tf.estimator.EvalSpec. Its input_fn gives every rank the same dataset; exporters
+        run on rank 0; throttle_secs is kept by rank 0's clock, and start_delay_secs is not used,
+        as in one process.
+
+    Returns:
+      The results of the last evaluation, on every rank, and what the exporters returned then;
+      (None, []) where the checkpoint had reached max_steps before.
+
+    Raises:
+      ValueError: on every rank, where arguments differ between ranks.
+      RuntimeError: on the other ranks, when an evaluation or an export fails on one.
+    """
+    _check_same(train_spec, eval_spec)
+    if _is_trained(estimator, train_spec.max_steps):
+        v1.logging.info(f"{_WHAT}: the checkpoint has reached max_steps={train_spec.max_steps}")
+        return None, []
+    trainer = _Trainer(estimator)
+    saver = _Saver(trainer, train_spec.saving_listeners) if rank() == 0 else None
+    schedule = _Schedule(estimator.config, eval_spec.throttle_secs)
+    evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
+    trainer.estimator.train(
+        train_spec.input_fn,
+        max_steps=train_spec.max_steps,
+        hooks=[
+            *_added(train_spec.hooks),
+            *train_spec.hooks,
+            *([saver] if saver else []),
+            _DecisionHook(schedule, saver, evaluations),
+        ],
+    )
+    return evaluations.results, evaluations.exported
+
+
+class _Trainer:
+    """The user's Estimator for training, with saving left to this module."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.scaffold: Optional[v1.train.Scaffold] = None
+        quiet = {} if rank() == 0 else {"save_summary_steps": None, "log_step_count_steps": None}
+        self.estimator = tf_estimator.Estimator(
+            self._model_fn(estimator.model_fn),
+            model_dir=estimator.model_dir,
+            config=estimator.config.replace(
+                save_checkpoints_steps=None, save_checkpoints_secs=None, **quiet
+            ),
+            params=estimator.params,
+            warm_start_from=compat.warm_start_of(estimator),
+        )
+
+    def _model_fn(self, given: Callable[..., Any]) -> Callable[..., Any]:
+        def model_fn(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+            del params  # the Estimator's model_fn has them
+            spec = given(features, labels, mode, config)
+            self.scaffold = spec.scaffold
+            return spec
+
+        return model_fn
+
+
+class _Saver(v1.train.CheckpointSaverHook):
+    """Saves checkpoints at the start, when it is told to, and at the end. Rank 0 only."""
+
+    def __init__(self, trainer: _Trainer, listeners: Sequence[Any]) -> None:
+        # The interval is never looked at.
+        super().__init__(trainer.estimator.model_dir, save_steps=1, listeners=list(listeners))
+        self._trainer = trainer
+
+    def begin(self) -> None:
+        # Estimator makes a saver of its own where the model has none.
+        scaffold = self._trainer.scaffold
+        if scaffold is not None and scaffold.saver is not None:
+            self._saver = scaffold.saver
+        super().begin()
+
+    def before_run(self, run_context: Any) -> None:
+        """Leaves when to save to `_Schedule`."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Leaves when to save to `_Schedule`."""
+
+
+class _Schedule:
+    """When to save and to evaluate, by the configuration and the clock of rank 0."""
+
+    def __init__(self, config: Any, throttle_s: float) -> None:
+        self._every_steps = config.save_checkpoints_steps
+        self._every_s = config.save_checkpoints_secs
+        self._throttle_s = throttle_s
+        self._saved_step = 0
+        self._saved_at_s = 0.0
+        self._evaluated_at_s: Optional[float] = None
+
+    def started(self, step: int) -> None:
+        """A session begins at this global step, which has just been saved."""
+        self._saved_step, self._saved_at_s = step, time.monotonic()
+
+    def after_step(self, step: int) -> int:
+        """What is to be done once this global step is reached."""
+        now_s = time.monotonic()
+        by_steps = self._every_steps and step - self._saved_step >= self._every_steps
+        by_clock = self._every_s and now_s - self._saved_at_s >= self._every_s
+        if not (by_steps or by_clock):
+            return 0
+        self._saved_step, self._saved_at_s = step, now_s
+        if self._evaluated_at_s is not None and now_s - self._evaluated_at_s < self._throttle_s:
+            return _SAVE
+        self._evaluated_at_s = now_s
+        return _SAVE | _EVALUATE
+
+
+class _DecisionHook(v1.train.SessionRunHook):
+    """Has all ranks do after a step what rank 0 has decided, which the step itself brings along."""
+
+    def __init__(
+        self, schedule: _Schedule, saver: Optional[_Saver], evaluations: _Evaluations
+    ) -> None:
+        self._schedule = schedule
+        self._saver = saver
+        self._evaluations = evaluations
+        self._wanted: Any = None
+        self._decision: Any = None
+        self._step: Any = None
+
+    def begin(self) -> None:
+        announce_hook(_WHAT)
+        self._step = v1.train.get_global_step()
+        self._wanted = v1.placeholder_with_default(0, [], name="train_and_evaluate_wanted")
+        self._decision = ops.broadcast(
+            self._wanted,
+            0,
+            name=f"{_WHAT}/decision",
+            ignore_name_scope=True,
+            process_set=global_process_set,
+        )
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        del coord
+        self._schedule.started(int(session.run(self._step)))
+
+    def before_run(self, run_context: Any) -> Any:
+        wanted = 0
+        if rank() == 0:
+            # Read here: what a step fetches may be from before or after its update.
+            step = int(run_context.session.run(self._step))
+            wanted = self._schedule.after_step(step + 1)
+        return v1.train.SessionRunArgs(self._decision, {self._wanted: wanted})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        decision = int(run_values.results)
+        session = run_context.session
+        if decision & _SAVE and self._saver:
+            if compat.save_checkpoint(self._saver, session, int(session.run(self._step))):
+                run_context.request_stop()  # a listener asked for it
+        if decision & _EVALUATE:
+            self._evaluations.run(int(session.run(self._step)))
+
+    def end(self, session: v1.Session) -> None:
+        step = int(session.run(self._step))
+        if step != self._evaluations.step:
+            self._evaluations.run(step)
+
+
+class _Evaluations:
+    """Evaluates and exports, and keeps what came of it last."""
+
+    def __init__(self, estimator: Any, eval_spec: Any, max_steps: Optional[int]) -> None:
+        self._estimator = estimator
+        self._spec = eval_spec
+        self._max_steps = max_steps
+        self.step: Optional[int] = None
+        """The global step of the last evaluation."""
+        self.results: Optional[dict[str, Any]] = None
+        self.exported: list[Any] = []
+
+    def run(self, step: int) -> None:
+        """Evaluate rank 0's latest checkpoint, which is of this global step, and export it."""
+        spec = self._spec
+        self.step = step
+        self.results = evaluate(
+            self._estimator, spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+        )
+        if spec.exporters:
+            self.exported = on_rank_0(self._export, f"{_WHAT}/export")
+
+    def _export(self) -> list[Any]:
+        final = bool(self._max_steps and self.step >= self._max_steps)
+        return [
+            exporter.export(
+                self._estimator,
+                os.path.join(self._estimator.model_dir, "export", exporter.name),
+                self._estimator.latest_checkpoint(),
+                self.results,
+                final,
+            )
+            for exporter in self._spec.exporters
+        ]
+
+
+def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRunHook]:
+    """What every rank needs, as far as the user has not given it."""
+    needed = {
+        BroadcastGlobalVariablesHook: lambda: BroadcastGlobalVariablesHook(0),
+        EndTogetherHook: EndTogetherHook,
+    }
+    return [
+        make() for kind, make in needed.items() if not any(isinstance(hook, kind) for hook in hooks)
+    ]
+
+
+def _check_same(train_spec: Any, eval_spec: Any) -> None:
+    """Raise on every rank, where a specification is none or differs between ranks."""
+
+    def facts() -> dict[str, Any]:
+        for argument, given, kind in (
+            ("train_spec", train_spec, tf_estimator.TrainSpec),
+            ("eval_spec", eval_spec, tf_estimator.EvalSpec),
+        ):
+            if not isinstance(given, kind):
+                raise TypeError(
+                    f"{_WHAT}: {argument} must be a tf.estimator.{kind.__name__}. Received: "
+                    f"{given!r}"
+                )
+        return {
+            "train_spec.max_steps": train_spec.max_steps,
+            "eval_spec.steps": eval_spec.steps,
+            "eval_spec.name": eval_spec.name,
+            "eval_spec.exporters": [exporter.name for exporter in eval_spec.exporters],
+        }
+
+    everyones = allgather_object(everywhere(facts, _WHAT), name=f"{_WHAT}/arguments")
+    for name, mine in everyones[0].items():
+        if any(theirs[name] != mine for theirs in everyones):
+            listed = ", ".join(f"rank {n}: {its[name]!r}" for n, its in enumerate(everyones))
+            raise ValueError(f"{_WHAT}: {name} differs, {listed}; give the same on every rank")
+
+
+def _is_trained(estimator: Any, max_steps: Optional[int]) -> bool:
+    """Whether rank 0's checkpoint has reached max_steps: Estimator.train would do nothing there."""
+    step = 0
+    if rank() == 0 and max_steps is not None and estimator.latest_checkpoint():
+        step = int(estimator.get_variable_value(v1.GraphKeys.GLOBAL_STEP))
+    return max_steps is not None and broadcast_object(step, 0, name=f"{_WHAT}/step") >= max_steps

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvd_tf.estimator.train_and_evaluate: what rank 0 decides, all ranks do at the same step."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+RANKS = (1, 2, 3)
+TIMEOUT_S = 400
+
+v1 = tf.compat.v1
+tfe = getattr(tf, "estimator", None)
+pytestmark = pytest.mark.skipif(tfe is None, reason="tf.estimator is not there")
+
+RECORDS = 90
+FEATURES = np.random.default_rng(5).standard_normal((RECORDS, 3)).astype(np.float32)
+LABELS = FEATURES @ np.float32([[1.0], [-2.0], [0.5]])
+
+
+def model_fn(features, labels, mode):
+    if mode == "infer":
+        features = features["x"]
+    weights = v1.get_variable("weights", [3, 1], initializer=v1.random_normal_initializer())
+    predictions = tf.matmul(features, weights)
+    if mode == "infer":
+        return tfe.EstimatorSpec(mode, predictions={"y": predictions})
+    loss = tf.reduce_mean((predictions - labels) ** 2)
+    if mode == "eval":
+        metrics = {"error": v1.metrics.mean_squared_error(labels, predictions)}
+        return tfe.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.05))
+    train = optimizer.minimize(loss, v1.train.get_global_step())
+    return tfe.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
+def share(batches=None):
+    """This rank's records of each global batch of 6."""
+    everything = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).repeat()
+    mine = everything.shard(hvd.size(), hvd.rank()).batch(6 // hvd.size())
+    return mine if batches is None else mine.take(batches)
+
+
+def held_out():
+    return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(7)
+
+
+class Evaluations(v1.train.SessionRunHook):
+    """The global steps at which this rank evaluates."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after_create_session(self, session, coord):
+        self.steps.append(int(session.run(v1.train.get_global_step())))
+
+
+@pytest.fixture
+def folder():
+    """rank 0's model directory; the others have private ones."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield directory
+
+
+def run(folder, max_steps=10, save_steps=4, throttle_secs=0, batches=None, hooks=(), **more):
+    evaluations = Evaluations()
+    arguments = dict(more.pop("config", {"save_checkpoints_steps": save_steps}))
+    config = hvd.estimator.run_config(folder, tf_random_seed=1, **arguments)
+    estimator = tfe.Estimator(model_fn, config=config)
+    outcome = hvd.estimator.train_and_evaluate(
+        estimator,
+        tfe.TrainSpec(lambda: share(batches), max_steps=max_steps, hooks=list(hooks)),
+        tfe.EvalSpec(
+            held_out,
+            steps=None,
+            hooks=[evaluations],
+            throttle_secs=throttle_secs,
+            start_delay_secs=0,
+            **more,
+        ),
+    )
+    return estimator, evaluations.steps, outcome
+
+
+def checkpoints(folder):
+    return sorted(
+        int(name.split("-")[1].split(".")[0])
+        for name in os.listdir(folder)
+        if name.startswith("model.ckpt") and name.endswith(".index")
+    )
+
+
+def test_saves_and_evaluations_come_at_the_steps_asked_for(folder):
+    estimator, steps, (results, exported) = run(folder)
+    assert steps == [4, 8, 10] and exported == []
+    assert all(other == steps for other in hvd.allgather_object(steps))
+    everyones = hvd.allgather_object(results)
+    assert all(other == everyones[0] for other in everyones)
+    if hvd.rank() == 0:
+        assert checkpoints(folder) == [0, 4, 8, 10]
+        plain = estimator.evaluate(held_out, name="plain")
+        np.testing.assert_allclose(results["error"], plain["error"], rtol=1e-6)
+        # As one process that sees the global batches.
+        weights = tf.train.load_variable(tf.train.latest_checkpoint(folder), "weights")
+        np.testing.assert_allclose(weights, expected_weights(folder), rtol=1e-5, atol=1e-6)
+    else:
+        assert tf.train.latest_checkpoint(estimator.model_dir) is None
+
+
+def expected_weights(folder):
+    """Ten steps of gradient descent by NumPy, from the first checkpoint."""
+    weights = tf.train.load_variable(os.path.join(folder, "model.ckpt-0"), "weights")
+    for step in range(10):
+        which = np.arange(6 * step, 6 * step + 6) % RECORDS
+        x, y = FEATURES[which], LABELS[which]
+        weights = weights - 0.05 * 2 / 6 * x.T @ (x @ weights - y)
+    return weights
+
+
+def test_rank_0s_clock_decides(folder):
+    class Slow(v1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            time.sleep(0.05 * (1 + hvd.rank()))
+
+    _, steps, _ = run(folder, 30, hooks=[Slow()], config={"save_checkpoints_secs": 1})
+    assert steps[-1] == 30 and len(steps) >= 2
+    assert all(other == steps for other in hvd.allgather_object(steps))
+
+
+def test_throttled_evaluations_are_fewer_than_checkpoints(folder):
+    _, steps, _ = run(folder, save_steps=2, throttle_secs=600)
+    assert steps == [2, 10]
+    if hvd.rank() == 0:
+        assert checkpoints(folder) == [2, 4, 6, 8, 10]  # the first of six is gone
+
+
+def test_ranks_that_run_out_of_data_end_together(folder):
+    _, steps, (results, _) = run(folder, None, batches=5 + 2 * hvd.rank())
+    assert steps == [4, 5] and results["global_step"] == 5
+
+
+def test_a_hook_that_stops_rank_0_stops_all(folder):
+    class Stop(v1.train.SessionRunHook):
+        def before_run(self, run_context):
+            return v1.train.SessionRunArgs(v1.train.get_global_step())
+
+        def after_run(self, run_context, run_values):
+            if hvd.rank() == 0 and run_values.results >= 6:
+                run_context.request_stop()
+
+    _, steps, (results, _) = run(folder, 100, hooks=[Stop()])
+    assert results["global_step"] < 10
+    assert all(other == steps for other in hvd.allgather_object(steps))
+
+
+def test_goes_on_from_the_checkpoint_and_knows_when_it_is_done(folder):
+    run(folder, 5, save_steps=100)
+    _, steps, (results, _) = run(folder, 9, save_steps=100)
+    assert steps == [9] and results["global_step"] == 9
+    _, steps, outcome = run(folder, 9)
+    assert steps == [] and outcome == (None, [])
+
+
+def test_exporters_run_on_rank_0_and_all_learn_where(folder):
+    def receiver():
+        given = {"x": v1.placeholder(tf.float32, [None, 3])}
+        return tfe.export.ServingInputReceiver(given, given)
+
+    exporters = [
+        tfe.LatestExporter("latest", receiver),
+        tfe.FinalExporter("final", receiver),
+        tfe.BestExporter("best", receiver),
+    ]
+    estimator, _, (_, exported) = run(folder, exporters=exporters)
+    assert len(exported) == 3 and exported == hvd.broadcast_object(exported, 0)
+    assert os.path.isdir(os.path.join(estimator.model_dir, "export")) == (hvd.rank() == 0)
+    if hvd.rank() == 0:
+        assert all(os.path.isfile(os.path.join(path, b"saved_model.pb")) for path in exported[:2])
+
+
+def test_a_failing_export_is_an_error_on_all(folder):
+    class Broken(tfe.Exporter if tfe else object):
+        name = "broken"
+
+        def export(self, *_):
+            raise OSError("disk full")
+
+    own = hvd.rank() == 0
+    with pytest.raises(OSError if own else RuntimeError, match="disk full"):
+        run(folder, exporters=[Broken()])
+
+
+def test_specs_that_differ_are_an_error_on_all(folder):
+    if hvd.size() > 1:
+        with pytest.raises(ValueError, match="train_spec.max_steps differs, rank 0: 7, rank 1: 8"):
+            run(folder, 7 + hvd.rank())
+    estimator = tfe.Estimator(model_fn, config=hvd.estimator.run_config(folder))
+    with pytest.raises(TypeError, match="eval_spec must be a tf.estimator.EvalSpec"):
+        hvd.estimator.train_and_evaluate(estimator, tfe.TrainSpec(share), None)
