@@ -26,6 +26,8 @@ def canned():
         _ = toolkit.tf_estimator_v1.Estimator
     except ImportError as error:
         pytest.skip(str(error))
+    if not hasattr(v1.keras.layers, "DenseFeatures"):
+        pytest.skip("canned Estimators need Keras 2: tf_keras, and TF_USE_LEGACY_KERAS=1")
     return toolkit.tf_estimator_v1
 
 
