@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 check_build()
 
-_MODULES = ("compression", "estimator", "functions", "ops")
+_MODULES = ("compression", "data", "estimator", "functions", "ops")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public names, together; `hvd_tf` takes them from here on first use."""
 
-from hvd_tf import compression, functions, ops
+from hvd_tf import compression, data, functions, ops
 from hvd_tf.compression import Compression
 from hvd_tf.functions import (
     allgather_object,
@@ -82,6 +82,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data",
     "ddl_built",
     "functions",
     "global_process_set",

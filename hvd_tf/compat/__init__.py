@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Optional
 
 import tensorflow as tf
+from tensorflow.python.eager import context as _eager_context
 
 v1 = tf.compat.v1
 
@@ -27,6 +29,18 @@ def graph_chain() -> Iterator[tf.Graph]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)  # only the graphs of functions have one
+
+
+def eager_mode() -> AbstractContextManager[Any]:
+    """In the block, operations run eagerly in this thread, also amid a graph of TF 1."""
+    return _eager_context.eager_mode()
+
+
+def dataset_chain(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The dataset and all that it is made from, as far as TensorFlow tells."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from dataset_chain(source)
 
 
 def tf_variable(variable: Variable) -> Any:

@@ -78,8 +78,9 @@ FLOORS = [
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
-    # Ranks agree on the number of batches, with a collective; the Estimator's toolkit may use it.
-    "data": "ops runtime compat",
+    # Ranks agree on the number of batches, with a collective, and say when they stop early; the
+    # Estimator's toolkit may use it.
+    "data": "ops runtime native compat",
     "launch": "launcher failure_report",
     "launcher": "failure_report",
     # The ranks' part of it finds the library by name: it serves others as well.
@@ -121,7 +122,7 @@ def _may_import(module: str, target: str) -> bool:
     if module in BESIDE:
         return target in BESIDE[module].split()
     above, below = _floor(module), _floor(target)
-    if (module, target) == ("estimator", "data"):
+    if target == "data" and module in ("api", "estimator"):
         return True
     if below is None:
         return module == "__init__" and target in BESIDE

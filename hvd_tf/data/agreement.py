@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One iteration of a dataset on all ranks: whether there is a next batch, agreed one ahead.
+
+A thread of its own gathers the ranks' shares for batch after batch, so that TensorFlow's threads
+never wait in a collective: an iterator can always be destroyed at once. An iteration that is left
+early says so, and whoever waits for its next share fails with that instead of waiting.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Optional, Union
+
+import tensorflow as tf
+
+from hvd_tf import native, ops
+from hvd_tf.compat import eager_mode
+from hvd_tf.data.exchange import announce
+from hvd_tf.runtime import ProcessSet
+
+# A rank's share of a batch.
+NOTHING, REPEATED, FRESH = 0, 1, 2
+# The verdict on a batch.
+NOT_YET, END, GO = -1, 0, 1
+
+# How long a thread of TensorFlow waits for a verdict before it looks whether it is still wanted.
+_PATIENCE_S = 0.01
+
+
+def verdict(shares: list[int], step: int, uneven: str) -> int:
+    """GO or END, the same on every rank; `shares` in rank order, of the batch number `step`.
+
+    Raises:
+      RuntimeError: a rank has no batch at all; or fewer than others, for uneven="raise".
+    """
+    without = [rank for rank, share in enumerate(shares) if share == NOTHING]
+    if FRESH not in shares:
+        if step == 0:
+            raise RuntimeError("no rank has a batch: the dataset is empty")
+        return END
+    if not without:
+        return GO
+    ranks = ", ".join(map(str, without))
+    if step == 0:
+        raise RuntimeError(
+            f"rank {ranks} has no batch at all while others have: there are fewer records than "
+            "ranks, or an empty shard. Use fewer ranks, or more data or files"
+        )
+    if uneven == "raise":
+        raise RuntimeError(
+            f'uneven="raise": rank {ranks} has only {step} batches while others have more. Pass '
+            'uneven="drop" or uneven="repeat", or other files'
+        )
+    return END
+
+
+class Agreement:
+    """One iteration. `offer` and `verdicts` are called by TensorFlow's threads, one after another.
+
+    `name` is the iteration's, the same on every rank and never used again.
+    """
+
+    def __init__(self, name: str, uneven: str, process_set: ProcessSet) -> None:
+        self._name = name
+        self._uneven = uneven
+        self._process_set = process_set
+        self._shares: queue.SimpleQueue[Optional[int]] = queue.SimpleQueue()
+        self._verdicts: queue.SimpleQueue[Union[int, Exception]] = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self._offered = 0
+        self._steps = 0  # that may be taken here
+        self._input_failed = False
+        self.agreed = False  # on something; then all ranks are in this iteration
+        self.over = False  # all ranks know that it is
+        self.left = False  # by this rank, before its end
+
+    def offer(self, share: int) -> None:
+        """This rank's share of its next batch. Does not wait."""
+        self._offered += 1
+        self._shares.put(share)
+        if self._thread is None:
+            # A daemon: a peer that never answers must not hold up the end of the program.
+            self._thread = threading.Thread(target=self._agree, name="hvd-data", daemon=True)
+            self._thread.start()
+
+    def verdicts(self) -> Iterator[int]:
+        """For each batch any number of NOT_YET, then GO or END. Closing it leaves the iteration.
+
+        A verdict is asked for after its batch was offered; without an offer the input has failed.
+
+        Raises:
+          RuntimeError: as `verdict`; this rank's input has failed.
+          tf.errors.UnknownError: a peer has left the iteration or the job.
+        """
+        try:
+            while True:
+                if self._offered == self._steps:
+                    self._input_failed = True
+                    raise RuntimeError("the input failed")  # TensorFlow has the error itself
+                try:
+                    found = self._verdicts.get(timeout=_PATIENCE_S)
+                except queue.Empty:
+                    found = NOT_YET
+                if isinstance(found, Exception):
+                    raise found
+                self._steps += found == GO
+                yield found
+        finally:
+            self._leave()
+
+    def _agree(self) -> None:
+        step = 0
+        while True:
+            share = self._shares.get()
+            if share is None:
+                return
+            try:
+                with eager_mode(), tf.device("CPU"):
+                    shares = ops.allgather(
+                        tf.constant([share], tf.int64),
+                        name=f"{self._name}/batch",
+                        ignore_name_scope=True,
+                        process_set=self._process_set,
+                    ).numpy()
+                self.agreed = True
+                found = verdict(shares.tolist(), step, self._uneven)
+            except Exception as error:  # for whoever waits for the verdict
+                self.over = isinstance(error, RuntimeError)
+                self._verdicts.put(error)
+                return
+            if found == END:
+                self.over = True
+                self._announce_end(shares.tolist(), step)
+            self._verdicts.put(found)
+            if found == END:
+                return
+            step += 1
+
+    def _announce_end(self, shares: list[int], steps: int) -> None:
+        more = ", ".join(str(rank) for rank, share in enumerate(shares) if share == FRESH)
+        if more:
+            announce(
+                f"data: all ranks stop after {steps} batches, where the first ran out of data; "
+                f"what rank {more} had left is dropped",
+                self._process_set,
+            )
+
+    def _leave(self) -> None:
+        self._shares.put(None)
+        if self.over or self.left:
+            return
+        self.left = True
+        if self._input_failed:
+            self._tell(f"its input failed after {self._steps} batches")
+            return
+        self._tell(
+            f"it left its dataset when {self._steps} batches had been agreed on. Every rank must "
+            "take the same number: give all the same last step, and leave a loop on all ranks or "
+            "on none"
+        )
+
+    def forget(self) -> None:
+        """Take back what was said of leaving, once all ranks are in a later iteration."""
+        self._tell("")
+
+    def _tell(self, text: str) -> None:
+        native.lib.hvd_end_scope(
+            self._process_set.process_set_id, f"{self._name}/".encode(), text.encode()
+        )

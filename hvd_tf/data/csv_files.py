@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CSV files with a header line; a record that does not fit is named with its file and line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf.data.formats import Columns, Format, records_from_arrays
+
+# Lines that are converted at a time.
+_CHUNK = 1024
+
+
+def csv_format(paths: list[str], columns: Columns) -> Format:
+    """Records are dicts from column to scalar.
+
+    Args:
+      paths: the files; the first one's header has the columns.
+      columns: None for all, or names: strings; or a mapping from names to a dtype, or to a value
+        that stands for an empty field and gives the dtype.
+
+    Raises:
+      ValueError: there is no such column, or no header.
+    """
+    header = _header(paths[0])
+    asked: Mapping[str, Any] = (
+        columns if isinstance(columns, Mapping) else dict.fromkeys(columns or header, tf.string)
+    )
+    spec: dict[str, tf.DType] = {}
+    defaults: dict[str, Any] = {}
+    for name, kind in asked.items():
+        if name not in header:
+            raise ValueError(
+                f"columns: {paths[0]} has no column {name!r}; it has {', '.join(header)}"
+            )
+        spec[name], defaults[name] = _dtype_and_default(name, kind)
+
+    def chunks(path: bytes) -> Iterator[dict[str, np.ndarray]]:
+        return _chunks(path.decode(), header, spec, defaults)
+
+    return Format(
+        count=lambda path: None, read=lambda path: records_from_arrays(chunks, spec, path)
+    )
+
+
+def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
+    """The default as it would stand in the file."""
+    if isinstance(kind, (tf.DType, type, np.dtype)):
+        dtype, default = tf.as_dtype(kind), "" if tf.as_dtype(kind) == tf.string else None
+    else:
+        dtype = tf.int64 if type(kind) is int else tf.convert_to_tensor(kind).dtype
+        default = str(kind)
+    if not (dtype == tf.string or dtype.is_integer or dtype.is_floating):
+        raise ValueError(f"columns: {name!r} cannot be {dtype.name}: numbers and strings can")
+    return dtype, default
+
+
+def _header(path: str) -> list[str]:
+    with tf.io.gfile.GFile(path, "r") as file:
+        header = next(csv.reader(file), None)
+    if not header or len(set(header)) != len(header):
+        raise ValueError(f"{path}: its first line is no header of different column names")
+    return header
+
+
+def _chunks(
+    path: str,
+    header: Sequence[str],
+    spec: Mapping[str, tf.DType],
+    defaults: Mapping[str, Optional[str]],
+) -> Iterator[dict[str, np.ndarray]]:
+    with tf.io.gfile.GFile(path, "r") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            own_header = next(reader, None)
+            if own_header is not None and own_header != list(header):
+                raise ValueError(f"the header is {own_header}, and in the first file {header}")
+            for rows, lines in _rows(reader, len(header)):
+                yield {
+                    name: _column(
+                        [row[header.index(name)] for row in rows],
+                        lines,
+                        name,
+                        dtype,
+                        defaults[name],
+                    )
+                    for name, dtype in spec.items()
+                }
+        except (csv.Error, ValueError, OverflowError) as error:
+            text = str(error)
+            where = "" if text.startswith("line ") else f"line {reader.line_num}: "
+            raise ValueError(f"{path}: {where}{text}") from None
+
+
+def _rows(reader: Any, width: int) -> Iterator[tuple[list[list[str]], list[int]]]:
+    """Chunks of rows, and the line that each ends at."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for row in reader:
+        if not row:  # an empty line
+            continue
+        if len(row) != width:
+            raise ValueError(f"{len(row)} fields, and the header has {width}")
+        rows.append(row)
+        lines.append(reader.line_num)
+        if len(rows) == _CHUNK:
+            yield rows, lines
+            rows, lines = [], []
+    if rows:
+        yield rows, lines
+
+
+def _column(
+    texts: list[str], lines: list[int], name: str, dtype: tf.DType, default: Optional[str]
+) -> np.ndarray:
+    if dtype == tf.string:
+        return np.array([(text or default or "").encode() for text in texts], object)
+    if default is not None:
+        texts = [text or default for text in texts]
+    convert: Callable[[Any], Any] = np.dtype(dtype.as_numpy_dtype).type
+    try:
+        return np.array(texts, str).astype(convert)
+    except (ValueError, OverflowError):
+        for text, line in zip(texts, lines):
+            try:
+                np.array([text], str).astype(convert)
+            except (ValueError, OverflowError):
+                raise ValueError(
+                    f"line {line}: column {name!r} is {text!r}, which is no {dtype.name}"
+                    + ("" if text else "; give a default: columns={'" + name + "': 0}")
+                ) from None
+        raise

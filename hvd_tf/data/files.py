@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a source: found, and known to be readable here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Union
+
+import tensorflow as tf
+
+Patterns = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
+
+_WILD = frozenset("*?[{")
+
+
+def paths_of(source: Patterns) -> list[str]:
+    """The paths that a name, a glob pattern or a list of these stands for, sorted, each once.
+
+    Raises:
+      ValueError: nothing is given, or a pattern matches no file.
+    """
+    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    patterns = [os.fspath(pattern) for pattern in given]
+    if not patterns:
+        raise ValueError("source=[]: name at least one file, or a pattern such as 'train-*'")
+    paths: set[str] = set()
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ValueError(f"source has {pattern!r}: pass file names, patterns or a Dataset")
+        matches = tf.io.gfile.glob(pattern) if _WILD & set(pattern) else [pattern]
+        if not matches:
+            raise ValueError(f"no file matches {pattern!r} (looked from {os.getcwd()})")
+        paths.update(matches)
+    return sorted(paths)
+
+
+def sizes_of(paths: Sequence[str]) -> list[int]:
+    """The bytes of each file, once it is known that it can be read here.
+
+    Raises:
+      ValueError: a file is missing or cannot be read; names it.
+    """
+    return [_size_of(path) for path in paths]
+
+
+def _size_of(path: str) -> int:
+    if tf.io.gfile.isdir(path):
+        raise ValueError(f"{path} is a directory: name files, or a pattern such as '{path}/*'")
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.read(1)
+            return int(file.size())
+    except tf.errors.NotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except tf.errors.OpError as error:
+        raise ValueError(f"{path} cannot be read: {error.message}") from None

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a dataset was made from: whether it is sharded already, and how it was shuffled."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import tensorflow as tf
+
+from hvd_tf.compat import dataset_chain
+
+_MARK = "_hvd_tf_sharded"
+
+
+def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset, known from now on as a share."""
+    setattr(dataset, _MARK, True)
+    return dataset
+
+
+def check_not_sharded(dataset: tf.data.Dataset) -> None:
+    """Raises ValueError where the dataset, or one that it is made from, is a share."""
+    for source in dataset_chain(dataset):
+        by = "hvd.data.shard" if hasattr(source, _MARK) else None
+        if "ShardDataset" in type(source).__name__:
+            by = "Dataset.shard"
+        if by is not None:
+            raise ValueError(
+                f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
+                "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
+                "makes steps equal without sharding)"
+            )
+
+
+def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
+    """The two seeds of every shuffle in it; None for one whose seeds are not known yet.
+
+    Raises:
+      ValueError: a shuffle has no seed, so that each rank has an order of its own.
+    """
+    seeds: list[Optional[list[int]]] = []
+    for source in dataset_chain(dataset):
+        if "ShuffleDataset" not in type(source).__name__:
+            continue
+        pair = [tf.get_static_value(getattr(source, name, None)) for name in ("_seed", "_seed2")]
+        if any(seed is None for seed in pair):
+            seeds.append(None)
+            continue
+        if not any(pair):
+            raise ValueError(
+                "this dataset has a shuffle without a seed: every rank would split an order of its "
+                "own, and records would be lost and repeated. Shuffle after the split, with "
+                "shuffle_buffer=, or give that shuffle a seed"
+            )
+        seeds.append([int(seed) for seed in pair])
+    return seeds

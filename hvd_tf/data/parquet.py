@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files, read by pyarrow; what cannot be read is named with its file and record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf.data.formats import Columns, Format, records_from_arrays
+
+# Records that are converted at a time.
+_CHUNK = 4096
+
+
+def parquet_format(paths: list[str], columns: Columns) -> Format:
+    """Records are dicts from column to scalar, in the file's dtypes.
+
+    Args:
+      paths: the files; the first one's schema counts.
+      columns: None for all, or names.
+
+    Raises:
+      ValueError: there is no such column, or it does not hold scalars; a file is not Parquet.
+      ImportError: pyarrow is not installed.
+    """
+    arrow = _pyarrow()
+    if isinstance(columns, Mapping):
+        raise ValueError("columns: Parquet files have dtypes of their own; pass a list of names")
+    schema = _opened(arrow, paths[0]).schema_arrow
+    spec: dict[str, tf.DType] = {}
+    for name in schema.names if columns is None else columns:
+        if name not in schema.names:
+            raise ValueError(
+                f"columns: {paths[0]} has no column {name!r}; it has {', '.join(schema.names)}"
+            )
+        spec[name] = _dtype(arrow, name, schema.field(name).type)
+
+    def chunks(path: bytes) -> Iterator[dict[str, np.ndarray]]:
+        return _chunks(arrow, path.decode(), spec)
+
+    return Format(
+        count=lambda path: int(_opened(arrow, path).metadata.num_rows),
+        read=lambda path: records_from_arrays(chunks, spec, path),
+    )
+
+
+def _pyarrow() -> ModuleType:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            "Parquet files need pyarrow: pip install pyarrow ('pyarrow<24' beside TensorFlow "
+            f"2.15, whose numpy is older than 2). {error}"
+        ) from None
+    return pyarrow
+
+
+def _opened(arrow: ModuleType, path: str) -> Any:
+    try:
+        return arrow.parquet.ParquetFile(path, memory_map=True)
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a Parquet file that can be read: {error}") from None
+
+
+def _dtype(arrow: ModuleType, name: str, kind: Any) -> tf.DType:
+    types = arrow.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind):
+        return tf.string
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return tf.string
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return tf.as_dtype(kind.to_pandas_dtype())
+    raise ValueError(
+        f"columns: {name!r} is of type {kind}, and numbers, booleans and strings can be read; "
+        "leave it out with columns=[...], or write it as one of these"
+    )
+
+
+def _chunks(
+    arrow: ModuleType, path: str, spec: Mapping[str, tf.DType]
+) -> Iterator[dict[str, np.ndarray]]:
+    record = 0
+    try:
+        file = _opened(arrow, path)
+        for batch in file.iter_batches(batch_size=_CHUNK, columns=list(spec)):
+            yield {
+                name: _column(arrow, batch.column(batch.schema.get_field_index(name)), name, dtype)
+                for name, dtype in spec.items()
+            }
+            record += batch.num_rows
+    except (arrow.ArrowException, OSError, ValueError, KeyError) as error:
+        if str(error).startswith(path):
+            raise
+        raise ValueError(f"{path}: records from {record} cannot be read: {error}") from None
+
+
+def _column(arrow: ModuleType, array: Any, name: str, dtype: tf.DType) -> np.ndarray:
+    if arrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count and not dtype.is_floating:
+        raise ValueError(
+            f"column {name!r} has {array.null_count} missing values, which {dtype.name} cannot "
+            "hold; fill them when writing the file"
+        )
+    if dtype == tf.string:
+        return np.array(array.cast(arrow.large_binary()).to_pylist(), object)
+    values = array.to_numpy(zero_copy_only=False)  # a missing float is NaN
+    if values.dtype != dtype.as_numpy_dtype:
+        raise ValueError(f"column {name!r} is {values.dtype}, and in the first file {dtype.name}")
+    return values

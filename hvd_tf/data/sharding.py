@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`shard`: each rank's share of files or of a dataset, shuffled, batched, in equal steps."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf.data.exchange import announce, checked_size
+from hvd_tf.data.files import Patterns
+from hvd_tf.data.formats import Columns
+from hvd_tf.data.marks import mark
+from hvd_tf.data.seeds import seed_of, shuffled
+from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
+from hvd_tf.data.splitting import check_uneven, equal_length
+from hvd_tf.data.steps import Steps, at_length
+from hvd_tf.runtime import ProcessSet, global_process_set
+
+
+@tf.autograph.experimental.do_not_convert
+def shard(
+    source: Union[tf.data.Dataset, Patterns],
+    batch_size: Optional[int] = None,
+    *,
+    format: Optional[str] = None,
+    columns: Columns = None,
+    shuffle_buffer: Optional[int] = None,
+    seed: int = 0,
+    epochs: Optional[int] = 1,
+    first_epoch: int = 0,
+    uneven: str = "drop",
+    drop_remainder: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.data.Dataset:
+    """This rank's share of the data, in as many steps as every other rank's. A collective call.
+
+    Files go to ranks whole where the ranks' totals (records where they are cheaply known, else
+    bytes) then differ by less than 2 %; else every rank reads all files and takes every size-th
+    record. A dataset is shared out by record, and must give the same records in the same order on
+    every rank. What is dropped is printed once.
+
+    Args:
+      source: a tf.data.Dataset of single records; or a file name, a glob pattern or a list of
+        these: the same, with the same contents, on every rank.
+      batch_size: records a rank and step. None: records stay single, and each is a step.
+      format: "tfrecord", "csv" or "parquet"; None: by the files' names.
+      columns: of CSV, names (strings), or a mapping from names to a dtype or to a value for empty
+        fields; of Parquet, names. None: all.
+      shuffle_buffer: records that are shuffled at a time; files are then shuffled too. None: the
+        order of the source.
+      seed: of the shuffle, with the rank and the epoch's number: each rank and epoch has an order
+        of its own, and the same one whenever it is asked for.
+      epochs: passes over the data; None: for ever, for training that ends with `max_steps`. Then
+        batches may span two passes, and ranks whose lengths are unknown need no agreement.
+      first_epoch: the number of the first pass, for training that goes on.
+      uneven: what happens in a pass where ranks have different numbers of records or batches.
+        "drop": all end with the shortest. "repeat": the shorter ones start again until the longest
+        has ended. "raise": an error, on every rank. "keep": nothing: every record once, for
+        evaluation without collectives in its loop.
+      drop_remainder: drop the last batch where it is smaller.
+      process_set: the ranks that share the data, this one among them.
+
+    Returns:
+      A dataset of the source's structure, or for files: string scalars (TFRecord), or dicts from
+      column to scalar (CSV, Parquet); with a first dimension where `batch_size` is given. Iterate
+      it on all ranks or on none.
+
+    Raises:
+      ValueError: on every rank: a file is missing, unreadable or not the same everywhere; nothing
+        matches; a rank would have no record; lengths differ and uneven="raise"; the dataset is
+        sharded already; Parquet without pyarrow; arguments are wrong or differ. What only reading
+        tells comes while iterating, as tf.errors.OpError.
+      RuntimeError: while a tf.function is traced.
+    """
+    check_uneven(uneven)
+    checked_size(process_set)
+    settings = settings_of(
+        batch_size=batch_size,
+        shuffle_buffer=shuffle_buffer,
+        seed=seed,
+        epochs=epochs,
+        first_epoch=first_epoch,
+        drop_remainder=drop_remainder,
+    )
+    steps = Steps(uneven, process_set)
+    if isinstance(source, tf.data.Dataset):
+        share = share_of_dataset(source, steps, settings)
+    else:
+        files_seed = None if shuffle_buffer is None else seed
+        share = share_of_files(source, format, columns, steps, settings, files_seed)
+    passes = _Passes(share, steps, batch_size, drop_remainder)
+    if shuffle_buffer is not None:
+        passes.shuffle(shuffle_buffer, seed_of(seed, process_set.rank()))
+    return mark(passes.dataset(epochs, first_epoch))
+
+
+class _Passes:
+    """From a share to the dataset of its passes."""
+
+    def __init__(
+        self, share: Share, steps: Steps, batch_size: Optional[int], drop_remainder: bool
+    ) -> None:
+        self._share = share
+        self._steps = steps
+        self._batch_size = batch_size
+        self._drop_remainder = drop_remainder
+        self._shuffle: Optional[tuple[int, int]] = None
+        self._wanted: Optional[int] = None  # records of every rank in a pass
+        if share.lengths is not None:
+            self._wanted = equal_length(share.lengths, steps.uneven, "record")
+            self._announce(share.lengths)
+
+    def shuffle(self, buffer: int, seed: int) -> None:
+        self._shuffle = buffer, seed
+
+    def dataset(self, epochs: Optional[int], first_epoch: int) -> tf.data.Dataset:
+        if epochs is None:
+            numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+            return self._batched(numbers.flat_map(self._endless_pass))
+        if epochs == 1 and self._shuffle is None:
+            passes = self._pass(tf.constant(first_epoch, tf.int64))
+        else:
+            numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+            passes = numbers.flat_map(self._pass)
+        length = self._steps_of_pass()
+        if length is None:
+            return passes
+        return passes.apply(tf.data.experimental.assert_cardinality(length * epochs))
+
+    def _pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        batches = self._batched(self._records(epoch))
+        is_certain = self._share.lengths is not None or self._share.is_infinite
+        return batches if is_certain else self._steps.agreed(batches)
+
+    def _endless_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        records = self._records(epoch)
+        # Without any, TensorFlow would go from pass to pass for ever.
+        found = records.take(1).reduce(np.int64(0), lambda count, _: count + 1)
+        message = (
+            f"rank {self._steps.process_set.rank()} has no record at all: there are fewer records "
+            "than ranks, or an empty shard. Use fewer ranks, or more data or files"
+        )
+        with tf.control_dependencies([tf.debugging.Assert(found > 0, [message])]):
+            return records
+
+    def _records(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        records = self._share.records(epoch)
+        if self._shuffle is not None:
+            records = shuffled(records, *self._shuffle, epoch)
+        if self._wanted is not None:
+            records = at_length(records, self._wanted, self._length())
+        return records
+
+    def _batched(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        if self._batch_size is None:
+            return records
+        return records.batch(self._batch_size, drop_remainder=self._drop_remainder)
+
+    def _length(self) -> int:
+        """Records of this rank, where known."""
+        return self._share.lengths[self._steps.process_set.rank()]
+
+    def _steps_of_pass(self) -> Optional[int]:
+        if self._share.lengths is None:
+            return None
+        records = self._length() if self._wanted is None else self._wanted
+        if self._batch_size is None:
+            return records
+        if self._drop_remainder:
+            return records // self._batch_size
+        return -(-records // self._batch_size)
+
+    def _announce(self, lengths: list[int]) -> None:
+        total, process_set = sum(lengths), self._steps.process_set
+        batch_size = self._batch_size or 1
+        taken = total
+        if self._wanted is not None:
+            taken = self._wanted * len(lengths)
+            if self._drop_remainder:
+                taken -= self._wanted % batch_size * len(lengths)
+        if taken < total:
+            announce(f"data: {total - taken} of {total} records are dropped a pass", process_set)
+        elif taken > total:
+            announce(f"data: {taken - total} of {total} records come twice a pass", process_set)

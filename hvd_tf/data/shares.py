@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank's share is: of files, whole or by record, and of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf.data.csv_files import csv_format
+from hvd_tf.data.exchange import Facts, all_same, announce
+from hvd_tf.data.files import Patterns, paths_of, sizes_of
+from hvd_tf.data.formats import Columns, Format, format_name
+from hvd_tf.data.marks import check_not_sharded, shuffle_seeds
+from hvd_tf.data.parquet import parquet_format
+from hvd_tf.data.seeds import seed_of, shuffled_files
+from hvd_tf.data.splitting import dealt_records, whole_files
+from hvd_tf.data.steps import INFINITE, Steps, length_of
+from hvd_tf.data.tfrecord import tfrecord_format
+from hvd_tf.runtime import ProcessSet
+
+_FORMATS: dict[str, Callable[[list[str], Columns], Format]] = {
+    "tfrecord": tfrecord_format,
+    "csv": csv_format,
+    "parquet": parquet_format,
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The records of this rank."""
+
+    records: Callable[[tf.Tensor], tf.data.Dataset]
+    """Of the epoch with that number, an int64 scalar."""
+    lengths: Optional[list[int]] = None
+    """Of all ranks, where they are known and finite."""
+    is_infinite: bool = False
+
+
+def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) -> Share:
+    """Every size-th record; see `shard`."""
+    facts = {"settings": settings, "length": None, "seeds": None}
+    try:
+        check_not_sharded(dataset)
+        facts.update(length=length_of(dataset), seeds=shuffle_seeds(dataset))
+    except ValueError as error:
+        facts["error"] = str(error)
+    everyones = _exchange(steps, facts)
+    all_same(
+        everyones,
+        "length",
+        "the length of the dataset",
+        "A dataset to be sharded must be the same on every rank",
+    )
+    all_same(
+        everyones,
+        "seeds",
+        "the seeds of a shuffle before the split",
+        "Each rank would split an order of its own: shuffle after the split, with shuffle_buffer=, "
+        "or give shuffle(seed=...) and tf.random.set_seed the same seeds on every rank",
+    )
+    size, rank = len(everyones), steps.process_set.rank()
+    own = dataset.shard(size, rank) if size > 1 else dataset
+    length = everyones[0]["length"]
+    return Share(
+        lambda epoch: own,
+        lengths=dealt_records(length, size) if length >= 0 else None,
+        is_infinite=length == INFINITE,
+    )
+
+
+def share_of_files(
+    source: Patterns,
+    format: Optional[str],
+    columns: Columns,
+    steps: Steps,
+    settings: Facts,
+    shuffle_seed: Optional[int],
+) -> Share:
+    """Whole files where that is even, else every size-th record; see `shard`.
+
+    `shuffle_seed`: of the order of the files; None: sorted.
+    """
+    facts = {"settings": settings, "format": None, "files": None}
+    try:
+        paths = paths_of(source)
+        facts["format"] = format_name(paths, format)
+        sizes = sizes_of(paths)
+        if not any(sizes):
+            raise ValueError(f"all files are empty: {', '.join(paths[:3])}")
+        form = _FORMATS[facts["format"]](paths, columns)
+        counts = [form.count(path) if size else 0 for path, size in zip(paths, sizes)]
+        facts["files"] = list(zip(paths, sizes, counts))
+    except (ValueError, ImportError, tf.errors.OpError) as error:
+        facts["error"] = str(error)
+    everyones = _exchange(steps, facts)
+    same = "Every rank must see the same files with the same contents"
+    all_same(everyones, "format", "the files' format", same)
+    all_same(everyones, "files", "the list of files (path, bytes, records)", same)
+    return _Files(form, paths, sizes, counts).share(len(everyones), steps.process_set, shuffle_seed)
+
+
+@dataclass(frozen=True)
+class _Files:
+    form: Format
+    paths: list[str]
+    sizes_bytes: list[int]
+    records: list[Optional[int]]
+
+    def share(self, size: int, process_set: ProcessSet, shuffle_seed: Optional[int]) -> Share:
+        rank = process_set.rank()
+        known = None not in self.records
+        whole = whole_files(self.records if known else self.sizes_bytes, size)
+        mine = self.paths if whole is None else [self.paths[place] for place in whole[rank]]
+        by_record = size > 1 and whole is None
+        if size > 1:
+            how = "by record: every rank reads all of them" if by_record else "whole"
+            announce(f"data: {len(self.paths)} files are shared out {how}", process_set)
+        # Where every rank reads all files it must be in one order.
+        order = None if shuffle_seed is None else seed_of(shuffle_seed, None if by_record else rank)
+
+        def records(epoch: tf.Tensor) -> tf.data.Dataset:
+            paths = tf.constant(mine)
+            if order is not None:
+                paths = shuffled_files(paths, order, epoch)
+            all_records = tf.data.Dataset.from_tensor_slices(paths).flat_map(self.form.read)
+            return all_records.shard(size, rank) if by_record else all_records
+
+        lengths = None
+        if known and whole is None:
+            lengths = dealt_records(sum(self.records), size)
+        elif known:
+            lengths = [sum(self.records[place] for place in share) for share in whole]
+        return Share(records, lengths)
+
+
+def _exchange(steps: Steps, facts: Facts) -> list[Facts]:
+    everyones = steps.exchange(facts)
+    all_same(everyones, "settings", "what was asked for", "Call shard alike on every rank")
+    return everyones
+
+
+def settings_of(**settings: Any) -> Facts:
+    """Arguments that must be the same on every rank, after a check of the counts among them.
+
+    Raises:
+      ValueError: a count is no positive number; names it.
+    """
+    for name in ("batch_size", "shuffle_buffer", "epochs"):
+        value = settings[name]
+        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+            raise ValueError(f"{name}={value!r}: pass a number of at least 1, or None")
+    for name in ("seed", "first_epoch"):
+        if int(settings[name]) != settings[name] or settings[name] < 0:
+            raise ValueError(f"{name}={settings[name]!r}: pass an int of at least 0")
+    return {name: value if value is None else int(value) for name, value in settings.items()}

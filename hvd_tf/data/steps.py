@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`equal_steps`: as many batches on every rank, by arithmetic or by agreement batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf.compat import v1
+from hvd_tf.data.agreement import FRESH, GO, NOT_YET, NOTHING, REPEATED, Agreement
+from hvd_tf.data.exchange import Facts, all_same, announce, checked_size, exchange
+from hvd_tf.data.splitting import check_uneven, equal_length
+from hvd_tf.runtime import ProcessSet, global_process_set
+
+INFINITE: int = tf.data.INFINITE_CARDINALITY
+UNKNOWN: int = tf.data.UNKNOWN_CARDINALITY
+
+
+@tf.autograph.experimental.do_not_convert
+def equal_steps(
+    dataset: tf.data.Dataset,
+    uneven: str = "drop",
+    process_set: ProcessSet = global_process_set,
+) -> tf.data.Dataset:
+    """The dataset, with equally many elements on every rank. A collective call.
+
+    For a pipeline whose own steps make lengths differ after `shard`: a filter, a flat_map. Where
+    every rank's cardinality is known, lengths are compared now; else the ranks agree on each batch
+    while the one before is in use, and no data is read twice or counted first.
+
+    Args:
+      dataset: of any structure; its elements are what a step takes, so batch it before.
+      uneven: what happens where the ranks' lengths differ. "drop": all end with the shortest.
+        "repeat": the shorter ones start again until the longest has ended. "raise": an error, on
+        every rank. "keep": nothing, for loops without collectives.
+      process_set: the ranks that take part, this one among them.
+
+    Returns:
+      A dataset of the same structure. Iterate it on all ranks or on none.
+
+    Raises:
+      ValueError: on every rank: lengths are known and a rank has nothing, or they differ and
+        uneven="raise"; or the arguments differ. Where lengths are unknown such errors come while
+        iterating, as tf.errors.UnknownError.
+    """
+    check_uneven(uneven)
+    size = checked_size(process_set)
+    if size == 1 or uneven == "keep":
+        return dataset
+    steps = Steps(uneven, process_set)
+    everyones = steps.exchange({"length": length_of(dataset)})
+    lengths = [theirs["length"] for theirs in everyones]
+    if all(length == INFINITE for length in lengths):
+        return dataset
+    if any(length < 0 for length in lengths):
+        return steps.agreed(dataset)
+    length = equal_length(lengths, uneven, "batch")
+    assert length is not None
+    dropped = sum(lengths) - length * size
+    if uneven == "drop" and dropped:
+        announce(f"data: {dropped} of {sum(lengths)} batches are dropped", process_set)
+    return at_length(dataset, length, lengths[process_set.rank()])
+
+
+def at_length(dataset: tf.data.Dataset, wanted: int, length: int) -> tf.data.Dataset:
+    """The dataset, which has `length` elements, cut or repeated to as many as wanted."""
+    if wanted > length:
+        dataset = dataset.repeat()
+    return dataset if wanted == length else dataset.take(wanted)
+
+
+def length_of(dataset: tf.data.Dataset) -> int:
+    """The number of elements, INFINITE or UNKNOWN; reads nothing."""
+    cardinality = tf.data.experimental.cardinality(dataset)
+    if tf.executing_eagerly():
+        return int(cardinality)
+    try:
+        with v1.Session(config=v1.ConfigProto(device_count={"GPU": 0})) as session:
+            return int(session.run(cardinality))
+    except tf.errors.OpError:  # it needs what the program initialises later
+        return UNKNOWN
+
+
+class Steps:
+    """The iterations of one dataset over all ranks."""
+
+    _last_instance = -1  # of this process, over all process sets
+
+    def __init__(self, uneven: str, process_set: ProcessSet) -> None:
+        self.uneven = uneven
+        self.process_set = process_set
+        self._instance: Optional[int] = None
+        self._iterations: dict[int, Agreement] = {}
+        self._count = 0
+
+    def exchange(self, facts: Facts) -> list[Facts]:
+        """Every rank's facts, as `exchange.exchange`; to be called once, before `agreed`."""
+        instance = Steps._last_instance + 1
+        everyones = exchange(
+            {"uneven": self.uneven, "instance": instance, **facts}, self.process_set
+        )
+        all_same(everyones, "uneven", "uneven=", "Pass the same on every rank")
+        # A rank may have made datasets of its own, and a name must not come again.
+        self._instance = max(theirs["instance"] for theirs in everyones)
+        Steps._last_instance = self._instance
+        return everyones
+
+    def agreed(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """The dataset with an agreement on each of its elements, where ranks may differ.
+
+        To be used after `exchange`; also in functions of datasets.
+        """
+        if self.uneven == "keep" or self.process_set.size() == 1:
+            return dataset
+        offers = _with_shares(dataset, repeat=self.uneven == "repeat")
+
+        def iteration(number: tf.Tensor) -> tf.data.Dataset:
+            number = tf.ensure_shape(number, [])
+            offered = offers.map(lambda element, share: (element, self._offer(number, share)))
+            verdicts = tf.data.Dataset.from_generator(
+                self._verdicts, args=(number,), output_signature=tf.TensorSpec([], tf.int64)
+            ).filter(lambda verdict: tf.not_equal(verdict, NOT_YET))
+            return (
+                tf.data.Dataset.zip((offered, verdicts))
+                .take_while(lambda _, verdict: tf.equal(verdict, GO))
+                .map(lambda offer, _: offer[0].get_value())
+                .prefetch(1)  # one step ahead
+            )
+
+        begin = tf.data.Dataset.from_tensors(0)
+        return begin.map(lambda _: tf.numpy_function(self._begin, [], tf.int64)).flat_map(iteration)
+
+    def _begin(self) -> np.int64:
+        number = self._count
+        self._count += 1
+        name = f"data/{self._instance}/{number}"
+        self._iterations[number] = Agreement(name, self.uneven, self.process_set)
+        return np.int64(number)
+
+    def _offer(self, number: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        def offer(number: np.int64, share: np.int64) -> np.int64:
+            if int(number) in self._iterations:  # else it has failed
+                self._iterations[int(number)].offer(int(share))
+            return share
+
+        return tf.numpy_function(offer, [number, share], tf.int64)
+
+    def _verdicts(self, number: np.int64) -> Iterator[int]:
+        mine = self._iterations[int(number)]
+        try:
+            for verdict in mine.verdicts():
+                yield verdict
+                if mine.agreed:
+                    self._forget_before(int(number))
+        finally:
+            if not mine.left:
+                self._iterations.pop(int(number), None)
+
+    def _forget_before(self, number: int) -> None:
+        for earlier in [n for n, other in self._iterations.items() if n < number and other.left]:
+            self._iterations.pop(earlier).forget()
+
+
+def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
+    """Endless pairs of an optional element and this rank's share of the batch."""
+    # As functions see it: a slice of a ragged tensor, say, may be a plain one there.
+    structure = dataset.map(lambda *parts: parts).element_spec
+    structure = structure if isinstance(dataset.element_spec, tuple) else structure[0]
+    optional = tf.experimental.Optional
+
+    def elements(source: tf.data.Dataset, share: int) -> tf.data.Dataset:
+        return source.map(
+            lambda *parts: (
+                optional.from_value(parts if isinstance(dataset.element_spec, tuple) else parts[0]),
+                np.int64(share),
+            )
+        )
+
+    nothing = tf.data.Dataset.from_tensors(0).map(
+        lambda _: (optional.empty(structure), np.int64(NOTHING))
+    )
+    offers = elements(dataset, FRESH)
+    if repeat:
+        offers = offers.concatenate(elements(dataset.repeat(), REPEATED))
+    return offers.concatenate(nothing.repeat())

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFRecord files, read by TensorFlow; a corrupt record is named with its file and offset."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf.data.formats import Columns, Format
+
+# Records that are read, and added up, at a time.
+_CHUNK = 64
+# Around each record: its length and two checksums.
+_FRAME_BYTES = 16
+
+
+def tfrecord_format(paths: list[str], columns: Columns) -> Format:
+    """Records are string scalars, as they were written.
+
+    Raises:
+      ValueError: columns are given, which these files do not have.
+    """
+    del paths
+    if columns is not None:
+        raise ValueError(
+            f"columns={columns!r}: TFRecord files have none; parse the records with "
+            "tf.io.parse_single_example in a map after shard"
+        )
+    return Format(count=lambda path: None, read=_read)
+
+
+def _read(path: tf.Tensor) -> tf.data.Dataset:
+    """TensorFlow's own error has the offset and no file, and nothing can be added to it.
+
+    So its reader ends a file at an error, and what has been read is then compared with the file's
+    size.
+    """
+    path = tf.numpy_function(_check_readable, [path], tf.string)
+    path.set_shape([])
+    chunks = tf.data.TFRecordDataset(path).ignore_errors().batch(_CHUNK)
+    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
+
+    def add_up(offset: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        lengths = tf.cast(tf.strings.length(records), tf.int64)
+        after = offset + tf.reduce_sum(lengths + _FRAME_BYTES)
+        is_end = tf.equal(tf.size(records), 0)
+        checked = tf.cond(
+            is_end,
+            lambda: tf.numpy_function(_check_end, [path, offset], tf.int64),
+            lambda: offset,
+        )
+        with tf.control_dependencies([checked]):
+            return after, tf.identity(records)
+
+    return chunks.concatenate(end).scan(np.int64(0), add_up).unbatch()
+
+
+def _check_readable(path: bytes) -> bytes:
+    # Here, because ignore_errors would try again for ever.
+    with tf.io.gfile.GFile(path.decode(), "rb") as file:
+        file.read(1)
+    return path
+
+
+def _check_end(path: bytes, offset: np.int64) -> np.int64:
+    size = tf.io.gfile.stat(path.decode()).length
+    if offset == size:
+        return offset
+    with tf.io.gfile.GFile(path.decode(), "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    hint = (
+        " It is compressed: write it without compression, or shard a "
+        "tf.data.TFRecordDataset(files, compression_type='GZIP')."
+        if compressed
+        else ""
+    )
+    raise ValueError(
+        f"{path.decode()}: corrupted or truncated record at byte {offset} of {size}.{hint}"
+    )

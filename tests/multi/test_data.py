@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of files and datasets: every record once, or dropped as announced; errors on all ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+RANKS = (2, 3)
+
+
+@pytest.fixture
+def folder(tmp_path, rank):
+    """A directory that all ranks share, made by rank 0."""
+    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
+
+
+def write_tfrecords(folder, counts, rank):
+    """Files of so many records; record i of all is its number, followed by some padding."""
+    number = 0
+    for place, count in enumerate(counts):
+        if rank == 0:
+            with tf.io.TFRecordWriter(f"{folder}/part-{place:02}.tfrecord") as writer:
+                for i in range(number, number + count):
+                    writer.write(b"%05d" % i + b"." * 20)
+        number += count
+    hvd.broadcast_object(None, name="written")
+    return f"{folder}/part-*.tfrecord"
+
+
+def numbers(dataset):
+    """The numbers of the records of each step."""
+    return [[int(record[:5]) for record in np.atleast_1d(step)] for step in as_numpy(dataset)]
+
+
+def as_numpy(dataset):
+    return list(dataset.as_numpy_iterator())
+
+
+def everyones(steps):
+    return hvd.allgather_object(steps, name="everyones")
+
+
+def flat(steps):
+    return sorted(number for step in steps for number in step)
+
+
+def check_steps(steps, total, dropped_at_most):
+    """As many steps everywhere, and no record twice; all but so many."""
+    all_steps = everyones(steps)
+    assert len({len(theirs) for theirs in all_steps}) == 1
+    seen = sorted(sum(map(flat, all_steps), []))
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(range(total))
+    assert total - len(seen) <= dropped_at_most
+    return seen
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def test_equal_files_go_whole(folder, rank, size, capfd):
+    pattern = write_tfrecords(folder, [10] * size, rank)
+    steps = numbers(hvd.data.shard(pattern, 4))
+    assert check_steps(steps, 10 * size, 0) == list(range(10 * size))
+    assert flat(steps) == list(range(10 * rank, 10 * rank + 10))
+    assert [len(step) for step in steps] == [4, 4, 2]
+    told = capfd.readouterr().err
+    assert ("files are shared out whole" in told) == (rank == 0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch_size"), [((7,), None), ((9, 4, 1), 3), ((5, 0, 6), 1), ((20, 1, 1, 1), 4)]
+)
+def test_unequal_files_are_dealt_out_by_record(folder, rank, size, counts, batch_size):
+    total = sum(counts)
+    pattern = write_tfrecords(folder, counts, rank)
+    steps = numbers(hvd.data.shard(pattern, batch_size))
+    taken = len(steps) if batch_size is None else None
+    check_steps(steps, total, size * (batch_size or 1))
+    if taken is not None:
+        assert taken == total // size
+    assert flat(steps) == list(range(rank, total, size))[: len(flat(steps))]
+
+
+def test_every_record_once_for_evaluation(folder, rank, size):
+    pattern = write_tfrecords(folder, (8, 3), rank)
+    steps = numbers(hvd.data.shard(pattern, 2, uneven="keep"))
+    assert sorted(sum(map(flat, everyones(steps)), [])) == list(range(11))
+
+
+def test_repeated_records(folder, rank, size):
+    total = 4 * size - 1
+    pattern = write_tfrecords(folder, (total,), rank)
+    steps = numbers(hvd.data.shard(pattern, uneven="repeat"))
+    assert len(steps) == 4
+    mine = list(range(rank, total, size))
+    assert [step[0] for step in steps] == (mine + mine)[:4]
+
+
+def test_epochs_have_orders_of_their_own_that_come_again(folder, rank, size):
+    pattern = write_tfrecords(folder, [20] * size, rank)
+    asked = {"shuffle_buffer": 100, "seed": 5}
+    # Whatever the program's own seed is.
+    tf.random.set_seed(rank)
+    two = [numbers(hvd.data.shard(pattern, 5, epochs=2, **asked)) for _ in range(2)]
+    assert two[0] == two[1]
+    first, second = two[0][:4], two[0][4:]
+    assert first != second and flat(first) == flat(second) == list(range(20 * rank, 20 * rank + 20))
+    again = numbers(hvd.data.shard(pattern, 5, first_epoch=1, **asked))
+    assert again == second
+    assert numbers(hvd.data.shard(pattern, 5, shuffle_buffer=100, seed=6)) != first
+    orders = everyones([[number - 20 * rank for number in step] for step in first])
+    assert len({str(order) for order in orders}) == size
+
+
+def test_records_are_dealt_out_of_one_order_of_shuffled_files(folder, rank, size):
+    pattern = write_tfrecords(folder, (3, 9, 2, 5, 4), rank)
+    steps = numbers(hvd.data.shard(pattern, 2, epochs=3, shuffle_buffer=50))
+    counts = np.bincount(sum(map(flat, everyones(steps)), []), minlength=23)
+    assert counts.max() <= 3 and 3 * 23 - counts.sum() <= 3 * 2 * size
+
+
+def test_endless_epochs(folder, rank, size):
+    pattern = write_tfrecords(folder, (5, 2), rank)
+    dataset = hvd.data.shard(pattern, 4, epochs=None)
+    steps = numbers(dataset.take(6))
+    assert [len(step) for step in steps] == [4] * 6
+    mine = list(range(rank, 7, size))
+    assert sum(steps, []) == (mine * 24)[:24]
+
+
+def test_csv(folder, rank, size):
+    if rank == 0:
+        for part in range(2):
+            rows = "".join(f'{i},"a ""{i}"",\n b",\n' for i in range(part * 6, part * 6 + 6))
+            Path(folder, f"{part}.csv").write_text(f"number,text,extra\n{rows}")
+    hvd.broadcast_object(None, name="written")
+    columns = {"number": tf.int32, "extra": 0.5, "text": tf.string}
+    steps = as_numpy(hvd.data.shard(f"{folder}/*.csv", 3, columns=columns))
+    assert all(step["number"].dtype == np.int32 for step in steps)
+    assert all((step["extra"] == np.float32(0.5)).all() for step in steps)
+    for step in steps:
+        assert step["text"].tolist() == [b'a "%d",\n b' % i for i in step["number"]]
+    check_steps([step["number"].tolist() for step in steps], 12, 3 * size)
+    (first, *_) = as_numpy(hvd.data.shard(f"{folder}/*.csv", columns=["number"]))
+    assert first == {"number": b"%d" % rank}
+
+
+def test_parquet(folder, rank, size, capfd):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    total = 10 * size + 2
+    if rank == 0:
+        for part, (start, end) in enumerate([(0, 7), (7, total)]):
+            table = {
+                "number": pa.array(range(start, end), pa.int64()),
+                "weight": pa.array([None if i == 3 else i / 2 for i in range(start, end)]),
+                "text": [f"t{i}" for i in range(start, end)],
+            }
+            parquet.write_table(pa.table(table), f"{folder}/{part}.parquet", row_group_size=4)
+    hvd.broadcast_object(None, name="written")
+    dataset = hvd.data.shard(f"{folder}/*.parquet", 4)
+    steps = as_numpy(dataset)
+    assert dataset.cardinality() == len(steps) == -(-(total // size) // 4)
+    told = capfd.readouterr().err
+    dropped = total % size
+    assert (f"{dropped} of {total} records are dropped" in told) == (rank == 0 and dropped > 0)
+    check_steps([step["number"].tolist() for step in steps], total, dropped)
+    for step in steps:
+        weights = np.where(step["number"] == 3, np.nan, step["number"] / 2)
+        np.testing.assert_array_equal(step["weight"], weights)
+        assert step["text"].tolist() == [b"t%d" % i for i in step["number"]]
+
+
+# ---- datasets ----------------------------------------------------------------------------------
+
+
+def with_length(total):
+    return tf.data.Dataset.range(total)
+
+
+def without_length(total):
+    return tf.data.Dataset.range(2 * total).filter(lambda x: x % 2 == 0).map(lambda x: x // 2)
+
+
+@pytest.mark.parametrize("make", [with_length, without_length])
+@pytest.mark.parametrize(("total", "uneven"), [(12, "drop"), (23, "drop"), (7, "repeat")])
+def test_datasets(make, total, uneven, rank, size):
+    dataset = hvd.data.shard(make(total), 2, uneven=uneven)
+    steps = [step.tolist() for step in as_numpy(dataset)]
+    again = [step.tolist() for step in as_numpy(dataset)]
+    assert steps == again
+    all_steps = everyones(steps)
+    assert len({len(theirs) for theirs in all_steps}) == 1
+    seen = np.bincount(sum(map(flat, all_steps), []), minlength=total)
+    if uneven == "repeat":
+        assert seen.min() == 1 and seen.max() <= 2
+    else:
+        assert seen.max() == 1 and total - seen.sum() < 2 * size
+
+
+def test_raise(rank, size):
+    with pytest.raises(ValueError, match='uneven="raise"'):
+        hvd.data.shard(with_length(2 * size + 1), uneven="raise")
+    dataset = hvd.data.shard(without_length(2 * size + 1), uneven="raise")
+    seen = []
+    with pytest.raises(tf.errors.OpError, match='uneven="raise".* has only 2 batches'):
+        for step in dataset:
+            seen.append(int(step))
+    assert len(seen) == 2
+
+
+def test_infinite(rank, size):
+    dataset = hvd.data.shard(tf.data.Dataset.range(10).repeat(), 5)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert next(iter(dataset)).numpy().tolist() == [(rank + i * size) % 10 for i in range(5)]
+
+
+@pytest.mark.parametrize("uneven", ["drop", "repeat"])
+@pytest.mark.parametrize("known", [True, False])
+def test_equal_steps(known, uneven, rank, size):
+    """Structures of all kinds come through; the ranks have 5, 7, 9, ... elements."""
+    mine = 5 + 2 * rank
+    ragged = tf.ragged.constant([[i] * (i % 3) for i in range(mine)], tf.int64)
+    dataset = tf.data.Dataset.from_tensor_slices({"x": (np.arange(mine), ragged)})
+    if not known:
+        dataset = dataset.filter(lambda element: True)
+    equal = hvd.data.equal_steps(dataset, uneven)
+    same = dataset.map(lambda element: element)
+    assert equal.element_spec in (dataset.element_spec, same.element_spec)
+    got = [(int(step["x"][0]), step["x"][1].numpy().tolist()) for step in equal]
+    want = 5 if uneven == "drop" else 5 + 2 * (size - 1)
+    assert got == [(i % mine, [i % mine] * (i % mine % 3)) for i in range(want)]
+
+
+def test_a_rank_without_any(rank, size):
+    dataset = tf.data.Dataset.range(5).filter(lambda x: rank > 0)
+    with pytest.raises(tf.errors.OpError, match="rank 0 has no batch at all"):
+        list(hvd.data.equal_steps(dataset))
+    with pytest.raises(ValueError, match="would have no record"):
+        hvd.data.shard(with_length(size - 1))
+    with pytest.raises(tf.errors.OpError, match="has no batch at all"):
+        list(hvd.data.shard(without_length(size - 1)))
+    assert len(sum(everyones(as_numpy(hvd.data.shard(with_length(1), uneven="keep"))), [])) == 1
+
+
+def test_leaving_a_loop_early_and_starting_again(rank, size):
+    dataset = hvd.data.shard(without_length(40 * size)).prefetch(rank + 1)
+    for _ in range(5):
+        for count, step in enumerate(dataset):
+            total = int(hvd.allreduce(step, op=hvd.Sum, name="step"))
+            assert total == sum(range(count * size, (count + 1) * size))
+            if count == 3:
+                break
+    assert len(list(dataset)) == 40
+
+
+def test_leaving_a_loop_on_one_rank_only(rank, size):
+    dataset = hvd.data.shard(without_length(40 * size))
+    if rank == 0:
+        for count, _ in enumerate(dataset):
+            if count == 3:
+                break
+    else:
+        with pytest.raises(tf.errors.OpError, match="from rank 0: it left its dataset"):
+            list(dataset)
+    assert len(list(dataset)) == 40
+
+
+def test_the_steps_of_a_process_set(rank, size):
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.data.shard(with_length(5), process_set=hvd.ProcessSet([0]))
+
+
+# ---- mistakes ----------------------------------------------------------------------------------
+
+
+def refused(text, *args, **kwargs):
+    with pytest.raises(ValueError, match=text):
+        hvd.data.shard(*args, **kwargs)
+
+
+def test_sharding_twice(rank, size):
+    shared = hvd.data.shard(with_length(12))
+    refused("sharded already, by hvd.data.shard", shared.map(lambda x: x + 1).batch(2))
+    refused("sharded already, by Dataset.shard", with_length(12).shard(size, rank).prefetch(1))
+    both = tf.data.Dataset.zip((with_length(12), with_length(12).shard(2, 0)))
+    refused("sharded already, by Dataset.shard", both)
+
+
+def test_shuffles_before_the_split(rank, size):
+    refused("a shuffle without a seed", with_length(12).shuffle(5))
+    dataset = hvd.data.shard(with_length(12).shuffle(5, seed=3))
+    assert sorted(sum(everyones([int(x) for x in dataset]), [])) == list(range(12))
+    refused("the seeds of a shuffle .*differs", with_length(12).shuffle(5, seed=3 + rank))
+
+
+def test_files_that_are_not_there(folder, rank, size):
+    refused("no file matches .*nothing-", f"{folder}/nothing-*.csv")
+    refused("/absent.csv does not exist", f"{folder}/absent.csv")
+    refused("is a directory", str(folder), format="csv")
+    refused("do not tell one format", [f"{folder}/a.csv", f"{folder}/a.tfrecord"])
+    refused("format='json'", f"{folder}/a.json", format="json")
+    refused(r"source=\[\]", [])
+
+
+def test_empty_files(folder, rank, size):
+    refused("all files are empty", write_tfrecords(folder, (0, 0), rank))
+    few = write_tfrecords(folder, (size - 1,), rank)
+    with pytest.raises(tf.errors.OpError, match=f"rank {size - 1} has no batch at all"):
+        list(hvd.data.shard(few))
+    dataset = hvd.data.shard(few, epochs=None)
+    if rank == size - 1:
+        with pytest.raises(tf.errors.OpError, match=f"rank {rank} has no record at all"):
+            next(iter(dataset))
+
+
+def test_files_that_one_rank_does_not_have(tmp_path, rank, size):
+    own = tmp_path / "own.tfrecord"  # in a folder of each rank's own
+    link = Path(hvd.broadcast_object(str(tmp_path), 0, name="folder")) / "link.tfrecord"
+    refused("the list of files .*differs", write_own(own))
+    hidden = link if rank == 0 else link.with_name("absent.tfrecord")
+    if rank == 0:
+        write_own(link)
+    hvd.broadcast_object(None, name="written")
+    ranks = ", ".join(map(str, range(1, size)))
+    refused(f"rank {ranks}: .*absent.tfrecord does not exist", str(hidden))
+
+
+def write_own(path):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"x")
+    return str(path)
+
+
+def test_ranks_that_ask_for_different_things(rank, size):
+    refused("what was asked for differs", with_length(12), 2 + rank)
+    refused("uneven= differs", with_length(12), uneven="drop" if rank else "repeat")
+    refused("the length of the dataset differs", with_length(12 + rank))
+    refused("batch_size=0", with_length(12), 0)
+    refused("uneven='pad'", with_length(12), uneven="pad")
+
+    @tf.function
+    def traced():
+        return hvd.data.shard(with_length(12)).reduce(np.int64(0), lambda a, b: a + b)
+
+    with pytest.raises(RuntimeError, match="cannot be a part of a tf.function"):
+        traced()
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "truncated", "compressed"])
+def test_a_damaged_tfrecord_is_named(folder, rank, size, damage):
+    pattern = write_tfrecords(folder, [50] * size, rank)
+    path = f"{folder}/part-00.tfrecord"
+    if rank == 0:
+        data = bytearray(Path(path).read_bytes())
+        data[10 * 41 + 20] ^= 1  # in the record at 10 * 41
+        if damage == "truncated":
+            data = data[: 10 * 41 + 20] + b""
+        if damage == "compressed":
+            options = tf.io.TFRecordOptions(compression_type="GZIP")
+            with tf.io.TFRecordWriter(path, options) as writer:
+                writer.write(os.urandom(2000))
+        else:
+            Path(path).write_bytes(data)
+    hvd.broadcast_object(None, name="damaged")
+    dataset = hvd.data.shard(pattern, epochs=None)
+    offset = 0 if damage == "compressed" else 410
+    text = f"{path}: corrupted or truncated record at byte {offset} of "
+    whole = damage == "corrupt"
+    if rank == 0 or not whole:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text) as caught:
+            as_numpy(dataset.take(1000))
+        assert ("It is compressed" in str(caught.value)) == (damage == "compressed")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("7,x", r"line 4: column 'b' is 'x', which is no float32"),
+        ("7,", r"line 4: column 'b' is '', which is no float32; give a default"),
+        ("7", r"line 4: 1 fields, and the header has 2"),
+        ('7,"8', r"line \d: unexpected end of data"),
+    ],
+)
+def test_a_damaged_csv_is_named(folder, rank, size, line, text):
+    path = folder / "a.csv"
+    if rank == 0:
+        path.write_text(f"a,b\n1,2\n3,4\n{line}\n")
+    hvd.broadcast_object(None, name="damaged")
+    dataset = hvd.data.shard(str(path), columns={"b": tf.float32}, uneven="keep")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{path}: {text}"):
+        as_numpy(dataset)
+    refused("has no column 'c'; it has a, b", str(path), columns=["c"])
+
+
+def test_a_damaged_parquet_is_named(folder, rank, size):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = f"{folder}/a.parquet"
+    if rank == 0:
+        parquet.write_table(pa.table({"a": [1, None] * 5, "l": [[1]] * 10}), path)
+        Path(folder, "b.parquet").write_bytes(b"nothing of the kind")
+    hvd.broadcast_object(None, name="damaged")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{path}: .*column 'a' has 5 missing"):
+        as_numpy(hvd.data.shard(path, columns=["a"], uneven="keep"))
+    refused("'l' is of type list", path)
+    refused("b.parquet: not a Parquet file", f"{folder}/b.parquet")
