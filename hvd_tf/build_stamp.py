@@ -13,7 +13,7 @@ from typing import Optional
 
 DIRECTORY = Path(__file__).absolute().parent
 LIBRARY = DIRECTORY / "_native.so"
-_BUILD_INFO = DIRECTORY / "_build_info.json"
+BUILD_INFO = DIRECTORY / "_build_info.json"
 REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
 
 
@@ -25,12 +25,12 @@ def check_build(running_version: Optional[str] = None) -> None:
 
     Raises ImportError where the library is missing or is another TensorFlow's.
     """
-    if not (LIBRARY.is_file() and _BUILD_INFO.is_file()):
+    if not (LIBRARY.is_file() and BUILD_INFO.is_file()):
         raise ImportError(
-            f"hvd_tf was not compiled: {LIBRARY.name} or {_BUILD_INFO.name} is missing from "
+            f"hvd_tf was not compiled: {LIBRARY.name} or {BUILD_INFO.name} is missing from "
             f"{DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
         )
-    info = json.loads(_BUILD_INFO.read_text())
+    info = json.loads(BUILD_INFO.read_text())
     distribution, version = info["tensorflow_distribution"], info["tensorflow_version"]
     if running_version is None:
         try:

@@ -82,6 +82,11 @@ def launched_size(environ: Mapping[str, str]) -> int:
     return _number(environ, _SIZE_VARIABLES, 1)
 
 
+def launched_rank(environ: Mapping[str, str]) -> int:
+    """The number that the launcher has given to this rank; -1 where there is none."""
+    return _number(environ, _RANK_VARIABLES, -1)
+
+
 def read_grace_s(environ: Mapping[str, str]) -> float:
     """Seconds between an uncaught exception and the end of the job."""
     text = environ.get(GRACE_VARIABLE)
@@ -176,7 +181,7 @@ class _Hook:
         lines: str,
     ) -> None:
         """Before init, after shutdown and at size 1: the launcher ends the peers."""
-        rank = _number(os.environ, _RANK_VARIABLES, -1)
+        rank = launched_rank(os.environ)
         failure_report.write(Report(time_ns, rank, os.uname().nodename, self._pid, lines))
         self._call_previous(kind, value, trace)
         # Its MPI_Finalize would wait for peers, which may be waiting for this rank in `init`.

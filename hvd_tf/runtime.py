@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Optional, Union
 
-from hvd_tf import failure, native
+from hvd_tf import failure, native, start_notice
 from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
 
 __all__ = [
@@ -81,6 +81,7 @@ def init(
     communicator = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(process_sets or [], communicator)
+    start_notice.write(failure.launched_rank(os.environ))
     ranks = [rank for members in registration.ranks for rank in members]
     native.check(
         _lib.hvd_init(

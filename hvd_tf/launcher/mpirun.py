@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_tf import failure_report
+from hvd_tf.launcher import words
 from hvd_tf.launcher.directories import Directories
+from hvd_tf.launcher.errors import LaunchError
+from hvd_tf.launcher.hosts import Host
+from hvd_tf.launcher.rank_main import LOCAL_VARIABLES
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
@@ -29,12 +34,8 @@ _LAUNCHER_VARIABLE = re.compile(
 _SETTING = re.compile(r"(OMPI|PMIX|PRTE)_MCA_|HYDRA_")
 _OUTER_FACT = re.compile(
     r"OMPI_MCA_(PREFIXES|initial_wdir|num_procs|cpu_type|(orte|ess|pmix)_.*)$"
-    r"|PRTE_MCA_prte_tmpdir_base$|OMPI_MCA_(btl_(sm|vader)|osc_(sm|rdma))_backing_directory$"
+    r"|PRTE_MCA_prte_(local_)?tmpdir_base$|OMPI_MCA_(btl_(sm|vader)|osc_(sm|rdma))_backing_directory$"
 )
-
-
-class LaunchError(Exception):
-    """One sentence about what the user can mend."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,17 @@ class Mpirun:
     family: str
     """OPEN_MPI or MPICH."""
     major: int
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What a job needs that has ranks on other hosts."""
+
+    hosts: tuple[Host, ...]
+    """With as many slots as there are ranks."""
+    variables: tuple[str, ...]
+    """Names of those that ranks get that are not on this host; their values travel by MPI."""
+    ssh_arguments: tuple[str, ...] = ()
 
 
 def find(environ: Mapping[str, str]) -> Mpirun:
@@ -124,22 +136,70 @@ def _of_outer_job(name: str) -> bool:
 
 
 def arguments(
-    mpirun: Mpirun, ranks: int, directories: Directories, command: Sequence[str]
+    mpirun: Mpirun,
+    ranks: int,
+    directories: Directories | None,
+    command: Sequence[str],
+    remote: Remote | None = None,
+    more: Sequence[str] = (),
 ) -> list[str]:
-    """The argument list of mpirun, itself included; the command is left in a file of the job."""
-    file = directories.job / "command"
-    file.write_bytes(b"".join(os.fsencode(argument) + b"\0" for argument in command))
-    rank = [sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_main.py")), str(file)]
-    if mpirun.family == OPEN_MPI:
+    """The argument list of mpirun, itself included.
+
+    Args:
+      mpirun: which one.
+      ranks: how many there are.
+      directories: the job's; None where the line is only to be shown.
+      command: what each rank runs.
+      remote: None where all ranks are on this machine.
+      more: further options, of the user's own.
+    """
+    options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
+    main = str(Path(__file__).with_name("rank_main.py"))
+    rank = [sys.executable, "-I", "-S", main, *words.encode(command)]
+    own = options(mpirun, ranks, directories, remote)
+    return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
+
+
+def _open_mpi_options(
+    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    if remote is None:
         # Named, for under a batch system mpirun would otherwise use all of its machines.
         options = ["--host", f"localhost:{ranks}", "--oversubscribe"]
-        options += ["--bind-to", "none", "--tag-output"]
     else:
+        # In the order of the hosts, which are full then: rank 0 is on the first.
+        options = ["--host", _named(remote.hosts), "--map-by", "slot:OVERSUBSCRIBE"]
+        if remote.ssh_arguments:
+            setting = (
+                ("--prtemca", "plm_ssh_args") if mpirun.major >= 5 else ("--mca", "plm_rsh_args")
+            )
+            options += [*setting, " ".join(remote.ssh_arguments)]
+        for name in remote.variables:
+            options += ["-x", name]
+    return [*options, "--bind-to", "none", "--tag-output"]
+
+
+def _mpich_options(
+    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    if remote is None:
+        options = ["-launcher", "fork"]
+    else:
+        # The other hosts call this one back by the name that it has here.
+        here = socket.gethostname()
+        hosts = [Host(here if host.is_local else host.name, host.slots) for host in remote.hosts]
+        options = ["-launcher", "ssh", "-hosts", _named(hosts)]
+        options += ["-genvlist", ",".join(remote.variables)]
+    options += ["-bind-to", "none"]
+    if directories:
         # Its own prefixes come in the middle of lines. These may be named pipes.
-        options = ["-launcher", "fork", "-bind-to", "none"]
         options += ["-outfile-pattern", str(stream_path(directories, "stdout", "%r"))]
         options += ["-errfile-pattern", str(stream_path(directories, "stderr", "%r"))]
-    return [mpirun.path, *options, "-np", str(ranks), *rank]
+    return options
+
+
+def _named(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
 
 
 def stream_path(directories: Directories, stream: str, rank: object) -> Path:
@@ -148,33 +208,51 @@ def stream_path(directories: Directories, stream: str, rank: object) -> Path:
 
 
 def environment(
-    mpirun: Mpirun, ranks: int, directories: Directories, environ: Mapping[str, str]
+    mpirun: Mpirun,
+    ranks: int,
+    directories: Directories,
+    environ: Mapping[str, str],
+    remote: Remote | None = None,
 ) -> dict[str, str]:
-    """The variables for mpirun and the ranks. What the user has set of MPI's own stays."""
+    """The variables for mpirun and the ranks. What the user has set of MPI's own stays.
+
+    With ranks on other hosts it leaves those that only suit this one in a file of the job.
+    """
     env = without_outer_job(environ)
     if mpirun.family == OPEN_MPI:
-        for name, value in _open_mpi_settings(mpirun, ranks, directories).items():
+        of_job, of_host = _open_mpi_settings(mpirun, ranks, directories, remote)
+        if remote is None:
+            of_job.update(of_host)
+        else:
+            lines = (os.fsencode(f"{name}={value}") + b"\0" for name, value in of_host.items())
+            (directories.job / LOCAL_VARIABLES).write_bytes(b"".join(lines))
+        for name, value in of_job.items():
             env.setdefault(name, value)
+    elif remote is not None and remote.ssh_arguments:
+        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(remote.ssh_arguments)
     env[failure_report.DIRECTORY_VARIABLE] = str(directories.job)
     return env
 
 
-def _open_mpi_settings(mpirun: Mpirun, ranks: int, directories: Directories) -> dict[str, str]:
-    segments = str(directories.segments)
+def _open_mpi_settings(
+    mpirun: Mpirun, ranks: int, directories: Directories, remote: Remote | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """For mpirun and all ranks, and for the ranks of this host."""
     # Else it warns about each window where there is no such network.
-    settings = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_osc_rdma_backing_directory": segments}
+    of_job = {"OMPI_MCA_osc": "^ucx"}
     if os.geteuid() == 0:
-        settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    if ranks > len(os.sched_getaffinity(0)):
+        of_job["OMPI_ALLOW_RUN_AS_ROOT"] = of_job["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    on_a_host = max(host.slots for host in remote.hosts) if remote else ranks
+    if on_a_host > len(os.sched_getaffinity(0)):
         # Its own check compares with the slots, and those we have named.
-        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        of_job["OMPI_MCA_mpi_yield_when_idle"] = "1"
     # Not TMPDIR: that is the program's too, and what the program leaves there is to stay.
+    here = "local_" if remote else ""
     if mpirun.major >= 5:
-        settings["PRTE_MCA_prte_tmpdir_base"] = str(directories.job)
-        settings["OMPI_MCA_btl_sm_backing_directory"] = segments
-        settings["OMPI_MCA_osc_sm_backing_directory"] = segments
+        of_job[f"PRTE_MCA_prte_{here}tmpdir_base"] = str(directories.job)
+        segments = ("btl_sm", "osc_sm", "osc_rdma")
     else:
-        settings["OMPI_MCA_orte_tmpdir_base"] = str(directories.job)
-        settings["OMPI_MCA_btl_vader_backing_directory"] = segments
-        settings["OMPI_MCA_osc_sm_backing_directory"] = segments
-    return settings
+        of_job[f"OMPI_MCA_orte_{here}tmpdir_base"] = str(directories.job)
+        segments = ("btl_vader", "osc_sm", "osc_rdma")
+    place = str(directories.segments)
+    return of_job, {f"OMPI_MCA_{part}_backing_directory": place for part in segments}

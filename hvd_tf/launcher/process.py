@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from hvd_tf import failure_report
 
@@ -60,6 +63,26 @@ class Signals:
         return number in self._stopping
 
 
+@dataclass(frozen=True)
+class Check:
+    """Something that is looked at once while the job runs."""
+
+    at_s: float
+    """When, by time.monotonic()."""
+    passes: Callable[[], bool]
+    """Whether the job may go on."""
+
+
+class Ending(NamedTuple):
+    """How a job ended."""
+
+    status: int
+    """mpirun's, as subprocess has it."""
+    stopped_by: int
+    """The signal that asked for it, or 0."""
+    failed_check: bool
+
+
 class Job:
     """A started mpirun. Owner: the launcher's main thread."""
 
@@ -86,25 +109,31 @@ class Job:
         self.stdout = self._process.stdout
         self.stderr = self._process.stderr
 
-    def wait(self) -> tuple[int, int]:
-        """The status of mpirun, as subprocess has it, and the signal that stopped the job, or 0."""
-        stopped_by, deadline = 0, None
+    def wait(self, check: Check | None = None) -> Ending:
+        """Waits for mpirun, and sees to it that nothing of the job outlives it."""
+        stopped_by, failed_check, kill_at_s = 0, False, math.inf
         while (status := self._process.poll()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            number = self._signals.wait(left)
+            check_at_s = check.at_s if check else math.inf
+            at_s = min(kill_at_s, check_at_s)
+            number = self._signals.wait(None if at_s == math.inf else at_s - time.monotonic())
             if number in _FORWARDED:
                 self._pass_on(number)
-            elif self._signals.is_stopping(number) and not stopped_by:
-                stopped_by, deadline = number, time.monotonic() + KILL_AFTER_S
+            elif self._signals.is_stopping(number) and kill_at_s == math.inf:
+                stopped_by, kill_at_s = number, time.monotonic() + KILL_AFTER_S
                 self._pass_on(number)
+            elif number == 0 and check and time.monotonic() >= check_at_s:
+                if kill_at_s == math.inf and not check.passes():
+                    failed_check, kill_at_s = True, time.monotonic() + KILL_AFTER_S
+                    self._pass_on(signal.SIGTERM)
+                check = None
             elif number != signal.SIGCHLD:
                 # The limit has passed, or this was the second request.
                 self.kill()
                 status = self._process.wait()
                 break
-        if status or stopped_by:
+        if status or stopped_by or failed_check:
             self.kill()
-        return status, stopped_by
+        return Ending(status, stopped_by, failed_check)
 
     def kill(self) -> None:
         """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
@@ -123,6 +152,14 @@ def kill_marked(variable: str, value: str) -> None:
         for pid in pids:
             _signal(pid, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def end_marked(variable: str, value: str, patience_s: float) -> None:
+    """Waits for the end of every process that was started with this value, then kills the rest."""
+    deadline = time.monotonic() + patience_s
+    while _marked(variable, value) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    kill_marked(variable, value)
 
 
 def exit_code(status: int, stopped_by: int) -> int:

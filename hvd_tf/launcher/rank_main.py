@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mpirun starts as every rank: it becomes the user's command.
 
-Argument: the file with the command's arguments, each ended by a zero byte. They do not go through
-mpirun, whose own parser takes a lone ":" for the next program, renames "--map-by" and refuses
-some options that come twice, also behind the program's name.
+Arguments: the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names its
+private directory, which may hold variables that are right for this host's ranks only.
 
 mpirun runs this file by its path, isolated and without `site`, so it may import nothing of hvd_tf.
 """
@@ -11,15 +10,32 @@ mpirun runs this file by its path, isolated and without `site`, so it may import
 import os
 import sys
 
-
-def read_command(path: str) -> "list[bytes]":
-    """The arguments in the file, of which there is at least one."""
-    with open(path, "rb") as file:
-        return file.read().split(b"\0")[:-1]
+LOCAL_VARIABLES = "local-variables"
 
 
-def main(path: str) -> int:
-    command = read_command(path)
+def decode(word: bytes) -> bytes:
+    """The argument that a word stands for."""
+    head, *rest = word[1:].split(b"%")
+    return head + b"".join(bytes.fromhex(part[:2].decode()) + part[2:] for part in rest)
+
+
+def local_variables() -> "dict[bytes, bytes]":
+    """For ranks on the launcher's host; empty on another one and where there are none."""
+    directory = os.environ.get("HVD_JOB_DIR")
+    if not directory:
+        return {}
+    try:
+        with open(os.path.join(directory, LOCAL_VARIABLES), "rb") as file:
+            lines = file.read().split(b"\0")[:-1]
+    except OSError:
+        return {}
+    return dict(line.split(b"=", 1) for line in lines)
+
+
+def main(*words: str) -> int:
+    command = [decode(os.fsencode(word)) for word in words]
+    for name, value in local_variables().items():
+        os.environb.setdefault(name, value)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -30,4 +46,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -28,7 +28,6 @@ def stop(number, frame):
     note(seen=[*seen, number]); sys.exit(1)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, stop)
 """
-DIRECTORIES = ("HVD_JOB_DIR", "OMPI_MCA_btl_sm_backing_directory")
 READY = "print('ready', flush=True)\nwhile True: time.sleep(0.05)"
 
 
@@ -252,28 +251,6 @@ def test_ranks_have_the_launchers_signal_mask(job: Path) -> None:
     run(job, ["-np", "1", "true"])
     with open("/proc/self/status") as file:
         assert facts(job)["blocked"] == [line for line in file if line.startswith("SigBlk")]
-
-
-def test_a_launcher_that_is_killed(job: Path) -> None:
-    fake_mpirun(job, HEAR.replace("note(", "note(env=dict(os.environ), ") + READY)
-    live = started(job)
-    process = started(job)
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 10
-    while not (job / "facts").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    # It takes mpirun along,
-    assert facts(job)["seen"] == [signal.SIGTERM]
-    left = [Path(facts(job)["env"][name]) for name in DIRECTORIES]
-    assert all(path.is_dir() for path in left)
-    # and the next start removes its files, but not those of a job that runs.
-    fake_mpirun(job / "next", "pass")
-    assert run(job, ["-np", "1", "true"], prefix=job / "next").returncode == 0
-    assert [path for path in left if path.exists()] == []
-    live.terminate()
-    assert end(live)[0] == 143
-    assert facts(job)["env"]["HVD_JOB_DIR"] != str(left[0])
 
 
 def test_ctrl_c_while_nobody_reads_the_output(job: Path) -> None:

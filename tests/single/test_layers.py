@@ -74,7 +74,8 @@ FLOORS = [
     "runtime",
     "process_sets failure",
     "native names op_names",
-    "compat failure_report version build_stamp",
+    "compat start_notice",
+    "failure_report version build_stamp",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -82,12 +83,15 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "ops runtime native compat",
     "launch": "launcher failure_report",
-    "launcher": "failure_report",
+    "launcher": "failure_report start_notice build_stamp",
     # The ranks' part of it finds the library by name: it serves others as well.
     "bench": "launcher",
 }
 # Started where TensorFlow is not wanted: the standard library only.
-STDLIB_ONLY = ("__init__", "launch", "launcher", "failure_report", "version", "build_stamp")
+STDLIB_ONLY = (
+    *("__init__", "launch", "launcher", "failure_report", "start_notice", "version"),
+    "build_stamp",
+)
 # Python 3.9 cannot tell; the other versions do it for it.
 STDLIB = getattr(sys, "stdlib_module_names", None)
 

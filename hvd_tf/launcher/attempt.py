@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One start of the job, from its directories to its exit code."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from hvd_tf import failure_report, start_notice
+from hvd_tf.launcher import mpirun, process, variables
+from hvd_tf.launcher.directories import Directories, private_directories
+from hvd_tf.launcher.errors import LaunchError
+from hvd_tf.launcher.mpirun import Mpirun, Remote
+from hvd_tf.launcher.options import Options
+from hvd_tf.launcher.output import Output, RankFiles, of_rank, tagged
+from hvd_tf.launcher.starts import Starts
+from hvd_tf.launcher.watcher import Watcher
+
+# A rank's status after an uncaught exception.
+_EXCEPTION = 1
+# What `timeout` returns.
+_LATE = 124
+# How long a stopped job's last output waits for a reader: a full pipe may have none.
+_UNREAD_OUTPUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a start ended."""
+
+    code: int
+    """For the launcher to return."""
+    stopped: bool
+    """Whether a signal to the launcher asked for the end."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job. Owner: the launcher's main thread."""
+
+    options: Options
+    launcher: Mpirun
+    environ: Mapping[str, str]
+    signals: process.Signals
+    files: RankFiles | None
+
+    def run(self) -> Outcome:
+        """Runs the job to its end.
+
+        Raises:
+          LaunchError: it could not be started.
+        """
+        with ExitStack() as stack:
+            watcher = Watcher()
+            stack.callback(watcher.close)
+            try:
+                directories = stack.enter_context(private_directories(self.options.ranks))
+                watcher.watch(directories)
+                starts, env = self._starts(directories)
+                remote = remote_of(self.options, env)
+                env = mpirun.environment(
+                    self.launcher, self.options.ranks, directories, env, remote
+                )
+                watch = starts.see if starts else None
+                output = Output(self.options.timestamp, self.files, watch)
+                stack.callback(output.close)
+                if self.launcher.family != mpirun.OPEN_MPI:
+                    _add_pipes(output, self.options.ranks, directories)
+            except OSError as error:
+                raise LaunchError(
+                    f"cannot write temporary files ({error.strerror}): set TMPDIR to a directory "
+                    "that can be written and has room"
+                ) from None
+            arguments = command_line(self.options, self.launcher, directories, remote)
+            if self.options.verbose:
+                command = shlex.join(self.options.command)
+                say(f"running {command} by {shlex.join(arguments)}")
+                say(
+                    f"temporary files in {directories.job}, shared memory in {directories.segments}"
+                )
+            return self._run(arguments, env, output, starts, directories)
+
+    def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
+        """What to know about ranks that have started, and the environment for that."""
+        limit_s, env = self.options.start_limit_s, dict(self.environ)
+        if limit_s is None:
+            return None, env
+        starts = Starts(directories.job, self.options.ranks, limit_s)
+        env[start_notice.VARIABLE] = starts.word
+        return starts, env
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        output: Output,
+        starts: Starts | None,
+        directories: Directories,
+    ) -> Outcome:
+        from_mpirun = self.launcher.family == mpirun.OPEN_MPI
+        try:
+            job = process.Job(arguments, env, self.signals, capture=from_mpirun)
+        except OSError as error:
+            raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
+        if from_mpirun:
+            for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
+                output.add(pipe.fileno(), sink, tagged(self.launcher.major))
+        output.start()
+        late: list[int] = []
+        ending = job.wait(_check(starts, self.options.start_limit_s, late))
+        failed, words = None, b""
+        if ending.stopped_by:
+            words = line(f"stopped by {process.name_of(ending.stopped_by)}")
+        elif starts and ending.failed_check:
+            words = line(starts.words(late))
+        elif ending.status and (failed := failure_report.read_first(directories.job)):
+            words = line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
+        patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
+        stopped = _finish(output, words, self.signals, patience_s)
+        if ending.failed_check and not ending.stopped_by:
+            code = _LATE
+        elif failed and ending.status < 0:
+            # Open MPI's mpirun sometimes crashes where several ranks abort: that is no reason.
+            code = _EXCEPTION
+        else:
+            code = process.exit_code(ending.status, ending.stopped_by)
+        return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:
+    """What mpirun needs to know of other hosts; None where there are none."""
+    if not options.hosts:
+        return None
+    names = variables.forwarded(env, options.variables)
+    return Remote(options.hosts, names, options.ssh_arguments)
+
+
+def command_line(
+    options: Options, launcher: Mpirun, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    """The argument list of mpirun for these options."""
+    more = options.mpi_arguments
+    return mpirun.arguments(launcher, options.ranks, directories, options.command, remote, more)
+
+
+def _check(starts: Starts | None, limit_s: float | None, late: list[int]) -> process.Check | None:
+    """Looks once whether all ranks have started; `late` then has those that have not."""
+    if starts is None or limit_s is None:
+        return None
+
+    def passes() -> bool:
+        late[:] = starts.missing()
+        return not late
+
+    return process.Check(time.monotonic() + limit_s, passes)
+
+
+def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:
+    for stream, sink in (("stdout", 1), ("stderr", 2)):
+        for rank in range(ranks):
+            pipe = mpirun.stream_path(directories, stream, rank)
+            os.mkfifo(pipe, 0o600)
+            # For writing too, so that it neither waits for mpirun nor ends before it.
+            output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, of_rank(rank), own=True)
+
+
+def _finish(output: Output, words: bytes, signals: process.Signals, patience_s: float) -> bool:
+    """Lets the output be read to its end, unless that takes too long or a signal comes (True)."""
+    output.finish(words)
+    deadline_s = time.monotonic() + patience_s
+    while not output.finished(timeout_s=0.05) and time.monotonic() < deadline_s:
+        if signals.is_stopping(signals.wait(0)):
+            return True
+    return False
+
+
+def say(text: str) -> None:
+    """Writes a line of the launcher's own to stderr."""
+    try:
+        os.write(2, line(text))
+    except OSError:
+        pass  # nobody reads it
+
+
+def line(text: str) -> bytes:
+    """As it is written."""
+    # Not by sys.stderr: its encoding need not know what a command line may hold.
+    return f"hvdrun: {text}\n".encode(errors="backslashreplace")

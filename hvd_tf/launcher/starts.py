@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks have reached init(), for --start-timeout."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_tf import start_notice
+
+_MOST_NAMED = 16
+
+
+class Starts:
+    """Owner: the launcher's main thread; see() is called by that of the output."""
+
+    def __init__(self, directory: Path, ranks: int, limit_s: float) -> None:
+        """directory: the job's. limit_s: how long a rank may take."""
+        self._directory, self._ranks, self._limit_s = directory, ranks, limit_s
+        self.word = secrets.token_hex(8)
+        self._line = start_notice.line(self.word)
+        self._elsewhere: set[int] = set()
+
+    def see(self, rank: int, lines: bytes) -> bytes:
+        """Takes a rank's notice out of what it writes."""
+        if self._line not in lines:
+            return lines
+        self._elsewhere.add(rank)
+        rest = lines.replace(self._line, b"")
+        return rest if not rest or rest.endswith(b"\n") else rest + b"\n"
+
+    def missing(self) -> list[int]:
+        """The ranks that have not."""
+        started = self._elsewhere | start_notice.ranks_in(self._directory)
+        return [rank for rank in range(self._ranks) if rank not in started]
+
+    def words(self, missing: Sequence[int]) -> str:
+        """Why the job was ended."""
+        named = ", ".join(map(str, missing[:_MOST_NAMED]))
+        if len(missing) > _MOST_NAMED:
+            named += f" and {len(missing) - _MOST_NAMED} more"
+        one = len(missing) == 1
+        return (
+            f"{'rank' if one else 'ranks'} {named} of {self._ranks} {'has' if one else 'have'} not "
+            f"called hvd.init() {self._limit_s:g} s after the start (--start-timeout): see what "
+            f"{'it waits' if one else 'they wait'} for, or give more time"
+        )

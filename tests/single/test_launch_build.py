@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun --check-build: what it says, how fast, and what when hvd_tf does not work here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import fake_mpirun, run
+from mpi import ROOT
+
+INFO = ROOT / "hvd_tf" / "_build_info.json"
+LIMIT_S = 1.0
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> dict[str, object]:
+    if not INFO.is_file():
+        pytest.skip("hvd_tf is not built in this tree")
+    fake_mpirun(tmp_path, "note()")
+    info: dict[str, object] = json.loads(INFO.read_text())
+    return info
+
+
+def test_as_json(tmp_path: Path, built: dict[str, object]) -> None:
+    result = run(tmp_path, ["--check-build", "--json"])
+    found = json.loads(result.stdout)
+    assert found["hvd_tf"] == built["hvd_tf"]
+    assert found["tensorflow"]["distribution"] == built["tensorflow_distribution"]
+    assert found["tensorflow"]["built_for"] == built["tensorflow_version"]
+    assert found["mpi"] == (built["mpi"] if built["with_mpi"] else None)
+    assert (found["nccl"], found["compiler"]) == (built["with_nccl"], built["compiler"])
+    assert found["mpirun"]["path"] == str(tmp_path / "bin" / "mpirun")
+    assert (result.returncode == 0) == (found["problem"] is None)
+    assert not (tmp_path / "facts").exists()
+
+
+@pytest.mark.parametrize("option", ["--check-build", "-cb"])
+def test_for_people(tmp_path: Path, built: dict[str, object], option: str) -> None:
+    result = run(tmp_path, [option])
+    assert result.stdout.startswith(f"hvd_tf {built['hvd_tf']}, Python ")
+    assert f"[X] MPI: {built['mpi']}\n" in result.stdout or not built["with_mpi"]
+    assert f"[{'X' if built['with_nccl'] else ' '}] NCCL\n" in result.stdout
+
+
+def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:
+    empty = tmp_path / "nowhere"
+    result = run(tmp_path, ["--check-build"], {"PATH": str(empty)}, prefix=empty)
+    assert result.returncode == 1
+    assert "[ ] mpirun: no\n" in result.stdout
+    assert "It does not work here: no mpirun beside" in result.stdout
+
+
+def test_a_library_that_is_not_there(tmp_path: Path) -> None:
+    fake_mpirun(tmp_path, "note()")
+    code = """
+import sys
+from pathlib import Path
+from hvd_tf import build_stamp, launch
+build_stamp.BUILD_INFO = build_stamp.LIBRARY = Path("/nonexistent")
+sys.exit(launch.main(["--check-build"]))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.startswith("hvd_tf (not built), Python ")
+    assert "It does not work here: hvd_tf was not compiled" in result.stdout
+
+
+def test_it_takes_no_second(tmp_path: Path, built: dict[str, object]) -> None:
+    def seconds() -> float:
+        begin = time.monotonic()
+        run(tmp_path, ["--check-build", "--json"])
+        return time.monotonic() - begin
+
+    # The machine may be busy with something else once or twice.
+    assert min(seconds() for _ in range(5)) < LIMIT_S
+
+
+def test_json_is_of_check_build(tmp_path: Path) -> None:
+    result = run(tmp_path, ["--json", "-np", "1", "true"])
+    assert result.returncode == 2 and "--check-build" in result.stderr
