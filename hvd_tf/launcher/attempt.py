@@ -80,14 +80,13 @@ class Attempt:
             if self.options.verbose:
                 command = shlex.join(self.options.command)
                 say(f"running {command} by {shlex.join(arguments)}")
-                say(
-                    f"temporary files in {directories.job}, shared memory in {directories.segments}"
-                )
+                say(f"temporary files in {directories.job}, segments in {directories.segments}")
             return self._run(arguments, env, output, starts, directories)
 
     def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
         """What to know about ranks that have started, and the environment for that."""
         limit_s, env = self.options.start_limit_s, dict(self.environ)
+        env.pop(start_notice.VARIABLE, None)  # of a job that this one is a rank of
         if limit_s is None:
             return None, env
         starts = Starts(directories.job, self.options.ranks, limit_s)

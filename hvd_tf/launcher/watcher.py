@@ -35,15 +35,13 @@ class Watcher:
     def watch(self, directories: Directories) -> None:
         """Names the job's directories, of which that of the job marks its processes as well."""
         names = (directories.job, directories.segments)
-        os.write(self._pipe, b"".join(os.fsencode(name) + b"\0" for name in names))
+        with suppress(BrokenPipeError):  # somebody has ended it
+            os.write(self._pipe, b"".join(os.fsencode(name) + b"\0" for name in names))
 
     def close(self) -> None:
         """Ends it; to be called when the job has ended and its directories are gone."""
         os.close(self._pipe)
-        try:
-            os.waitpid(self._pid, 0)
-        except ChildProcessError:
-            pass  # somebody else has ended it, and Popen's cleaning has met it
+        os.waitpid(self._pid, 0)
 
 
 def _child(source: int) -> None:

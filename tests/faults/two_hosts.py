@@ -32,6 +32,11 @@ while arguments and arguments[0] not in namespaces:
 host, *command = arguments
 inside = 'hostname "$0" && exec sh -c "$1"'
 start = ["unshare", "--uts", "sh", "-c", inside, host, " ".join(command)]
+if {as_ssh!r}:
+    kept = {{name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}}
+    os.environ.clear()
+    os.environ.update(kept)
+    os.chdir("/")
 os.execvp("ip", ["ip", "netns", "exec", namespaces[host], *start])
 """
 
@@ -53,7 +58,9 @@ def why_not() -> str:
 class TwoHosts:
     """Made on entering, removed on leaving, whatever happened between."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_ssh: bool = False) -> None:
+        """as_ssh: what is started on a host does not inherit the environment and the directory."""
+        self._as_ssh = as_ssh
         self._token = secrets.token_hex(3)
         self._undo = contextlib.ExitStack()
         self.addresses = ("10.213.7.1", "10.213.7.2")
@@ -71,7 +78,8 @@ class TwoHosts:
     def _make(self, undo: contextlib.ExitStack) -> None:
         directory = undo.enter_context(tempfile.TemporaryDirectory(prefix="hosts"))
         self._agent = Path(directory) / "agent"
-        self._agent.write_text(_AGENT.format(python=sys.executable, namespaces=self._namespaces))
+        facts = {"namespaces": self._namespaces, "as_ssh": self._as_ssh}
+        self._agent.write_text(_AGENT.format(python=sys.executable, **facts))
         self._agent.chmod(0o700)
         for namespace in self._namespaces.values():
             _ip("netns", "add", namespace)
@@ -87,15 +95,22 @@ class TwoHosts:
 
     def mpirun(self, ranks_per_host: int) -> list[str]:
         """A launcher on the first host that starts so many ranks on each of them."""
-        first = self.addresses[0]
-        inside = 'hostname "$0" && exec "$@"'
-        where = ["ip", "netns", "exec", self._namespaces[first], "unshare", "--uts"]
         hosts = ",".join(f"{address}:{ranks_per_host}" for address in self.addresses)
-        agent = ["--prtemca", "plm_ssh_agent", str(self._agent)]
+        count = ["--host", hosts, "-n", str(ranks_per_host * len(self.addresses))]
+        return [*self.first(), *mpirun(), *self.mpi_arguments(), *count]
+
+    def first(self) -> list[str]:
+        """What a command begins with that is to run on the first host."""
+        inside = 'hostname "$0" && exec "$@"'
+        name = self.addresses[0]
+        where = ["ip", "netns", "exec", self._namespaces[name], "unshare", "--uts"]
+        return [*where, "sh", "-c", inside, name]
+
+    def mpi_arguments(self) -> list[str]:
+        """How mpirun starts something on a host, and which network it takes."""
         network = ["--prtemca", "prte_if_include", INTERFACE]
         network += ["--mca", "btl_tcp_if_include", INTERFACE]
-        count = ["--host", hosts, "-n", str(ranks_per_host * len(self.addresses))]
-        return [*where, "sh", "-c", inside, first, *mpirun(), *agent, *network, *count]
+        return ["--prtemca", "plm_ssh_agent", str(self._agent), *network]
 
 
 def sent_bytes() -> int:
