@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job without an end, for the faults of a launcher. `launch_program.py [late]`.
+
+late: rank 1 never calls init().
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+WHAT = sys.argv[1] if len(sys.argv) > 1 else ""
+RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
+Path(os.environ["HVD_TEST_DIR"], f"rank-{RANK}.pid").write_text(str(os.getpid()))
+
+import numpy as np  # noqa: E402
+
+import hvd_tf as hvd  # noqa: E402
+
+if WHAT == "late" and RANK == 1:
+    print("asleep", flush=True)
+    time.sleep(1000)
+hvd.init()
+print(f"started {os.environ['HVD_RESTART']}", flush=True)
+while True:
+    total = hvd.allreduce(np.ones(1000, np.float32), op=hvd.Sum, name="ones")
+    assert (total.numpy() == hvd.size()).all()

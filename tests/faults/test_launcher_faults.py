@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of a job under hvdrun, with all cores busy: it ends in time, and nothing of it is left.
+
+HVD_TEST_FAULT_REPEATS=20 does each so often, instead of once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi import SHM, Job
+
+PROGRAM = Path(__file__).with_name("launch_program.py")
+REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
+RANKS = 2
+# From the fault until the launcher has ended; where it was killed itself, until nothing is left.
+LIMIT_S = 5.0
+KILLED_LAUNCHER_LIMIT_S = 10.0
+
+
+def spin() -> None:
+    while os.getppid() != 1:
+        for _ in range(1_000_000):
+            pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def busy_cores() -> Iterator[None]:
+    spinners = [
+        multiprocessing.get_context("spawn").Process(target=spin, daemon=True)
+        for _ in os.sched_getaffinity(0)
+    ]
+    for spinner in spinners:
+        spinner.start()
+    yield
+    for spinner in spinners:
+        spinner.kill()
+        spinner.join()
+
+
+def hvdrun(*options: str) -> list[str]:
+    # Where MPI's segments are is to be the launcher's business here, not the test's.
+    parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
+    return ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "-np", str(RANKS), *options]
+
+
+def started(*options: str) -> Job:
+    return Job([sys.executable, str(PROGRAM)], RANKS, launcher=hvdrun(*options))
+
+
+def wait_for_ranks(job: Job, restart: int = 0) -> None:
+    for rank in range(RANKS):
+        job.wait_for(f"[{rank}] started {restart}")
+
+
+def at_some_moment(repeat: int) -> None:
+    time.sleep(random.Random(repeat).uniform(0, 0.5))
+
+
+def ended(job: Job, status: int, limit_s: float = LIMIT_S) -> str:
+    """Waits for the end after a fault just now; returns what was written."""
+    begin = time.monotonic()
+    result = job.wait(timeout_s=60)
+    seconds = time.monotonic() - begin
+    assert not result.timed_out and seconds < limit_s, f"{seconds:.1f} s: {result.text}"
+    assert result.returncode == status, result.text
+    assert [*result.leftovers, *segments(), *files(job)] == [], result.text
+    return result.launcher_output
+
+
+def files(job: Job) -> list[Path]:
+    """The launcher's own temporary files."""
+    return list((job.directory / "tmp").glob("hvdrun.*"))
+
+
+def segments() -> list[Path]:
+    """Shared memory of hvdrun's jobs whose launcher is not alive."""
+    alive = [Path("/proc", pid, "environ") for pid in os.listdir("/proc") if pid.isdigit()]
+    texts = []
+    for path in alive:
+        try:
+            texts.append(path.read_bytes())
+        except OSError:
+            continue
+    places = SHM.glob("mpi.hvdrun.*") if SHM.is_dir() else []
+    return [place for place in places if not any(os.fsencode(place) in text for text in texts)]
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "a frozen rank"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher(number: int, frozen: bool, repeat: int) -> None:
+    with started() as job:
+        wait_for_ranks(job)
+        if frozen:
+            os.kill(job.pid(repeat % RANKS), signal.SIGSTOP)
+        at_some_moment(repeat)
+        job.process.send_signal(number)
+        text = ended(job, 128 + number)
+    assert text.splitlines()[-1] == f"hvdrun: stopped by {signal.Signals(number).name}"
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_a_killed_rank(repeat: int) -> None:
+    with started() as job:
+        wait_for_ranks(job)
+        at_some_moment(repeat)
+        os.kill(job.pid(repeat % RANKS), signal.SIGKILL)
+        ended(job, 128 + signal.SIGKILL)
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "a frozen rank"])
+def test_a_killed_launcher(frozen: bool, repeat: int) -> None:
+    with started() as job:
+        wait_for_ranks(job)
+        if frozen:
+            os.kill(job.pid(repeat % RANKS), signal.SIGSTOP)
+        at_some_moment(repeat)
+        begin = time.monotonic()
+        job.process.kill()
+        job.process.wait()
+        while (
+            job.processes() or segments() or files(job)
+        ) and time.monotonic() < begin + 2 * LIMIT_S:
+            time.sleep(0.05)
+        assert time.monotonic() - begin < KILLED_LAUNCHER_LIMIT_S
+        ended(job, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_a_killed_mpirun(repeat: int) -> None:
+    with started() as job:
+        wait_for_ranks(job)
+        at_some_moment(repeat)
+        os.kill(mpirun_of(job), signal.SIGKILL)
+        ended(job, 128 + signal.SIGKILL)
+
+
+def test_a_frozen_mpirun_and_its_ranks() -> None:
+    with started() as job:
+        wait_for_ranks(job)
+        for pid in (mpirun_of(job), job.pid(0), job.pid(1)):
+            os.kill(pid, signal.SIGSTOP)
+        job.process.send_signal(signal.SIGINT)
+        ended(job, 128 + signal.SIGINT)
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_a_killed_rank_and_a_restart(repeat: int) -> None:
+    with started("--restarts", "2") as job:
+        wait_for_ranks(job)
+        os.kill(job.pid(repeat % RANKS), signal.SIGKILL)
+        wait_for_ranks(job, restart=1)
+        assert "starting it again (restart 1 of 2)" in job.launcher_output()
+        at_some_moment(repeat)
+        job.process.send_signal(signal.SIGINT)
+        ended(job, 128 + signal.SIGINT)
+
+
+def test_a_rank_that_does_not_reach_init() -> None:
+    limit_s = 15
+    command = [sys.executable, str(PROGRAM), "late"]
+    with Job(command, RANKS, launcher=hvdrun("--start-timeout", str(limit_s))) as job:
+        job.wait_for("[1] asleep")
+        text = ended(job, 124, limit_s + LIMIT_S)
+    words = f"rank 1 of 2 has not called hvd.init() {limit_s} s after the start"
+    assert words in text.splitlines()[-1]
+
+
+def mpirun_of(job: Job) -> int:
+    """The launcher's child that is mpirun."""
+    pid = job.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = {int(child): Path("/proc", child, "cmdline").read_bytes() for child in children}
+    (found,) = [child for child, line in lines.items() if b"rank_main.py" in line]
+    return found

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun -H over two hosts: where ranks run, what they get, and how the job ends.
+
+What starts a host's ranks is not ssh, but leaves them as little: no environment, no directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import two_hosts
+from mpi import ROOT, Job
+
+PROGRAM = Path(__file__).with_name("hosts_program.py")
+RANKS = 4
+LIMIT_S = 5.0
+KILLED_LAUNCHER_LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[two_hosts.TwoHosts]:
+    reason = two_hosts.why_not()
+    if reason:
+        pytest.skip(reason)
+    with two_hosts.TwoHosts(as_ssh=True) as made:
+        yield made
+
+
+def started(hosts: two_hosts.TwoHosts, directory: Path, *arguments: str) -> Job:
+    where = ",".join(f"{address}:2" for address in hosts.addresses)
+    mine = f"--mpi-args={shlex.join(hosts.mpi_arguments())}"
+    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(RANKS), "-H", where, mine]
+    options = ["-x", "MINE", "-x", "PRIVATE=a b", "--start-timeout", "60"]
+    parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
+    launcher = [*hosts.first(), "env", *parts, *hvdrun, *options]
+    # Where no distribution is installed; the ranks get it because of its name.
+    env = {"MINE": "sesame", "HVD_A": "1", "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, str(PROGRAM), str(directory), *arguments]
+    return Job(program, RANKS, env, launcher=launcher)
+
+
+def facts(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads((directory / f"facts-{r}.json").read_text()) for r in range(RANKS)]
+
+
+def wait_for_ranks(job: Job) -> None:
+    for rank in range(RANKS):
+        job.wait_for(f"[{rank}] written")
+
+
+def gone(pids: list[int], limit_s: float) -> float:
+    begin = time.monotonic()
+    while any(map(_alive, pids)) and time.monotonic() - begin < limit_s:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+    return time.monotonic() - begin
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
+    with started(hosts, tmp_path, "a b", ":", "--map-by", "'$HOME'") as job:
+        result = job.wait(timeout_s=120)
+    assert result.returncode == 0 and not result.timed_out, result.text
+    assert result.leftovers == []
+    found = facts(tmp_path)
+    first, other = hosts.addresses
+    assert [one["host"] for one in found] == [first, first, other, other]
+    assert [one["local_rank"] for one in found] == [0, 1, 0, 1]
+    assert [one["cross_rank"] for one in found] == [0, 0, 1, 1]
+    assert [one["total"] for one in found] == [10.0] * RANKS
+    assert all(one["arguments"] == ["a b", ":", "--map-by", "'$HOME'"] for one in found)
+    values = {"HVD_A": "1", "MINE": "sesame", "PRIVATE": "a b", "HVD_RESTART": "0"}
+    assert all(values.items() <= one["variables"].items() for one in found)
+    # Only ranks of the launcher's host know its directories.
+    assert [one["variables"]["HVD_JOB_DIR"] is None for one in found] == [False, False, True, True]
+    assert [one["backing"] is None for one in found] == [False, False, True, True]
+    # Their notices of the start were taken out.
+    assert result.launcher_output.count("written") == RANKS and "\x1e" not in result.text
+
+
+def test_no_value_stands_on_a_command_line(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
+    with started(hosts, tmp_path, "forever") as job:
+        wait_for_ranks(job)
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                line = Path("/proc", name, "cmdline").read_bytes()
+            except OSError:
+                continue
+            assert b"sesame" not in line
+        assert "sesame" not in job.launcher_output()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_ctrl_c(hosts: two_hosts.TwoHosts, tmp_path: Path, frozen: bool) -> None:
+    with started(hosts, tmp_path, "forever") as job:
+        wait_for_ranks(job)
+        pids = [one["pid"] for one in facts(tmp_path)]
+        if frozen:
+            os.kill(pids[3], signal.SIGSTOP)
+        job.process.send_signal(signal.SIGINT)
+        assert gone(pids, LIMIT_S) < LIMIT_S
+        result = job.wait(timeout_s=30)
+    assert result.returncode == 130 and result.leftovers == [], result.text
+
+
+def test_a_killed_rank_of_the_other_host(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
+    with started(hosts, tmp_path, "forever") as job:
+        wait_for_ranks(job)
+        pids = [one["pid"] for one in facts(tmp_path)]
+        os.kill(pids[3], signal.SIGKILL)
+        assert gone(pids, LIMIT_S) < LIMIT_S
+        result = job.wait(timeout_s=30)
+    assert result.returncode == 137 and result.leftovers == [], result.text
+
+
+def test_a_killed_launcher(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
+    with started(hosts, tmp_path, "forever") as job:
+        wait_for_ranks(job)
+        pids = [one["pid"] for one in facts(tmp_path)]
+        job.process.kill()
+        assert gone(pids, KILLED_LAUNCHER_LIMIT_S) < KILLED_LAUNCHER_LIMIT_S
+        result = job.wait(timeout_s=30)
+    assert result.leftovers == [], result.text
