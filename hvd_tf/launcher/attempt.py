@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hvd_tf import failure_report, start_notice
-from hvd_tf.launcher import mpirun, process, variables
+from hvd_tf.launcher import ends, mpirun, process, variables
 from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.mpirun import Mpirun, Remote
@@ -110,24 +110,27 @@ class Attempt:
             for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
                 output.add(pipe.fileno(), sink, tagged(self.launcher.major))
         output.start()
-        late: list[int] = []
-        ending = job.wait(_check(starts, self.options.start_limit_s, late))
+        childless = ends.Childless(job.pid)
+        ending = job.wait([childless.check, *([starts.check()] if starts else [])])
         failed, words = None, b""
         if ending.stopped_by:
             words = line(f"stopped by {process.name_of(ending.stopped_by)}")
-        elif starts and ending.failed_check:
-            words = line(starts.words(late))
+        elif starts and starts.late:
+            words = line(starts.words())
         elif ending.status and (failed := failure_report.read_first(directories.job)):
             words = line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
+        elif ending.failed:
+            words = line(ends.WORDS)
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
-        if ending.failed_check and not ending.stopped_by:
-            code = _LATE
-        elif failed and ending.status < 0:
-            # Open MPI's mpirun sometimes crashes where several ranks abort: that is no reason.
-            code = _EXCEPTION
-        else:
+        if ending.stopped_by or not (ending.failed or failed):
             code = process.exit_code(ending.status, ending.stopped_by)
+        elif starts and starts.late:
+            code = _LATE
+        else:
+            # Open MPI's mpirun sometimes crashes where several ranks abort, and what had to be
+            # ended has no status to tell: that is no reason.
+            code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
 
 
@@ -145,18 +148,6 @@ def command_line(
     """The argument list of mpirun for these options."""
     more = options.mpi_arguments
     return mpirun.arguments(launcher, options.ranks, directories, options.command, remote, more)
-
-
-def _check(starts: Starts | None, limit_s: float | None, late: list[int]) -> process.Check | None:
-    """Looks once whether all ranks have started; `late` then has those that have not."""
-    if starts is None or limit_s is None:
-        return None
-
-    def passes() -> bool:
-        late[:] = starts.missing()
-        return not late
-
-    return process.Check(time.monotonic() + limit_s, passes)
 
 
 def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:

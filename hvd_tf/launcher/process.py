@@ -63,14 +63,14 @@ class Signals:
         return number in self._stopping
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Check:
-    """Something that is looked at once while the job runs."""
+    """Something that is looked at while the job runs, and ends it where it fails."""
 
+    passes: Callable[[], bool]
+    """Whether the job may go on; may set at_s for another look."""
     at_s: float
     """When, by time.monotonic()."""
-    passes: Callable[[], bool]
-    """Whether the job may go on."""
 
 
 class Ending(NamedTuple):
@@ -80,7 +80,8 @@ class Ending(NamedTuple):
     """mpirun's, as subprocess has it."""
     stopped_by: int
     """The signal that asked for it, or 0."""
-    failed_check: bool
+    failed: Check | None
+    """The check that asked for it."""
 
 
 class Job:
@@ -109,31 +110,35 @@ class Job:
         self.stdout = self._process.stdout
         self.stderr = self._process.stderr
 
-    def wait(self, check: Check | None = None) -> Ending:
+    def wait(self, checks: Sequence[Check] = ()) -> Ending:
         """Waits for mpirun, and sees to it that nothing of the job outlives it."""
-        stopped_by, failed_check, kill_at_s = 0, False, math.inf
+        stopped_by, failed, kill_at_s = 0, None, math.inf
+        pending = list(checks)
         while (status := self._process.poll()) is None:
-            check_at_s = check.at_s if check else math.inf
-            at_s = min(kill_at_s, check_at_s)
+            at_s = min([kill_at_s, *(check.at_s for check in pending)])
             number = self._signals.wait(None if at_s == math.inf else at_s - time.monotonic())
+            if self._signals.is_stopping(number) and not stopped_by:
+                stopped_by = number
             if number in _FORWARDED:
                 self._pass_on(number)
-            elif self._signals.is_stopping(number) and kill_at_s == math.inf:
-                stopped_by, kill_at_s = number, time.monotonic() + KILL_AFTER_S
-                self._pass_on(number)
-            elif number == 0 and check and time.monotonic() >= check_at_s:
-                if kill_at_s == math.inf and not check.passes():
-                    failed_check, kill_at_s = True, time.monotonic() + KILL_AFTER_S
-                    self._pass_on(signal.SIGTERM)
-                check = None
+            elif number in (0, stopped_by) and kill_at_s == math.inf:
+                if not number and not (failed := _first_failed(pending)):
+                    continue
+                kill_at_s, pending = time.monotonic() + KILL_AFTER_S, []
+                self._pass_on(number or signal.SIGTERM)
             elif number != signal.SIGCHLD:
                 # The limit has passed, or this was the second request.
                 self.kill()
                 status = self._process.wait()
                 break
-        if status or stopped_by or failed_check:
+        if status or stopped_by or failed:
             self.kill()
-        return Ending(status, stopped_by, failed_check)
+        return Ending(status, stopped_by, failed)
+
+    @property
+    def pid(self) -> int:
+        """Mpirun's."""
+        return self._process.pid
 
     def kill(self) -> None:
         """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
@@ -143,6 +148,16 @@ class Job:
         # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.
         if self._process.poll() is None:
             _signal(self._process.pid, number)
+
+
+def _first_failed(checks: Sequence[Check]) -> Check | None:
+    """Looks at those whose time has come."""
+    for check in checks:
+        if check.at_s <= time.monotonic():
+            check.at_s = math.inf
+            if not check.passes():
+                return check
+    return None
 
 
 def kill_marked(variable: str, value: str) -> None:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import time
 from pathlib import Path
 
 from hvd_tf import start_notice
+from hvd_tf.launcher.process import Check
 
 _MOST_NAMED = 16
 
@@ -21,6 +22,7 @@ class Starts:
         self.word = secrets.token_hex(8)
         self._line = start_notice.line(self.word)
         self._elsewhere: set[int] = set()
+        self.late: list[int] = []
 
     def see(self, rank: int, lines: bytes) -> bytes:
         """Takes a rank's notice out of what it writes."""
@@ -30,17 +32,22 @@ class Starts:
         rest = lines.replace(self._line, b"")
         return rest if not rest or rest.endswith(b"\n") else rest + b"\n"
 
-    def missing(self) -> list[int]:
-        """The ranks that have not."""
-        started = self._elsewhere | start_notice.ranks_in(self._directory)
-        return [rank for rank in range(self._ranks) if rank not in started]
+    def check(self) -> Check:
+        """For the limit, which begins now; `late` then has the ranks that are missing."""
 
-    def words(self, missing: Sequence[int]) -> str:
+        def passes() -> bool:
+            started = self._elsewhere | start_notice.ranks_in(self._directory)
+            self.late = [rank for rank in range(self._ranks) if rank not in started]
+            return not self.late
+
+        return Check(passes, time.monotonic() + self._limit_s)
+
+    def words(self) -> str:
         """Why the job was ended."""
-        named = ", ".join(map(str, missing[:_MOST_NAMED]))
-        if len(missing) > _MOST_NAMED:
-            named += f" and {len(missing) - _MOST_NAMED} more"
-        one = len(missing) == 1
+        named = ", ".join(map(str, self.late[:_MOST_NAMED]))
+        if len(self.late) > _MOST_NAMED:
+            named += f" and {len(self.late) - _MOST_NAMED} more"
+        one = len(self.late) == 1
         return (
             f"{'rank' if one else 'ranks'} {named} of {self._ranks} {'has' if one else 'have'} not "
             f"called hvd.init() {self._limit_s:g} s after the start (--start-timeout): see what "

@@ -125,7 +125,9 @@ def test_a_killed_rank_of_the_other_host(hosts: two_hosts.TwoHosts, tmp_path: Pa
         os.kill(pids[3], signal.SIGKILL)
         assert gone(pids, LIMIT_S) < LIMIT_S
         result = job.wait(timeout_s=30)
-    assert result.returncode == 137 and result.leftovers == [], result.text
+    # That of the killed rank, or of MPI in a peer, which may notice before mpirun does.
+    assert result.returncode not in (0, -signal.SIGKILL) and not result.timed_out, result.text
+    assert result.leftovers == [], result.text
 
 
 def test_a_killed_launcher(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:

@@ -223,6 +223,29 @@ def test_what_a_failed_mpirun_leaves_is_killed(job: Path) -> None:
     assert left_of(job) == []
 
 
+# A rank that runs for so long, the mpirun itself for ever.
+CHILD = "subprocess.Popen(['sleep', '{seconds}'])\nwhile True: time.sleep(1)"
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_an_mpirun_that_waits_for_nothing_is_ended(job: Path, listens: bool) -> None:
+    listen = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(14))\n"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    # The rank has ended after that time, and its mpirun does not even collect it.
+    fake_mpirun(job, (listen if listens else deaf) + CHILD.format(seconds=2))
+    begin = time.monotonic()
+    result = run(job, ["-np", "1", "true"])
+    assert 6 < time.monotonic() - begin < 16
+    assert result.returncode == (14 if listens else 1)
+    assert result.stderr == "hvdrun: mpirun did not end after its last process had, and was ended\n"
+    assert left_of(job) == []
+
+
+def test_an_mpirun_that_has_something_to_wait_for_goes_on(job: Path) -> None:
+    fake_mpirun(job, "sys.exit(subprocess.run(['sleep', '9']).returncode)")
+    assert run(job, ["-np", "1", "true"]).returncode == 0
+
+
 def test_user_signals_are_passed_on(job: Path) -> None:
     fake_mpirun(job, HEAR + READY)
     process = started(job)
