@@ -17,7 +17,7 @@ from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.mpirun import Mpirun, Remote
 from hvd_tf.launcher.options import Options
-from hvd_tf.launcher.output import Output, RankFiles, of_rank, tagged
+from hvd_tf.launcher.output import Output, RankFiles, Watch, of_rank, tagged
 from hvd_tf.launcher.starts import Starts
 from hvd_tf.launcher.watcher import Watcher
 
@@ -66,8 +66,8 @@ class Attempt:
                 env = mpirun.environment(
                     self.launcher, self.options.ranks, directories, env, remote
                 )
-                watch = starts.see if starts else None
-                output = Output(self.options.timestamp, self.files, watch)
+                over = ends.Over()
+                output = Output(self.options.timestamp, self.files, _watch(over, starts))
                 stack.callback(output.close)
                 if self.launcher.family != mpirun.OPEN_MPI:
                     _add_pipes(output, self.options.ranks, directories)
@@ -81,7 +81,7 @@ class Attempt:
                 command = shlex.join(self.options.command)
                 say(f"running {command} by {shlex.join(arguments)}")
                 say(f"temporary files in {directories.job}, segments in {directories.segments}")
-            return self._run(arguments, env, output, starts, directories)
+            return self._run(arguments, env, output, starts, over, directories)
 
     def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
         """What to know about ranks that have started, and the environment for that."""
@@ -99,6 +99,7 @@ class Attempt:
         env: Mapping[str, str],
         output: Output,
         starts: Starts | None,
+        over: ends.Over,
         directories: Directories,
     ) -> Outcome:
         from_mpirun = self.launcher.family == mpirun.OPEN_MPI
@@ -110,8 +111,7 @@ class Attempt:
             for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
                 output.add(pipe.fileno(), sink, tagged(self.launcher.major))
         output.start()
-        childless = ends.Childless(job.pid)
-        ending = job.wait([childless.check, *([starts.check()] if starts else [])])
+        ending = job.wait([over.check(job.pid), *([starts.check()] if starts else [])])
         failed, words = None, b""
         if ending.stopped_by:
             words = line(f"stopped by {process.name_of(ending.stopped_by)}")
@@ -132,6 +132,16 @@ class Attempt:
             # ended has no status to tell: that is no reason.
             code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def _watch(over: ends.Over, starts: Starts | None) -> Watch:
+    """Shows them what the ranks write."""
+
+    def watch(rank: int, lines: bytes) -> bytes:
+        over.see(lines)
+        return starts.see(rank, lines) if starts else lines
+
+    return watch
 
 
 def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:

@@ -1,50 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An mpirun that has no process left to wait for has to end too.
+"""An mpirun whose job is over has to end too.
 
 Open MPI's has been seen to wait for ever when a rank on another host was killed and a peer here
-aborted over that: all ranks and the daemon on the other host had gone.
+aborted over that: all ranks had gone. So it is ended some seconds after its last child has gone,
+and as long after a rank's MPI has said that it aborts the job.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from pathlib import Path
 
 from hvd_tf.launcher.process import Check
 
-# How long it may take after the last of its children, ranks or ssh, has gone.
+# How long it may take after that. It gives ranks about a second.
 LIMIT_S = 5.0
 _LOOK_EVERY_S = 1.0
-WORDS = "mpirun did not end after its last process had, and was ended"
+WORDS = "mpirun did not end when the job was over, and was ended"
+# Open MPI's, on a rank's stderr, just before it aborts.
+_ABORTS = re.compile(rb"^\[[^\]\n]+\] \*\*\* MPI_ERRORS_ARE_FATAL \(processes in ", re.MULTILINE)
 
 
-class Childless:
-    """Looks for it. Owner: the launcher's main thread."""
+class Over:
+    """Looks for it. Owner: the launcher's main thread; see() is called by that of the output."""
 
-    def __init__(self, pid: int) -> None:
-        """pid: mpirun's."""
-        self._tasks = Path(f"/proc/{pid}/task")
+    def __init__(self) -> None:
         self._had_children = False
         self._childless_at_s = math.inf
-        self.check = Check(self._passes, time.monotonic() + _LOOK_EVERY_S)
+        self._aborted_at_s = math.inf
 
-    def _passes(self) -> bool:
-        now_s = time.monotonic()
-        self.check.at_s = now_s + _LOOK_EVERY_S
-        if self._has_children():
-            self._had_children, self._childless_at_s = True, math.inf
-        elif self._had_children:
-            self._childless_at_s = min(self._childless_at_s, now_s)
-        return now_s - self._childless_at_s < LIMIT_S
+    def see(self, lines: bytes) -> None:
+        """Looks at lines of a rank."""
+        if self._aborted_at_s == math.inf and _ABORTS.search(lines):
+            self._aborted_at_s = time.monotonic()
 
-    def _has_children(self) -> bool:
-        try:
-            # Each belongs to the thread that has started it.
-            texts = [(task / "children").read_text() for task in self._tasks.iterdir()]
-        except OSError:
-            return True  # it has just ended, or the kernel does not tell
-        return any(_runs(pid) for text in texts for pid in text.split())
+    def check(self, pid: int) -> Check:
+        """For the job of the mpirun with that pid; fails when it is over and mpirun still there."""
+
+        def passes() -> bool:
+            now_s = time.monotonic()
+            check.at_s = now_s + _LOOK_EVERY_S
+            if _has_children(pid):
+                self._had_children, self._childless_at_s = True, math.inf
+            elif self._had_children:
+                self._childless_at_s = min(self._childless_at_s, now_s)
+            return now_s - min(self._childless_at_s, self._aborted_at_s) < LIMIT_S
+
+        check = Check(passes, time.monotonic() + _LOOK_EVERY_S)
+        return check
+
+
+def _has_children(pid: int) -> bool:
+    try:
+        # Each belongs to the thread that has started it.
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        texts = [(task / "children").read_text() for task in tasks]
+    except OSError:
+        return True  # it has just ended, or the kernel does not tell
+    return any(_runs(child) for text in texts for child in text.split())
 
 
 def _runs(pid: str) -> bool:

@@ -124,6 +124,7 @@ def test_a_killed_rank_of_the_other_host(hosts: two_hosts.TwoHosts, tmp_path: Pa
         pids = [one["pid"] for one in facts(tmp_path)]
         os.kill(pids[3], signal.SIGKILL)
         assert gone(pids, LIMIT_S) < LIMIT_S
+        # Where mpirun does not end, which happens once in seven times or so, the launcher ends it.
         result = job.wait(timeout_s=30)
     # That of the killed rank, or of MPI in a peer, which may notice before mpirun does.
     assert result.returncode not in (0, -signal.SIGKILL) and not result.timed_out, result.text

@@ -237,7 +237,19 @@ def test_an_mpirun_that_waits_for_nothing_is_ended(job: Path, listens: bool) -> 
     result = run(job, ["-np", "1", "true"])
     assert 6 < time.monotonic() - begin < 16
     assert result.returncode == (14 if listens else 1)
-    assert result.stderr == "hvdrun: mpirun did not end after its last process had, and was ended\n"
+    assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
+    assert left_of(job) == []
+
+
+def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
+    words = "[node1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,"
+    body = f"print('[1,0]<stderr>: ' + {words!r}, file=sys.stderr, flush=True)\n"
+    fake_mpirun(job, body + CHILD.format(seconds=1000))
+    begin = time.monotonic()
+    result = run(job, ["-np", "1", "true"])
+    assert 4 < time.monotonic() - begin < 16
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"[0] {words}\nhvdrun: mpirun did not end when the job was")
     assert left_of(job) == []
 
 
