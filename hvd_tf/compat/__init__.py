@@ -82,13 +82,10 @@ def is_keras_optimizer(candidate: Any) -> bool:
 
 def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
     """The class of the first dataset that was told to give its elements in any order; or ""."""
-    left = [dataset]
-    while left:
-        one = left.pop()
+    for source in dataset_chain(dataset):
         # Given as an argument, it counts for more than tf.data.Options.
-        if getattr(one, "_deterministic", None) in ("false", False):
-            return type(one).__name__.strip("_")
-        left.extend(one._inputs())
+        if getattr(source, "_deterministic", None) in ("false", False):
+            return type(source).__name__.strip("_")
     return ""
 
 

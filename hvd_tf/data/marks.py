@@ -18,18 +18,24 @@ def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset
 
 
+def sharded_by(dataset: tf.data.Dataset) -> str:
+    """What has made the dataset, or one that it is made from, a share; "" where it is whole."""
+    for source in dataset_chain(dataset):
+        if hasattr(source, _MARK):
+            return "hvd.data.shard"
+        if "ShardDataset" in type(source).__name__:
+            return "Dataset.shard"
+    return ""
+
+
 def check_not_sharded(dataset: tf.data.Dataset) -> None:
     """Raises ValueError where the dataset, or one that it is made from, is a share."""
-    for source in dataset_chain(dataset):
-        by = "hvd.data.shard" if hasattr(source, _MARK) else None
-        if "ShardDataset" in type(source).__name__:
-            by = "Dataset.shard"
-        if by is not None:
-            raise ValueError(
-                f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
-                "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
-                "makes steps equal without sharding)"
-            )
+    if by := sharded_by(dataset):
+        raise ValueError(
+            f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
+            "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
+            "makes steps equal without sharding)"
+        )
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:

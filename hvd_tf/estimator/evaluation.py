@@ -31,10 +31,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a model on all ranks together; call it on every rank with the same arguments.
 
-    Every rank calls `input_fn`, which returns the same dataset everywhere, not a rank's part. The
-    ranks take its batches in turn, and their metrics are added up once, at the end, in float64 and
-    int64: the results are those of one process, whatever the number of ranks. Rank 0's weights
-    count; they are sent to the others, which need no access to its disk.
+    Every rank calls `input_fn`, which returns the same dataset everywhere; the ranks take its
+    batches in turn. Or it returns each rank's share, made by `hvd.data.shard(uneven="keep")` or by
+    `Dataset.shard`, and so read by one rank only. The ranks' metrics are added up once, at the end,
+    in float64 and int64: the results are those of one process, whatever the number of ranks. Rank
+    0's weights count; they are sent to the others, which need no access to its disk.
 
     That is done where each metric's update only adds to its variables something that depends on
     the batch and the model alone, as mean, accuracy, precision, recall, AUC and confusion matrices

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hvd_tf import compat
 from hvd_tf.compat import v1
+from hvd_tf.data.marks import sharded_by
 
 EVAL = "eval"
 """tf.estimator.ModeKeys.EVAL."""
@@ -25,6 +26,8 @@ class EvaluationInput:
     """What input_fn returned: a dataset, or tensors."""
     obstacle: str
     """Why ranks cannot share the batches among them; "" where they can."""
+    is_share: bool = False
+    """Whether it is a rank's share already."""
 
     def tensors(self, share: Optional[tuple[int, int]], steps: Optional[int]) -> Tensors:
         """The next batch, as features and labels.
@@ -35,8 +38,10 @@ class EvaluationInput:
         """
         if not isinstance(self.result, tf.data.Dataset):
             return Tensors(*_features_and_labels(self.result), None)
+        if share and self.is_share and steps is not None:
+            steps = len(range(share[1], steps, share[0]))
         dataset = self.result if steps is None else self.result.take(steps)
-        if share:
+        if share and not self.is_share:
             # Which batch comes when must not depend on which thread was faster.
             options = tf.data.Options()
             options.deterministic = True
@@ -75,6 +80,8 @@ def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationIn
         result = input_fn(**{name: value for name, value in known.items() if name in takes})
     if not isinstance(result, tf.data.Dataset):
         return EvaluationInput(result, "its input_fn returns tensors instead of a tf.data.Dataset")
+    if sharded_by(result):
+        return EvaluationInput(result, "", is_share=True)
     unordered = compat.nondeterministic_dataset(result)
     if unordered:
         words = f"its dataset has {unordered} with deterministic=False, so ranks would not see "

@@ -122,6 +122,20 @@ def test_shuffled_and_parallel_input_counts_every_record_once(trained):
     assert_same(found, expected_of(trained, lambda: dataset(8)))
 
 
+@pytest.mark.parametrize("by", ["hvd.data.shard", "Dataset.shard"])
+def test_shares_are_not_shared_again(trained, by):
+    def input_fn():
+        records = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        if by == "hvd.data.shard":
+            return hvd.data.shard(records, 8, uneven="keep").prefetch(1)
+        return records.shard(hvd.size(), hvd.rank()).batch(8)
+
+    found = hvd.estimator.evaluate(make_estimator(trained), input_fn)
+    assert_same(found, expected_of(trained, lambda: dataset(8)))
+    found = hvd.estimator.evaluate(make_estimator(trained), input_fn, steps=2 * hvd.size())
+    assert found["records"] == 1000 + 16 * hvd.size()
+
+
 def test_a_metric_that_cannot_be_summed_is_evaluated_on_rank_0(trained, caplog):
     estimator = make_estimator(trained, largest=True)
     with caplog.at_level("WARNING", logger="tensorflow"):
