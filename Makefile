@@ -74,7 +74,7 @@ $(DONE)/native: $(DONE)/tensorflow $(NATIVE_SOURCES) $(if $(filter .,$(INSTALL))
 	@touch $@
 
 $(DONE)/test-tools: $(DONE)/tensorflow
-	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4'
+	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
 	@touch $@
 
 # Without dependencies: what they declare is not needed, and could change TensorFlow's numpy.
