@@ -16,6 +16,11 @@ import hvd_tf as hvd
 RANKS = (1, 2, 3)
 TIMEOUT_S = 400
 
+try:
+    hvd.estimator.provide_tf_estimator()
+except ImportError:
+    pass  # then the tests are skipped
+
 v1 = tf.compat.v1
 tfe = getattr(tf, "estimator", None)
 pytestmark = pytest.mark.skipif(tfe is None, reason="tf.estimator is not there")
