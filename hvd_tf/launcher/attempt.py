@@ -80,7 +80,9 @@ class Attempt:
             if self.options.verbose:
                 command = shlex.join(self.options.command)
                 say(f"running {command} by {shlex.join(arguments)}")
-                say(f"temporary files in {directories.job}, segments in {directories.segments}")
+                say(
+                    f"temporary files in {directories.job}, shared memory in {directories.segments}"
+                )
             return self._run(arguments, env, output, starts, over, directories)
 
     def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
