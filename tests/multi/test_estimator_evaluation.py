@@ -13,7 +13,6 @@ import tensorflow as tf
 import hvd_tf as hvd
 
 RANKS = (1, 2, 3, 4)
-HOSTS = "2x2"
 TIMEOUT_S = 400
 
 try:
