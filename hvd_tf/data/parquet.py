@@ -76,7 +76,8 @@ def _dtype(arrow: ModuleType, name: str, kind: Any) -> tf.DType:
     if types.is_binary(kind) or types.is_large_binary(kind):
         return tf.string
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return tf.as_dtype(kind.to_pandas_dtype())
+        # Not by to_pandas_dtype, which imports pandas.
+        return tf.as_dtype(arrow.array([], kind).to_numpy(zero_copy_only=False).dtype)
     raise ValueError(
         f"columns: {name!r} is of type {kind}, and numbers, booleans and strings can be read; "
         "leave it out with columns=[...], or write it as one of these"

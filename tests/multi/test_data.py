@@ -12,12 +12,6 @@ import tensorflow as tf
 
 import hvd_tf as hvd
 
-# Two of these failed once in a whole run of the suite, and in no run of this file alone: the cause
-# has to be found before they can stand in the suite.
-pytestmark = pytest.mark.skipif(
-    "HVD_TEST_DATA" not in os.environ, reason="not settled yet: HVD_TEST_DATA=1 runs it"
-)
-
 RANKS = (2, 3)
 
 
