@@ -121,10 +121,15 @@ def _check_announced(graph: tf.Graph, root_rank: int) -> None:
 
 
 def end_training(text: str) -> None:
-    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back.
+    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
+    end_scope(GRADIENT_PREFIX, text)
 
-    The runtime puts the gradient's name and this rank in front of the text.
+
+def end_scope(prefix: str, text: str) -> None:
+    """Peers that wait for this rank in a call of such a name fail with `text`; "" takes it back.
+
+    The runtime puts the call's name and this rank in front of the text.
     """
     for process_set_id in range(native.lib.hvd_process_set_count()):
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
-            native.lib.hvd_end_scope(process_set_id, GRADIENT_PREFIX.encode(), text.encode())
+            native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())

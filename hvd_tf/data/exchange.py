@@ -14,6 +14,8 @@ from hvd_tf import ops
 from hvd_tf.compat import eager_mode, v1
 from hvd_tf.runtime import ProcessSet
 
+DATA_PREFIX = "data/"  # of every name under which this package asks the other ranks
+
 Facts = dict[str, Any]
 
 
@@ -84,7 +86,7 @@ def checked_size(process_set: ProcessSet) -> int:
 
 
 def _gather(array: np.ndarray, part: str, process_set: ProcessSet) -> np.ndarray:
-    return ops.allgather(tf.constant(array), f"data/{part}", True, process_set).numpy()
+    return ops.allgather(tf.constant(array), f"{DATA_PREFIX}{part}", True, process_set).numpy()
 
 
 def _shown(fact: Any, at_most: int = 200) -> str:

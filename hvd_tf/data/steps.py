@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hvd_tf.compat import v1
 from hvd_tf.data.agreement import FRESH, GO, NOT_YET, NOTHING, REPEATED, Agreement
-from hvd_tf.data.exchange import Facts, all_same, announce, checked_size, exchange
+from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.runtime import ProcessSet, global_process_set
 
@@ -136,7 +136,7 @@ class Steps:
     def _begin(self) -> np.int64:
         number = self._count
         self._count += 1
-        name = f"data/{self._instance}/{number}"
+        name = f"{DATA_PREFIX}{self._instance}/{number}"
         self._iterations[number] = Agreement(name, self.uneven, self.process_set)
         return np.int64(number)
 

@@ -66,6 +66,8 @@ def evaluate(
     latest = (checkpoint_path or estimator.latest_checkpoint()) if rank() == 0 else None
     share = (size(), rank()) if size() > 1 else None
     model = everywhere(lambda: _Model(estimator, input_fn, steps, share, seed), _WHAT)
+    if share:
+        _check_alike(model)
     if share and model.obstacle:
         if rank() == 0:
             v1.logging.warning(f"hvd_tf: rank 0 evaluates alone, because {model.obstacle}")
@@ -95,6 +97,7 @@ class _Model:
             step = v1.train.create_global_step()
             source = evaluation_input.read(input_fn, estimator.params, estimator.config)
             self.obstacle = source.obstacle if share else ""
+            self.is_share = source.is_share
             batch = source.tensors(None if self.obstacle else share, steps)
             spec = estimator.model_fn(
                 batch.features, batch.labels, evaluation_input.EVAL, estimator.config
@@ -111,19 +114,20 @@ class _Model:
             self.update_op = tf.group(*[update for _, update in metrics.values()])
             self.values = {name: value for name, (value, _) in metrics.items()}
             self.values[v1.GraphKeys.GLOBAL_STEP] = step
+            self.states: list[tf.Variable] = []
             self.initializer = batch.initializer
             if share and not self.obstacle:
                 self._share(metrics)
 
     def _share(self, metrics: Mapping[str, metric_state.MetricOps]) -> None:
-        states, reasons = metric_state.states_of(metrics)
+        self.states, reasons = metric_state.states_of(metrics)
         self.obstacle = "; ".join(
             f"its metric {name!r} cannot be summed over ranks: {why}"
             for name, why in reasons.items()
         )
         if not reasons:
             self.variables = RootVariables(0)
-            self.sums = MetricSums(states)
+            self.sums = MetricSums(self.states)
 
 
 def _pair(metric: Any) -> metric_state.MetricOps:
@@ -217,6 +221,30 @@ def _agree(
             listed = ", ".join(f"rank {number}: {value!r}" for number, value in enumerate(values))
             raise ValueError(f"evaluate: {word} differs, {listed}; give the same on every rank")
     return answers[0][3]
+
+
+def _check_alike(model: _Model) -> None:
+    """Raise ValueError on every rank where the ranks could not evaluate together."""
+    mine = {
+        "their metrics": sorted(model.values),
+        "the state of their metrics": [(v.name, v.dtype.name, str(v.shape)) for v in model.states],
+        "what keeps them from sharing the batches": model.obstacle,
+        "whether input_fn gives a share of the batches already": model.is_share,
+    }
+    everyones = allgather_object(mine, name=f"{_WHAT}/model")
+    for fact, value in everyones[0].items():
+        for number, theirs in enumerate(everyones):
+            if theirs[fact] != value:
+                raise ValueError(
+                    f"evaluate: the ranks differ in {fact}: {value!r} on rank 0, "
+                    f"{theirs[fact]!r} on rank {number}; build the same input and the same model "
+                    "on every rank"
+                )
+    if model.obstacle and model.is_share:
+        raise ValueError(
+            f"evaluate: {model.obstacle}. Rank 0 would have to see all batches, but input_fn gives "
+            "each rank its share of them: return all; evaluate shares them out itself"
+        )
 
 
 def _report(

@@ -63,7 +63,7 @@ class Tensors:
     def examples(self) -> tf.Tensor:
         """int64 []: how many examples the batch has: the first dimension of its first tensor."""
         for item in tf.nest.flatten([self.features, self.labels]):
-            if isinstance(item, (tf.SparseTensor, v1.SparseTensorValue)):
+            if isinstance(item, tf.SparseTensor):
                 return tf.cast(item.dense_shape[0], tf.int64)
             if isinstance(item, tf.RaggedTensor):
                 return tf.cast(item.nrows(), tf.int64)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Optional, TypeVar
 
+from hvd_tf.data.exchange import DATA_PREFIX
 from hvd_tf.functions import allgather_object, broadcast_object
+from hvd_tf.hooks import end_scope
 from hvd_tf.runtime import rank, size
 
 _T = TypeVar("_T")
@@ -29,8 +31,12 @@ class Meeting:
             self._exchange("")
 
     def fail(self, error: Exception) -> None:
-        """Tell the ranks that wait, or will come, at the next point."""
+        """Tell the ranks that wait, or will come, at the next point.
+
+        Also those that wait in `hvd_tf.data` on the way there, in the user's input function.
+        """
         if self._open:
+            end_scope(DATA_PREFIX, _text(error))
             try:
                 self._exchange(_text(error))
             except RuntimeError:
@@ -40,6 +46,9 @@ class Meeting:
         failures = allgather_object(failure, name=f"{self._what}/meeting")
         self._open = not any(failures)
         if not self._open:
+            # No rank goes on, perhaps to new datasets, before all have taken it back.
+            end_scope(DATA_PREFIX, "")
+            allgather_object(None, name=f"{self._what}/taken_back")
             raise RuntimeError(_first_failure(self._what, failures))
 
 

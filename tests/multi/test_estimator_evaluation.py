@@ -222,6 +222,37 @@ def test_an_error_of_one_rank_s_input_is_raised_on_all(trained, failing):
         hvd.estimator.evaluate(make_estimator(trained), input_fn)
 
 
+def test_an_error_before_a_rank_asks_for_its_share_is_raised_on_all(trained):
+    def input_fn():
+        if hvd.rank() == 0:
+            raise FileNotFoundError("no such shard")
+        return hvd.data.shard(dataset().unbatch(), 8, uneven="keep")  # asks the other ranks
+
+    own = hvd.rank() == 0
+    errors = FileNotFoundError if own else (RuntimeError, tf.errors.UnknownError)
+    with pytest.raises(errors, match="no such shard"):
+        hvd.estimator.evaluate(make_estimator(trained), input_fn)
+    # And sharding works again.
+    share = hvd.data.shard(tf.data.Dataset.range(6 * hvd.size()), uneven="keep")
+    assert len(list(share)) == 6
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="one rank sees all batches")
+def test_a_share_cannot_be_evaluated_by_rank_0_alone(trained):
+    estimator = make_estimator(trained, largest=True)
+    with pytest.raises(ValueError, match="'largest' cannot be summed.*input_fn gives each rank"):
+        hvd.estimator.evaluate(estimator, lambda: dataset().shard(hvd.size(), hvd.rank()))
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="one rank cannot differ")
+def test_metrics_of_some_ranks_only_are_an_error_on_all(trained):
+    last = hvd.size() - 1
+    estimator = make_estimator(trained, largest=hvd.rank() == last)
+    words = f"differ in their metrics: .* on rank 0, .*'largest'.* on rank {last}"
+    with pytest.raises(ValueError, match=words):
+        hvd.estimator.evaluate(estimator, dataset)
+
+
 def test_an_error_amid_one_rank_s_share_is_raised_on_all(trained):
     last = hvd.size() - 1
 

@@ -177,15 +177,20 @@ def test_what_cannot_be_summed_is_found(name: str) -> None:
         state_of(make(tf.ones([3], tf.int64), v1.placeholder(tf.float32, [None]), tf.ones([3])))
 
 
-def test_a_keras_metric_is_followed_or_refused() -> None:
+@pytest.mark.skipif(not hasattr(tf, "estimator"), reason="needs tf.estimator, and Keras 2")
+@pytest.mark.parametrize("name", ["Mean", "AUC", "BinaryAccuracy"])
+def test_keras_metrics_can_be_summed(name: str) -> None:
     with tf.Graph().as_default():
-        metric = tf.keras.metrics.Mean()
-        metric.update_state(v1.placeholder(tf.float32, [None]))
-        pair = (metric.result(), getattr(metric, "updates", None) or tf.no_op())
-        try:
-            assert len(state_of(pair)) == 2
-        except NotAdditiveError:
-            pass  # then rank 0 evaluates it: never a wrong sum
+        labels, scores = v1.placeholder(tf.float32, [None]), v1.placeholder(tf.float32, [None])
+        metric = getattr(tf.keras.metrics, name)()
+        metric.update_state(*((scores,) if name == "Mean" else (labels, scores)))
+        # Which makes the metric's variables local ones of the graph.
+        spec = tf.estimator.EstimatorSpec(
+            "eval", loss=tf.reduce_sum(scores), eval_metric_ops={"metric": metric}
+        )
+        found = state_of(spec.eval_metric_ops["metric"])
+        assert sorted(v.name for v in found) == sorted(v.name for v in metric.variables)
+        assert len(found) == (4 if name == "AUC" else 2)
 
 
 def test_values_of_the_model_need_no_sum() -> None:
