@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -276,6 +277,37 @@ def test_the_end_of_one_ranks_input(rank, size):
             fails(tf.errors.OpError, call, f"rank {size - 1}")
 
 
+def test_an_aborted_step_leaves_other_steps_alone(rank, size):
+    done, sums = [], []
+
+    def train():
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [])
+            totals = [hvd.allreduce(x + i, op=hvd.Sum, name=f"b{i}") for i in range(20)]
+            over = v1.placeholder(tf.int32, [])
+            all_over = hvd.allreduce(over, op=hvd.Min, name="over")
+            while not session.run(all_over, {over: len(done)}):
+                sums.append(sum(session.run(totals, {x: len(sums)})))
+                time.sleep(0.01)  # two cores for up to four ranks
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [1])
+        late = slow_elsewhere(rank, size, x)
+        waiting = [hvd.allreduce(late + i, op=hvd.Sum, name=f"a{i}") for i in range(20)]
+        step = [*waiting, *two_reductions(rank, size, x)]
+        bad = [odd(rank, size, 1.0, np.nan)]
+        for _ in range(3):
+            assert sum(session.run(step, {x: [1.0]})) == size * (sum(range(20)) + 22)
+            fails_together(rank, size, lambda: session.run(step, {x: bad}))
+    done.append(True)
+    trainer.join(20)
+    assert not trainer.is_alive()
+    assert len(sums) > 3
+    assert sums == [size * sum(step + i for i in range(20)) for step in range(len(sums))]
+
+
 def test_a_step_that_is_cancelled_from_outside(rank, size):
     # As session.close() and tf.train.Coordinator do: no error of the step to tell.
     from tensorflow.python.eager import cancellation
@@ -285,7 +317,7 @@ def test_a_step_that_is_cancelled_from_outside(rank, size):
     wait(tf.constant(1.0))
     if rank == size - 1:
         cancellable = manager.get_cancelable_function(wait.get_concrete_function(tf.constant(1.0)))
-        timer = __import__("threading").Timer(0.2, manager.start_cancel)
+        timer = threading.Timer(0.2, manager.start_cancel)
         timer.start()
         fails(tf.errors.CancelledError, lambda: cancellable(tf.constant(1.0)))
         timer.join()

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "adapter/step_cancellation.h"
 #include "adapter/tf_bridge.h"
 
 namespace hvd {
@@ -88,35 +87,39 @@ Result<int> RootWithin(const ProcessSet& set, int process_set_id,
   return static_cast<int>(found - set.ranks.begin());
 }
 
+void CollectiveCall::Done(const Status& status) {
+  cancellation_->Finish();
+  Status result = own_error_.ok() ? status : own_error_;
+  if (on_success) {
+    if (result.ok()) result = on_success();
+    on_success = nullptr;
+  }
+  End(ToTf(result));
+}
+
 void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
                 tf::OpKernelContext* ctx, const std::string& name,
-                CollectiveCall call, CallDone done) {
-  Entry& entry = call.entry;
+                std::shared_ptr<CollectiveCall> call) {
+  Entry& entry = call->entry;
   entry.request.key = Key{name, InstanceOf(ctx->frame_iter())};
   entry.request.step = StepOf(ctx);
   entry.ticket = runtime->NewTicket();
-  entry.keep_alive = std::move(call.tensors);
-  auto cancellation = std::make_shared<StepCancellation>(
-      runtime, process_set_id, entry.ticket, ctx);
-  if (!cancellation->Register()) {
-    const Status why = cancellation->Why();
+  StepCancellation& cancellation =
+      call->cancellation_.emplace(runtime, process_set_id, entry.ticket, ctx);
+  if (const Status why = cancellation.Register(); !why.ok()) {
     runtime->AbortStep(process_set_id, entry.request.key, entry.request.step,
                        why);
-    cancellation->Finish();
-    done(ToTf(why));
+    cancellation.Finish();
+    call->End(ToTf(why));
     return;
   }
   // The peers are told who failed; this rank, only what.
-  entry.done = [cancellation, own_error = Named(name, entry.request.error),
-                on_success = std::move(call.on_success),
-                done = std::move(done)](const Status& status) {
-    cancellation->Finish();
-    Status result = own_error.ok() ? status : own_error;
-    if (result.ok() && on_success) result = on_success();
-    done(ToTf(result));
-  };
+  call->own_error_ = Named(name, entry.request.error);
+  // The entry keeps the call alive while it runs done.
+  entry.done = [raw = call.get()](const Status& status) { raw->Done(status); };
+  entry.keep_alive = call;
   runtime->Enqueue(process_set_id, std::move(entry));
-  cancellation->Enqueued();
+  cancellation.Enqueued(runtime.get());
 }
 
 }  // namespace hvd

@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "adapter/step_cancellation.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
 #include "core/runtime.h"
@@ -15,27 +17,45 @@
 
 namespace hvd {
 
-struct CollectiveCall {
-  // Without key, step, ticket, keep_alive and done.
-  Entry entry;
-  // Inputs and outputs: kept until the wire has let go of them.
-  std::shared_ptr<std::vector<tensorflow::Tensor>> tensors =
-      std::make_shared<std::vector<tensorflow::Tensor>>();
-  // Runs on success, before TensorFlow's done; may be empty.
-  std::function<Status()> on_success;
+// Made by a kernel, kept alive by its entry: by done, and by the wire.
+class CollectiveCall {
+ public:
+  virtual ~CollectiveCall() = default;
 
   // For an entry with an error: nothing of it is read or written.
   void DropBuffers();
+
+  // Without key, step, ticket, keep_alive and done.
+  Entry entry;
+  // Inputs and outputs: kept until the wire has let go of them. Two of each
+  // call, but for groups.
+  absl::InlinedVector<tensorflow::Tensor, 2> tensors;
+  // Runs on success, before End; may be empty.
+  std::function<Status()> on_success;
+
+ private:
+  friend void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
+                         tensorflow::OpKernelContext* ctx,
+                         const std::string& name,
+                         std::shared_ptr<CollectiveCall> call);
+
+  // Called once, from any thread; an error names the tensor. Must lead to the
+  // kernel's done, and let go of it.
+  virtual void End(const TfStatus& status) = 0;
+
+  // The entry's done.
+  void Done(const Status& status);
+
+  // What this rank's user is told of an entry with an error of its own.
+  Status own_error_;
+  std::optional<StepCancellation> cancellation_;
 };
 
-using CallDone = std::function<void(const TfStatus& status)>;
-
 // Enqueues the call under `name`, which the ranks match by, as part of the
-// kernel's TensorFlow step: it is withdrawn when that is aborted. `done` is
-// called once, from any thread; an error names the tensor.
+// kernel's TensorFlow step: it is withdrawn when that is aborted.
 void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
                 tensorflow::OpKernelContext* ctx, const std::string& name,
-                CollectiveCall call, CallDone done);
+                std::shared_ptr<CollectiveCall> call);
 
 // The same error, with the name that ranks match by before its text.
 [[nodiscard]] Status Named(const std::string& name, const Status& status);

@@ -23,6 +23,27 @@ bool IsFoldingConstants(tf::OpKernelContext* ctx) {
           ctx->function_library() == nullptr);
 }
 
+// The call that one run of a kernel consists of.
+class KernelCall : public CollectiveCall {
+ public:
+  explicit KernelCall(tf::OpKernelContext* ctx) : ctx_(ctx) {}
+
+  void set_done(tf::AsyncOpKernel::DoneCallback done) {
+    done_ = std::move(done);
+  }
+
+ private:
+  void End(const TfStatus& status) override {
+    if (!status.ok()) ctx_->SetStatus(status);
+    // TensorFlow's closure must not live as long as the buffers.
+    const tf::AsyncOpKernel::DoneCallback done = std::move(done_);
+    done();
+  }
+
+  tf::OpKernelContext* const ctx_;
+  tf::AsyncOpKernel::DoneCallback done_;
+};
+
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
@@ -44,8 +65,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
       FindMemberSet(runtime.get(), process_set_id_);
   OP_REQUIRES_OK_ASYNC(ctx, ToTf(Named(tensor_name_, set.status())), done);
 
-  CollectiveCall call;
-  Request& request = call.entry.request;
+  auto call = std::make_shared<KernelCall>(ctx);
+  Request& request = call->entry.request;
   request.signature.memory = memory_;
   request.error = Describe(ctx, *set.value(), &request.signature);
   if (set.value()->ranks.size() == 1) {
@@ -56,14 +77,11 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
     done();
     return;
   }
-  if (request.error.ok()) request.error = Bind(ctx, *set.value(), &call);
-  if (!request.error.ok()) call.DropBuffers();
+  if (request.error.ok()) request.error = Bind(ctx, *set.value(), call.get());
+  if (!request.error.ok()) call->DropBuffers();
+  call->set_done(std::move(done));
   SubmitCall(std::move(runtime), process_set_id_, ctx, tensor_name_,
-             std::move(call),
-             [ctx, done = std::move(done)](const TfStatus& status) {
-               if (!status.ok()) ctx->SetStatus(status);
-               done();
-             });
+             std::move(call));
 }
 
 }  // namespace hvd

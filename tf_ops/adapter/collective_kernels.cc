@@ -103,8 +103,8 @@ class AllreduceKernel : public CollectiveKernel {
       void* const out = MutableData(output.value());
       call->entry.inputs.push_back(in);
       call->entry.outputs.push_back(out);
-      if (in != out) call->tensors->push_back(ctx->input(i));
-      call->tensors->push_back(std::move(output.value()));
+      if (in != out) call->tensors.push_back(ctx->input(i));
+      call->tensors.push_back(std::move(output.value()));
     }
     return Status::Ok();
   }
@@ -170,11 +170,10 @@ class AllgatherKernel : public CollectiveKernel {
               CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       call->entry.inputs.push_back(MutableData(ctx->input(i)));
-      call->tensors->push_back(ctx->input(i));
+      call->tensors.push_back(ctx->input(i));
     }
-    call->entry.allocate = [ctx, tensors = call->tensors](
-                               const std::vector<Shape>& shapes,
-                               std::vector<void*>* outputs) -> Status {
+    call->entry.allocate = [ctx, call](const std::vector<Shape>& shapes,
+                                       std::vector<void*>* outputs) -> Status {
       outputs->clear();
       for (size_t i = 0; i < shapes.size(); ++i) {
         const Result<tf::TensorShape> shape = ToTf(shapes[i]);
@@ -183,7 +182,7 @@ class AllgatherKernel : public CollectiveKernel {
             AllocateOutput(ctx, static_cast<int>(i), shape.value());
         if (!output.ok()) return output.status();
         outputs->push_back(MutableData(output.value()));
-        tensors->push_back(std::move(output.value()));
+        call->tensors.push_back(std::move(output.value()));
       }
       return Status::Ok();
     };
@@ -219,7 +218,7 @@ class BroadcastKernel : public CollectiveKernel {
               CollectiveCall* call) override {
     const tf::Tensor& input = ctx->input(0);
     call->entry.inputs.push_back(MutableData(input));
-    call->tensors->push_back(input);
+    call->tensors.push_back(input);
     if (set.rank == call->entry.request.signature.root) {
       // The root's value is already there: its output shares the memory.
       call->entry.outputs.push_back(MutableData(input));
@@ -228,7 +227,7 @@ class BroadcastKernel : public CollectiveKernel {
     Result<tf::Tensor> output = AllocateOutput(ctx, 0, input.shape());
     if (!output.ok()) return output.status();
     call->entry.outputs.push_back(MutableData(output.value()));
-    call->tensors->push_back(std::move(output.value()));
+    call->tensors.push_back(std::move(output.value()));
     return Status::Ok();
   }
 

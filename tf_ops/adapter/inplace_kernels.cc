@@ -73,15 +73,15 @@ class VariableBroadcastKernel : public CollectiveKernel {
       }
       call->entry.inputs.push_back(MutableData(value.value()));
       call->entry.outputs.push_back(MutableData(value.value()));
-      call->tensors->push_back(std::move(value.value()));
+      call->tensors.push_back(std::move(value.value()));
       if (is_root) continue;
       Result<VariableStore> store = MakeStore(ctx, i);
       if (!store.ok()) return store.status();
       stores.push_back(std::move(store.value()));
     }
     SetOutputs(ctx);
-    call->on_success = [stores = std::move(stores), tensors = call->tensors] {
-      for (size_t i = 0; i < stores.size(); ++i) stores[i]((*tensors)[i]);
+    call->on_success = [stores = std::move(stores), call] {
+      for (size_t i = 0; i < stores.size(); ++i) stores[i](call->tensors[i]);
       return Status::Ok();
     };
     return Status::Ok();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Withdraws an entry when its TensorFlow step is aborted.
+// Withdraws the entries of a TensorFlow step that is aborted.
 #include "adapter/step_cancellation.h"
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace hvd {
 namespace {
@@ -40,56 +43,138 @@ Status FirstErrorOfStep(tf::OpKernelContext* ctx, uint64_t ticket) {
   return Cancelled(std::move(text));
 }
 
+struct DueCancel {
+  std::shared_ptr<Runtime> runtime;
+  int process_set_id;
+  uint64_t ticket;
+  Status why;
+};
+
 }  // namespace
+
+// The calls that wait, by their step. One for the process; one mutex for all,
+// since it is held for a few instructions, but when a step is aborted.
+class StepWatches {
+ public:
+  static StepWatches& Get() {
+    // Never destroyed, like the runtime.
+    static StepWatches* const watches =
+        std::make_unique<StepWatches>().release();
+    return *watches;
+  }
+
+  // False: the step is being aborted.
+  bool Add(StepCancellation* call) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto [found, added] = watches_.try_emplace(call->manager_);
+    Watch& watch = found->second;
+    if (added && !Register(call->manager_, &watch)) watch.cancelled = true;
+    if (watch.cancelled) {
+      if (watch.first == nullptr) watches_.erase(found);
+      return false;
+    }
+    call->next_ = watch.first;
+    if (watch.first != nullptr) watch.first->previous_ = call;
+    watch.first = call;
+    return true;
+  }
+
+  // Does nothing for a call that was not added.
+  void Remove(StepCancellation* call) {
+    tf::CancellationToken unused;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      call->ctx_ = nullptr;
+      call->runtime_ = nullptr;
+      const auto found = watches_.find(call->manager_);
+      if (found == watches_.end()) return;
+      Watch& watch = found->second;
+      const bool added = call->previous_ != nullptr || watch.first == call;
+      if (!added) return;
+      if (call->next_ != nullptr) call->next_->previous_ = call->previous_;
+      (call->previous_ != nullptr ? call->previous_->next_ : watch.first) =
+          call->next_;
+      call->previous_ = call->next_ = nullptr;
+      if (watch.first != nullptr) return;
+      unused = watch.token;
+      watches_.erase(found);
+    }
+    // Not DeregisterCallback: it waits for the callbacks of all other kernels,
+    // and this is the background thread. The manager lives: the step does,
+    // until this call's kernel is done.
+    call->manager_->TryDeregisterCallback(unused);
+  }
+
+ private:
+  struct Watch {
+    tf::CancellationToken token = 0;
+    bool cancelled = false;
+    StepCancellation* first = nullptr;
+  };
+
+  bool Register(tf::CancellationManager* manager, Watch* watch) {
+    const tf::CancellationToken token = manager->get_cancellation_token();
+    watch->token = token;
+    return manager->RegisterCallback(
+        token, [this, manager, token] { OnCancel(manager, token); });
+  }
+
+  // Of a watch that is perhaps no more: then another one may be at its place,
+  // with a token of its own.
+  void OnCancel(tf::CancellationManager* manager, tf::CancellationToken token) {
+    std::vector<DueCancel> due;
+    {
+      // Held while the contexts are read: done must not free them meanwhile.
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = watches_.find(manager);
+      if (found == watches_.end() || found->second.token != token) return;
+      found->second.cancelled = true;
+      tf::RendezvousInterface* asked = nullptr;
+      Status why;
+      for (StepCancellation* call = found->second.first; call != nullptr;
+           call = call->next_) {
+        if (why.ok() || call->ctx_->rendezvous() != asked) {
+          asked = call->ctx_->rendezvous();
+          why = FirstErrorOfStep(call->ctx_, call->ticket_);
+        }
+        call->why_ = why;
+        if (call->state_.fetch_or(StepCancellation::kCancelled) &
+            StepCancellation::kEnqueued) {
+          due.push_back(
+              {call->runtime_, call->process_set_id_, call->ticket_, why});
+        }
+      }
+    }
+    for (DueCancel& cancel : due) {
+      cancel.runtime->Cancel(cancel.process_set_id, cancel.ticket,
+                             std::move(cancel.why));
+    }
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<tf::CancellationManager*, Watch> watches_;
+};
 
 StepCancellation::StepCancellation(std::shared_ptr<Runtime> runtime,
                                    int process_set_id, uint64_t ticket,
                                    tf::OpKernelContext* ctx)
-    : runtime_(std::move(runtime)),
-      process_set_id_(process_set_id),
+    : process_set_id_(process_set_id),
       ticket_(ticket),
       manager_(ctx->cancellation_manager()),
+      runtime_(std::move(runtime)),
       ctx_(ctx) {}
 
-bool StepCancellation::Register() {
-  if (manager_ == nullptr) return true;
-  token_ = manager_->get_cancellation_token();
-  return manager_->RegisterCallback(
-      token_, [self = shared_from_this()] { self->OnCancel(); });
+Status StepCancellation::Register() {
+  if (manager_ == nullptr || StepWatches::Get().Add(this)) return Status::Ok();
+  return FirstErrorOfStep(ctx_, ticket_);
 }
 
-void StepCancellation::Enqueued() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    enqueued_ = true;
-    if (!cancelled_) return;
+void StepCancellation::Enqueued(Runtime* runtime) {
+  if (state_.fetch_or(kEnqueued) & kCancelled) {
+    runtime->Cancel(process_set_id_, ticket_, why_);
   }
-  runtime_->Cancel(process_set_id_, ticket_, why_);
 }
 
-void StepCancellation::OnCancel() {
-  {
-    // Held while the context is read: done must not free it meanwhile.
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (ctx_ == nullptr) return;
-    why_ = FirstErrorOfStep(ctx_, ticket_);
-    cancelled_ = true;
-    if (!enqueued_) return;
-  }
-  runtime_->Cancel(process_set_id_, ticket_, why_);
-}
-
-void StepCancellation::Finish() {
-  // Not DeregisterCallback: it waits for the callbacks of all other kernels,
-  // and this is the background thread.
-  if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  ctx_ = nullptr;
-}
-
-Status StepCancellation::Why() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return ctx_ == nullptr ? why_ : FirstErrorOfStep(ctx_, ticket_);
-}
+void StepCancellation::Finish() { StepWatches::Get().Remove(this); }
 
 }  // namespace hvd

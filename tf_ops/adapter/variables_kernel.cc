@@ -48,6 +48,22 @@ class PendingCalls {
   const tf::AsyncOpKernel::DoneCallback done_;
 };
 
+// The call of one variable.
+class VariableCall : public CollectiveCall {
+ public:
+  VariableCall(std::shared_ptr<PendingCalls> pending, size_t index)
+      : pending_(std::move(pending)), index_(index) {}
+
+ private:
+  void End(const TfStatus& status) override {
+    const std::shared_ptr<PendingCalls> pending = std::move(pending_);
+    pending->Finish(index_, status);
+  }
+
+  std::shared_ptr<PendingCalls> pending_;
+  const size_t index_;
+};
+
 class BroadcastVariablesKernel : public tf::AsyncOpKernel {
  public:
   explicit BroadcastVariablesKernel(tf::OpKernelConstruction* ctx)
@@ -72,23 +88,20 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     auto pending =
         std::make_shared<PendingCalls>(ctx, names_.size(), std::move(done));
     for (size_t i = 0; i < names_.size(); ++i) {
-      SubmitCall(
-          runtime, process_set_id_, ctx, names_[i],
-          MakeCall(ctx, *set.value(), static_cast<int>(i)),
-          [pending, i](const TfStatus& status) { pending->Finish(i, status); });
+      auto call = std::make_shared<VariableCall>(pending, i);
+      Describe(ctx, *set.value(), static_cast<int>(i), call.get());
+      SubmitCall(runtime, process_set_id_, ctx, names_[i], std::move(call));
     }
   }
 
  private:
-  CollectiveCall MakeCall(tf::OpKernelContext* ctx, const ProcessSet& set,
-                          int index) const {
-    CollectiveCall call;
-    Request& request = call.entry.request;
+  void Describe(tf::OpKernelContext* ctx, const ProcessSet& set, int index,
+                CollectiveCall* call) const {
+    Request& request = call->entry.request;
     request.signature.verb = Verb::kBroadcast;
     request.signature.memory = MemoryKind::kHost;
-    request.error = Fill(ctx, set, index, &call);
-    if (!request.error.ok()) call.DropBuffers();
-    return call;
+    request.error = Fill(ctx, set, index, call);
+    if (!request.error.ok()) call->DropBuffers();
   }
 
   Status Fill(tf::OpKernelContext* ctx, const ProcessSet& set, int index,
@@ -117,7 +130,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     }
     call->entry.inputs = {MutableData(value.value())};
     call->entry.outputs = {MutableData(value.value())};
-    call->tensors->push_back(std::move(value.value()));
+    call->tensors.push_back(std::move(value.value()));
     return Status::Ok();
   }
 
