@@ -7,7 +7,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from hvd_tf.compat import dataset_chain
+from hvd_tf.compat import dataset_chain, nondeterministic_dataset
 
 _MARK = "_hvd_tf_sharded"
 
@@ -23,7 +23,8 @@ def sharded_by(dataset: tf.data.Dataset) -> str:
     for source in dataset_chain(dataset):
         if hasattr(source, _MARK):
             return "hvd.data.shard"
-        if "ShardDataset" in type(source).__name__:
+        of_one = tf.get_static_value(getattr(source, "_num_shards", None)) == 1
+        if "ShardDataset" in type(source).__name__ and not of_one:
             return "Dataset.shard"
     return ""
 
@@ -35,6 +36,16 @@ def check_not_sharded(dataset: tf.data.Dataset) -> None:
             f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
             "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
             "makes steps equal without sharding)"
+        )
+
+
+def check_ordered(dataset: tf.data.Dataset) -> None:
+    """Raises ValueError where the dataset was told to give its elements in any order."""
+    if unordered := nondeterministic_dataset(dataset):
+        raise ValueError(
+            f"this dataset has {unordered} with deterministic=False: every rank would split an "
+            "order of its own, and records would be lost and repeated. Leave that out before the "
+            "split"
         )
 
 

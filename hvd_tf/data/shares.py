@@ -13,7 +13,7 @@ from hvd_tf.data.csv_files import csv_format
 from hvd_tf.data.exchange import Facts, all_same, announce
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
 from hvd_tf.data.formats import Columns, Format, format_name
-from hvd_tf.data.marks import check_not_sharded, shuffle_seeds
+from hvd_tf.data.marks import check_not_sharded, check_ordered, shuffle_seeds
 from hvd_tf.data.parquet import parquet_format
 from hvd_tf.data.seeds import seed_of, shuffled_files
 from hvd_tf.data.splitting import dealt_records, whole_files
@@ -44,6 +44,7 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
     facts = {"settings": settings, "length": None, "seeds": None}
     try:
         check_not_sharded(dataset)
+        check_ordered(dataset)
         facts.update(length=length_of(dataset), seeds=shuffle_seeds(dataset))
     except ValueError as error:
         facts["error"] = str(error)
@@ -62,7 +63,10 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         "or give shuffle(seed=...) and tf.random.set_seed the same seeds on every rank",
     )
     size, rank = len(everyones), steps.process_set.rank()
-    own = dataset.shard(size, rank) if size > 1 else dataset
+    # Which record comes when must not depend on which thread was faster.
+    options = tf.data.Options()
+    options.deterministic = True
+    own = dataset.with_options(options).shard(size, rank) if size > 1 else dataset
     length = everyones[0]["length"]
     return Share(
         lambda epoch: own,

@@ -12,6 +12,7 @@ from hvd_tf.estimator.directory import model_dir
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
+from hvd_tf.estimator.input_sharding import shard_input_fn
 from hvd_tf.estimator.scaling import scale_learning_rate, scale_steps
 from hvd_tf.estimator.schedules import piecewise, warm_up
 from hvd_tf.estimator.train_and_evaluate import train_and_evaluate
@@ -27,6 +28,7 @@ __all__ = [
     "run_config",
     "scale_learning_rate",
     "scale_steps",
+    "shard_input_fn",
     "tf_estimator",
     "tf_estimator_v1",
     "train_and_evaluate",

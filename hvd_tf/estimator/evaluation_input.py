@@ -13,6 +13,7 @@ import tensorflow as tf
 from hvd_tf import compat
 from hvd_tf.compat import v1
 from hvd_tf.data.marks import sharded_by
+from hvd_tf.estimator.input_sharding import whole_input_fn
 
 EVAL = "eval"
 """tf.estimator.ModeKeys.EVAL."""
@@ -74,6 +75,7 @@ class Tensors:
 
 def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationInput:
     """Call input_fn as Estimator does, with those of mode, params and config that it takes."""
+    input_fn = whole_input_fn(input_fn)
     known = {"mode": EVAL, "params": params, "config": config}
     takes = inspect.signature(input_fn).parameters
     with tf.device("/cpu:0"):
