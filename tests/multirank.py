@@ -6,11 +6,14 @@ A file there holds tests as they run on a rank. It may say, at module level,
     RANKS = (2, 4)    # once with 2 ranks and once with 4; default (2,)
     HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts; or a tuple
     TIMEOUT_S = 120   # for one run of the file; default 300
+    ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
-Each (file, ranks, hosts) is one job, started when the first of its tests is due. The ranks append
-what happens to files (`RankReporter`); each test case becomes one result of the outer run, failed
-if it failed on any rank, with the tracebacks of the ranks. What is wrong with the job itself, a
-status or something left behind, is an error of its last test.
+All files with equal ranks and hosts are one job, for TensorFlow takes a rank longer to import than
+most files take to run; it is started when the first of its tests is due. A job that had to be
+killed, or ended early, is followed by another one with the files that it did not come to. The ranks
+append what happens to files (`RankReporter`); each test case becomes one result of the outer run,
+failed if it failed on any rank, with the tracebacks of the ranks. What is wrong with a job itself,
+a status or something left behind, is an error of the last test.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from mpi import DIRECTORY_VARIABLE, ROOT, Job, Result
 LABEL_VARIABLE = "HVD_TEST_LABEL"
 # After a failure the other ranks often wait for the one that failed: no use in the whole limit.
 SILENCE_AFTER_FAILURE_S = 30.0
+_SHARED = pytest.StashKey[dict[str, "RankRun"]]()
 # Frames that every stack in a log has.
 _OF_PYTEST = re.compile(r'File ".*/(_pytest|pytest|pluggy)/|File "<frozen runpy>"')
 
@@ -53,7 +57,8 @@ class RankReporter:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._write(case=None, outcome="failed", text=report.longreprtext)
+            case = f"{Path(report.nodeid).name}::"
+            self._write(case=case, outcome="failed", text=report.longreprtext)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
@@ -84,7 +89,9 @@ class RankReporter:
 
 
 def _case(nodeid: str) -> str:
-    return nodeid.partition("::")[2]
+    """A case's name in what ranks report: with its file; without more, errors outside of tests."""
+    path, _, name = nodeid.partition("::")
+    return f"{Path(path).name}::{name}"
 
 
 @dataclass
@@ -110,44 +117,71 @@ class Case:
 
 @dataclass
 class RankRun:
-    """One run of one file: what was asked for, and then what came of it."""
+    """Some files on so many ranks: what was asked for, and then what came of it."""
 
-    path: Path
     ranks: int
     hosts: str | None
-    timeout_s: float
-    result: Result | None = None
-    # For each rank, its cases in order; None holds errors outside of any test.
-    cases: list[dict[str | None, Case]] = field(default_factory=list)
+    # The functions of each file, in order, and the longest that it may take.
+    functions: dict[Path, list[str]] = field(default_factory=dict)
+    timeouts_s: dict[Path, float] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    # The job that a file was in.
+    _result_of: dict[Path, Result] = field(default_factory=dict)
+    # For each rank, its cases in order.
+    cases: list[dict[str, Case]] = field(default_factory=list)
 
     @property
     def label(self) -> str:
         return f"{self.hosts}hosts" if self.hosts else f"{self.ranks}ranks"
 
-    def run(self, functions: list[str], keyword: str) -> None:
-        """Runs these test functions; `keyword` is pytest's -k."""
+    def run(self, keyword: str) -> None:
+        """Runs the functions; `keyword` is pytest's -k."""
+        self.cases = [{} for _ in range(self.ranks)]
+        left = list(self.functions)
+        while left:
+            result = self._run_job(left, keyword)
+            for path in left:
+                self._result_of[path] = result
+            failed_in = next((n for n, path in enumerate(left) if not self._is_done(path)), None)
+            if failed_in is None or not (result.timed_out or result.returncode):
+                return
+            left = left[failed_in + 1 :]
+
+    def _run_job(self, paths: list[Path], keyword: str) -> Result:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"]
         command += ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
+        command += ["--continue-on-collection-errors"]
         command += ["-k", keyword] if keyword else []
-        command += [f"{self.path}::{function}" for function in functions]
+        command += [f"{path}::{name}" for path in paths for name in self.functions[path]]
         env = {LABEL_VARIABLE: self.label}
+        limits_s = [self.timeouts_s[path] for path in paths]
         with Job(command, self.ranks, env, self.hosts) as job:
-            watch = _SilenceAfterFailure(job.directory)
-            self.result = job.wait(self.timeout_s, watch)
-            for rank in range(self.ranks):
-                self.cases.append(_read_cases(job.directory / f"results-{rank}.jsonl"))
+            watch = _Silence(job.directory, self.ranks, max(limits_s))
+            result = job.wait(sum(limits_s), watch)
+            for rank, cases in enumerate(self.cases):
+                cases.update(_read_cases(job.directory / f"results-{rank}.jsonl"))
+        self.results.append(result)
+        return result
 
-    @property
-    def collected(self) -> bool:
+    def _is_done(self, path: Path) -> bool:
+        """Every rank has an outcome of every case of the file that it has begun or selected."""
+        return all(
+            case.outcome not in ("missing", "unfinished")
+            for cases in self.cases
+            for name, case in cases.items()
+            if name.startswith(f"{path.name}::")
+        ) and all(any(n.startswith(f"{path.name}::") for n in cases) for cases in self.cases)
+
+    def collected(self, path: Path) -> bool:
         """Some rank read the file without an error."""
-        return any(None not in cases for cases in self.cases)
+        return any(f"{path.name}::" not in cases for cases in self.cases)
 
-    def cases_of(self, function: str) -> list[str]:
+    def cases_of(self, path: Path, function: str) -> list[str]:
         """The names of a function's cases: itself, or itself with each set of parameters."""
-        names = dict.fromkeys(name for cases in self.cases for name in cases if name)
-        return [name for name in names if name.partition("[")[0] == function]
+        names = dict.fromkeys(name for cases in self.cases for name in cases)
+        return [name for name in names if name.partition("[")[0] == f"{path.name}::{function}"]
 
-    def outcome(self, case: str) -> tuple[str, str, float]:
+    def outcome(self, path: Path, case: str) -> tuple[str, str, float]:
         """Outcome over all ranks, the text that goes with it, and the longest duration."""
         of_rank = [cases.get(case, Case()) for cases in self.cases]
         seconds = max(found.seconds for found in of_rank)
@@ -157,16 +191,17 @@ class RankRun:
         if outcomes <= {"passed", "skipped"}:
             reasons = dict.fromkeys(found.text for found in of_rank if found.text)
             return ("passed" if "passed" in outcomes else "skipped"), "; ".join(reasons), seconds
-        return "failed", self._explain(of_rank), seconds
+        return "failed", self._explain(path, of_rank), seconds
 
-    def _explain(self, of_rank: list[Case]) -> str:
+    def _explain(self, path: Path, of_rank: list[Case]) -> str:
         ranks_of: dict[str, list[str]] = {}
+        result = self._result_of[path]
         for rank, found in enumerate(of_rank):
             text = found.text
             if found.outcome == "unfinished":
-                text = f"was in this test when the job {self.ending}\n{self._tail(rank)}"
+                text = f"was in this test when the job {_ending(result)}\n{_tail(result, rank)}"
             elif found.outcome == "missing":
-                text = self.why_missing(rank)
+                text = self.why_missing(path, rank)
             elif found.outcome != "failed":
                 text = found.outcome
             ranks_of.setdefault(text, []).append(str(rank))
@@ -175,54 +210,74 @@ class RankRun:
             for text, ranks in ranks_of.items()
         )
 
-    @property
-    def ending(self) -> str:
-        """How the job ended, in a few words."""
-        assert self.result is not None
-        if self.result.timed_out:
-            return f"was killed after {self.result.seconds:.0f} s"
-        return f"ended with status {self.result.returncode}"
-
-    def why_missing(self, rank: int) -> str:
+    def why_missing(self, path: Path, rank: int) -> str:
         """Why a rank has no outcome of a test."""
-        outside = self.cases[rank].get(None)
-        return f"did not get here: the job {self.ending}\n{outside.text if outside else ''}"
+        outside = self.cases[rank].get(f"{path.name}::")
+        ending = _ending(self._result_of[path])
+        return f"did not get here: the job {ending}\n{outside.text if outside else ''}"
 
     def problems(self) -> str:
-        """What is wrong with the job as such; empty if nothing."""
-        assert self.result is not None
-        found = [f"left behind: {line:.200}" for line in self.result.leftovers]
-        if self.result.timed_out or self.result.returncode:
-            found += [f"the job {self.ending}", self.result.launcher_output[-3000:]]
-            found += [f"--- end of rank {n} ---\n{self._tail(n)}" for n in range(self.ranks)]
+        """What is wrong with the jobs as such; empty if nothing."""
+        found = []
+        for result in self.results:
+            found += [f"left behind: {line:.200}" for line in result.leftovers]
+            if result.timed_out or result.returncode:
+                found += [f"the job {_ending(result)}", result.launcher_output[-3000:]]
+                ends = [_tail(result, rank) for rank in range(self.ranks)]
+                found += [f"--- end of rank {rank} ---\n{end}" for rank, end in enumerate(ends)]
         return "\n".join(found)
 
-    def _tail(self, rank: int) -> str:
-        assert self.result is not None
-        lines = self.result.outputs[rank].splitlines()
-        return "\n".join([line for line in lines if not _OF_PYTEST.search(line)][-60:])
+
+def _ending(result: Result) -> str:
+    """How a job ended, in a few words."""
+    if result.timed_out:
+        return f"was killed after {result.seconds:.0f} s"
+    return f"ended with status {result.returncode}"
 
 
-class _SilenceAfterFailure:
-    """True once a rank has failed a test and then no rank has reported anything for a while."""
+def _tail(result: Result, rank: int) -> str:
+    lines = result.outputs[rank].splitlines()
+    return "\n".join([line for line in lines if not _OF_PYTEST.search(line)][-60:])
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._size = -1
+
+class _Silence:
+    """True once no rank has reported anything for so long, or for a while in a failed test."""
+
+    def __init__(self, directory: Path, ranks: int, limit_s: float) -> None:
+        self._paths = [directory / f"results-{rank}.jsonl" for rank in range(ranks)]
+        self._read_bytes = [0] * ranks
+        self._limit_s = limit_s
         self._changed = time.monotonic()
-        self._failed = False
+        self._at = [""] * ranks  # the test that each rank is in
+        self._failed: set[str] = set()
 
     def __call__(self) -> bool:
-        files = sorted(self._directory.glob("results-*.jsonl"))
-        size = sum(path.stat().st_size for path in files)
-        if size != self._size:
-            self._size, self._changed = size, time.monotonic()
-            self._failed = any('"outcome": "failed"' in path.read_text() for path in files)
-        return self._failed and time.monotonic() - self._changed > SILENCE_AFTER_FAILURE_S
+        for rank in range(len(self._paths)):
+            self._read(rank)
+        # One has failed, and others may wait for it.
+        waits = len(set(self._at)) > 1 or self._at[0] in self._failed
+        limit_s = SILENCE_AFTER_FAILURE_S if self._failed and waits else self._limit_s
+        return time.monotonic() - self._changed > limit_s
+
+    def _read(self, rank: int) -> None:
+        path = self._paths[rank]
+        if not path.exists() or path.stat().st_size == self._read_bytes[rank]:
+            return
+        self._changed = time.monotonic()
+        with path.open("rb") as file:
+            file.seek(self._read_bytes[rank])
+            whole_lines = file.read().rpartition(b"\n")[0]
+        for text in whole_lines.splitlines():
+            line = json.loads(text)
+            if line["outcome"] == "started":
+                self._at[rank] = line["case"]
+            elif line["outcome"] == "failed":
+                self._failed.add(line["case"])
+        self._read_bytes[rank] += len(whole_lines) + 1 if whole_lines else 0
 
 
-def _read_cases(path: Path) -> dict[str | None, Case]:
-    cases: dict[str | None, Case] = {}
+def _read_cases(path: Path) -> dict[str, Case]:
+    cases: dict[str, Case] = {}
     for text in path.read_text().splitlines() if path.exists() else []:
         line = json.loads(text)
         cases.setdefault(line["case"], Case()).add(line)
@@ -242,14 +297,21 @@ class RankFile(pytest.File):
             runs.append((int(count) * int(each), shape))
         functions = dict(_tests(tree))
         for count, shape in runs:
-            run = RankRun(self.path, count, shape, constants.get("TIMEOUT_S", 300.0))
+            run = RankRun(count, shape)
+            if not constants.get("ALONE", False):
+                run = self._shared().setdefault(run.label, run)
+            run.timeouts_s[self.path] = constants.get("TIMEOUT_S", 300.0)
             yield RankJob.from_parent(self, name=run.label, run=run, functions=functions)
+
+    def _shared(self) -> dict[str, RankRun]:
+        """The runs that files share, by label."""
+        return self.session.stash.setdefault(_SHARED, {})
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id in ("RANKS", "HOSTS", "TIMEOUT_S"):
+            if node.targets[0].id in ("RANKS", "HOSTS", "TIMEOUT_S", "ALONE"):
                 yield node.targets[0].id, ast.literal_eval(node.value)
 
 
@@ -278,7 +340,7 @@ def _words(tree: ast.AST) -> set[str]:
 
 
 class RankJob(pytest.Collector):
-    """Outside: one run of a file."""
+    """Outside: a file's part in a run."""
 
     def __init__(self, *, run: RankRun, functions: dict[str, set[str]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -302,17 +364,20 @@ class RankTest(pytest.Item):
         """The results of the function's cases; runs the job if this is its first test."""
         job = self.parent
         assert isinstance(job, RankJob)
+        run, path = job.run, job.path
         keyword = self.config.option.keyword
-        if job.run.result is None:
-            mine = [item.name for item in self.session.items if item.parent is job]
-            job.run.run(mine, keyword)
-        cases = job.run.cases_of(self.name)
+        if not run.results:
+            for item in _items_of(self.session, run):
+                run.functions.setdefault(item.path, []).append(item.name)
+            run.run(keyword)
+        cases = run.cases_of(path, self.name)
         for case in cases:
-            yield self._report("call", f"{job.nodeid}::{case}", *job.run.outcome(case))
-        if not cases and not (keyword and job.run.collected):
-            yield self._report("call", self.nodeid, "failed", job.run.why_missing(0), 0.0)
-        is_last = nextitem is None or nextitem.parent is not job
-        if is_last and (problems := job.run.problems()):
+            name = case.partition("::")[2]
+            yield self._report("call", f"{job.nodeid}::{name}", *run.outcome(path, case))
+        if not cases and not (keyword and run.collected(path)):
+            yield self._report("call", self.nodeid, "failed", run.why_missing(path, 0), 0.0)
+        is_last = nextitem is None or self is _items_of(self.session, run)[-1]
+        if is_last and (problems := run.problems()):
             yield self._report("teardown", f"{job.nodeid}::the job", "failed", problems, 0.0)
 
     def _report(
@@ -322,8 +387,19 @@ class RankTest(pytest.Item):
         longrepr: Any = text or None
         if outcome == "skipped":
             longrepr = (path, line or 0, text)
-        location = (path, line, _case(nodeid))
+        location = (path, line, nodeid.partition("::")[2])
         return pytest.TestReport(nodeid, location, {}, outcome, longrepr, when, duration=seconds)
+
+
+def _items_of(session: pytest.Session, run: RankRun) -> list[RankTest]:
+    """The selected tests of a run, in order."""
+    return [
+        item
+        for item in session.items
+        if isinstance(item, RankTest)
+        and isinstance(item.parent, RankJob)
+        and item.parent.run is run
+    ]
 
 
 def run_protocol(item: RankTest, nextitem: pytest.Item | None) -> None:

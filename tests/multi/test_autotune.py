@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import hvd_tf
 
+ALONE = True
 RANKS = (2, 3)
 HOSTS = "2x2"
 

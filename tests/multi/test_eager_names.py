@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import hvd_tf as hvd
 
+ALONE = True
 RANKS = (2,)
 TIMEOUT_S = 300
 

@@ -33,7 +33,9 @@ def others(hvd, size):
     process_set = hvd.ProcessSet(range(1, size))
     hvd.shutdown()
     hvd.init(process_sets=[process_set])
-    return process_set
+    yield process_set
+    hvd.shutdown()
+    hvd.init()
 
 
 @pytest.fixture

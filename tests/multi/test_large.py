@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import hvd_tf as hvd
 
+ALONE = True
 RANKS = (1, 2)
 TIMEOUT_S = 400
 

@@ -135,6 +135,12 @@ def test_left(rank):
 def test_after(rank):
     pass
 """
+LATER = """
+RANKS = (2,)
+
+def test_later(rank):
+    pass
+"""
 CONFTEST = f"""
 import pytest
 
@@ -154,6 +160,7 @@ def pytest_in(tmp_path: Path, *arguments: str) -> str:
         shutil.copy(ROOT / "pyproject.toml", tmp_path)
         (tests / "multi" / "conftest.py").write_text(CONFTEST)
         (tests / "multi" / "test_file.py").write_text(FILE)
+        (tests / "multi" / "test_later.py").write_text(LATER)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
@@ -163,13 +170,40 @@ def pytest_in(tmp_path: Path, *arguments: str) -> str:
 
 def test_results_of_ranks_reach_the_outer_run(tmp_path: Path) -> None:
     output = pytest_in(tmp_path, "-k", "2ranks")
-    # test_kinds[bad], test_left, test_after; the job itself.
-    assert "3 failed, 1 passed, 1 skipped, 4 deselected, 1 error" in output, output
+    # test_kinds[bad], test_left, test_after; the job itself. The other file has another job then.
+    assert "3 failed, 2 passed, 1 skipped, 4 deselected, 1 error" in output, output
     assert "AssertionError: seen on rank 1" in output and "seen on rank 0" not in output
     assert "was in this test when the job ended with status 7" in output
     assert "did not get here: the job ended with status 7" in output
 
 
+def jobs_of(tmp_path: Path, later: str) -> list[str]:
+    """The pids that the cases of two files had on rank 0, when both pass."""
+    notes = tmp_path / "pids"
+    text = f"""
+import os
+RANKS = (2,)
+{later}
+def test_pid(rank):
+    if rank == 0:
+        with open({str(notes)!r}, "a") as file:
+            print(os.getpid(), file=file)
+"""
+    pytest_in(tmp_path, "--collect-only")
+    for name in ("test_file.py", "test_later.py"):
+        (tmp_path / "tests" / "multi" / name).write_text(text)
+    output = pytest_in(tmp_path)
+    assert "2 passed" in output, output
+    return notes.read_text().split()
+
+
+def test_files_share_a_job_unless_they_ask_for_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert len(set(jobs_of(tmp_path / "a", ""))) == 1
+    assert len(set(jobs_of(tmp_path / "b", "ALONE = True"))) == 2
+
+
 def test_selection_reaches_the_ranks(tmp_path: Path) -> None:
     output = pytest_in(tmp_path, "-k", "good and 2x1hosts")
-    assert "1 passed, 7 deselected" in output, output
+    assert "1 passed, 8 deselected" in output, output
