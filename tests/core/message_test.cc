@@ -56,8 +56,9 @@ Envelope ExampleLog() {
 }
 
 Envelope ExamplePeerEnd() {
-  return {0, PeerEndMessage{
-                 true, "ValueError: no", {{0, 12}, {3, 1}}, 2, "OSError"}};
+  return {0,
+          PeerEndMessage{
+              true, "ValueError: no", {{0, 12}, {3, 1}}, 2, "OSError", true}};
 }
 
 TEST(message_report_survives_its_bytes) {
@@ -111,11 +112,24 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(peer_end.log_seen.at(3), 1u);
   EXPECT_EQ(peer_end.cause_rank, 2);
   EXPECT_EQ(peer_end.cause_text, "OSError");
+  EXPECT_TRUE(peer_end.gave_up);
+}
+
+TEST(message_beat_survives_its_bytes) {
+  for (const Beat& beat : {Beat{false, false}, Beat{true, false},
+                           Beat{false, true}, Beat{true, true}}) {
+    auto decoded = Decode(Encode({0, beat}));
+    ASSERT_TRUE(decoded.ok());
+    auto& back = std::get<Beat>(decoded.value().message);
+    EXPECT_EQ(back.asks, beat.asks);
+    EXPECT_EQ(back.wants_stacks, beat.wants_stacks);
+  }
 }
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnd()}) {
+       {ExampleReport(), ExampleLog(), ExamplePeerEnd(),
+        Envelope{0, Beat{true, false}}}) {
     const std::string bytes = Encode(envelope);
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(Decode(bytes.substr(0, size)).ok());
@@ -127,7 +141,8 @@ TEST(message_cut_or_lengthened_bytes_are_refused) {
 TEST(message_random_damage_never_crashes) {
   std::mt19937 random(7);
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnd()}) {
+       {ExampleReport(), ExampleLog(), ExamplePeerEnd(),
+        Envelope{0, Beat{true, false}}}) {
     const std::string bytes = Encode(envelope);
     for (int i = 0; i < 20000; ++i) {
       std::string damaged = bytes;

@@ -33,6 +33,20 @@ TEST(options_horovod_names_count_and_ours_win) {
   EXPECT_EQ(ParseFrom({{"HVD_HOST_ID", "left"}}).value().host_id, "left");
 }
 
+TEST(options_a_shutdown_that_leaves_no_time_for_the_warning_moves_it) {
+  EXPECT_EQ(Options::Defaults().stall_shutdown_s, 0.0);
+  auto early = ParseFrom({{"HVD_STALL_SHUTDOWN_S", "30"}});
+  EXPECT_EQ(early.value().stall_shutdown_s, 30.0);
+  EXPECT_EQ(early.value().stall_warning_s, 15.0);
+  auto late = ParseFrom({{"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60.5"}});
+  EXPECT_EQ(late.value().stall_warning_s, 60.0);
+  auto silent =
+      ParseFrom({{"HVD_STALL_SHUTDOWN_S", "30"}, {"HVD_STALL_WARNING_S", "0"}});
+  EXPECT_EQ(silent.value().stall_warning_s, 0.0);
+  EXPECT_FALSE(ParseFrom({{"HVD_STALL_SHUTDOWN_S", "-1"}}).ok());
+  EXPECT_FALSE(ParseFrom({{"HVD_STALL_SHUTDOWN_S", "nan"}}).ok());
+}
+
 TEST(options_log_level_is_a_number_or_horovods_word) {
   const std::map<std::string, int> levels = {
       {"0", 0},    {"3", 3},       {"trace", 0}, {"debug", 0},

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -18,87 +17,13 @@
 
 #include "core/log.h"
 #include "harness.h"
+#include "runtime_calls.h"
 #include "thread_backend.h"
 
 namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-using Floats = std::vector<float>;
-
-// One call under way, as a caller sees it.
-class Pending {
- public:
-  void Finish(const Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    EXPECT_FALSE(result_.has_value());  // told once
-    result_ = status;
-    told_.notify_all();
-  }
-  // Internal after `limit`.
-  Status Wait(milliseconds limit = milliseconds(20000)) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!told_.wait_for(lock, limit, [&] { return result_.has_value(); })) {
-      return Internal("still waiting");
-    }
-    return *result_;
-  }
-  bool told() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return result_.has_value();
-  }
-
-  uint64_t ticket = 0;
-  std::vector<Floats> in, out;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable told_;
-  std::optional<Status> result_;
-};
-using PendingPtr = std::shared_ptr<Pending>;
-
-struct Ask {
-  std::string name;
-  Verb verb = Verb::kAllreduce;
-  ReduceOp op = ReduceOp::kSum;
-  int root = 0;
-  int set = 0;
-  int64_t step = 0;
-};
-
-// Starts a collective of one tensor per vector in `in`.
-PendingPtr Start(Runtime* runtime, const Ask& ask, std::vector<Floats> in) {
-  auto pending = std::make_shared<Pending>();
-  pending->in = std::move(in);
-  Entry entry;
-  Request& request = entry.request;
-  request.key.name = ask.name;
-  request.step = ask.step;
-  request.signature.verb = ask.verb;
-  request.signature.reduce_op = ask.op;
-  request.signature.root = ask.root;
-  for (const Floats& tensor : pending->in) {
-    request.signature.shapes.push_back({static_cast<int64_t>(tensor.size())});
-    entry.inputs.push_back(tensor.data());
-    if (ask.verb == Verb::kAllgather) continue;
-    pending->out.emplace_back(tensor.size());
-    entry.outputs.push_back(pending->out.back().data());
-  }
-  // emplace_back may have moved the vectors, not their data.
-  Pending* raw = pending.get();
-  entry.allocate = [raw](const std::vector<Shape>& shapes,
-                         std::vector<void*>* outputs) {
-    for (const Shape& shape : shapes) raw->out.emplace_back(shape[0]);
-    for (Floats& tensor : raw->out) outputs->push_back(tensor.data());
-    return Status::Ok();
-  };
-  entry.ticket = pending->ticket = runtime->NewTicket();
-  entry.keep_alive = pending;
-  entry.done = [raw](const Status& status) { raw->Finish(status); };
-  runtime->Enqueue(ask.set, std::move(entry));
-  return pending;
-}
 
 // A job: body(rank, runtime) on one thread per rank, stopped at the end.
 void RunJob(ThreadWorld* world, int size,
@@ -140,8 +65,6 @@ void RunJob(int size, const std::function<void(int, Runtime*)>& body) {
   std::fill(hosts.begin() + (size + 1) / 2, hosts.end(), "b");
   RunSharedJob(size, hosts, body);
 }
-
-Floats Filled(size_t count, float value) { return Floats(count, value); }
 
 TEST(runtime_every_verb_at_many_sizes) {
   for (int size : {1, 2, 3, 4, 8}) {

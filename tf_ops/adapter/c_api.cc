@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "adapter/global_runtime.h"
+#include "core/stack_requests.h"
 #include "core/types.h"
 
 namespace {
@@ -87,7 +88,7 @@ int hvd_is_initialized() { return hvd::GetRuntime() != nullptr ? 1 : 0; }
 void hvd_at_exit() {
   Guarded([] {
     hvd::ShutdownRuntime();
-    hvd::FinalizeBackends();
+    hvd::EndProcess();
     return hvd::Status::Ok();
   });
 }
@@ -193,7 +194,7 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
   return FromRuntime([&](const hvd::Runtime& runtime) {
     const std::optional<hvd::PeerEnd> end = runtime.first_peer_end();
     if (!end.has_value()) return -1;
-    *failed = end->failed ? 1 : 0;
+    *failed = end->gave_up ? 2 : end->failed ? 1 : 0;
     if (capacity > 0) {
       const size_t length =
           std::min(end->text.size(), static_cast<size_t>(capacity) - 1);
@@ -206,4 +207,27 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
 
 void hvd_abort(int exit_code) {
   if (const auto runtime = hvd::GetRuntime()) runtime->Abort(exit_code);
+}
+
+int hvd_wait_for_stack_request() {
+  std::shared_ptr<hvd::StackRequests> requests;
+  // Not the runtime: it must be free to end meanwhile.
+  if (const auto runtime = hvd::GetRuntime()) {
+    requests = runtime->stack_requests();
+  }
+  return requests != nullptr && requests->Wait() ? 1 : 0;
+}
+
+void hvd_stacks_written() {
+  if (const auto runtime = hvd::GetRuntime()) {
+    runtime->stack_requests()->Written();
+  }
+}
+
+int hvd_unused_signal() { return hvd::StackRequests::UnusedSignal(); }
+
+void hvd_set_stack_signal(int number) {
+  if (const auto runtime = hvd::GetRuntime()) {
+    runtime->stack_requests()->SetSignal(number);
+  }
 }

@@ -22,8 +22,9 @@ HVD_EXPORT int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
                         const int* set_sizes, int set_count);
 HVD_EXPORT void hvd_shutdown();
 HVD_EXPORT int hvd_is_initialized();
-// Shuts down and, if hvd_init was what initialised MPI, finalises it. Called
-// once, at the end of the process.
+// Shuts down and, if hvd_init was what initialised MPI, finalises it; ends the
+// job instead where a rank was given up, for which MPI would wait. Called once,
+// at the end of the process.
 HVD_EXPORT void hvd_at_exit();
 
 // -1 when not initialised.
@@ -57,9 +58,18 @@ HVD_EXPORT int hvd_reduce_op(const char* name);
 HVD_EXPORT void hvd_end_scope(int process_set_id, const char* name_prefix,
                               const char* text);
 HVD_EXPORT void hvd_announce_failure(const char* first_line);
-// -1: no peer has ended. Else its rank; *failed says whether by failure, and
-// text (capacity bytes, zero-terminated) gets its words.
+// -1: no peer has ended. Else its rank; *failed says whether by failure, 2: in
+// the words of others who have given it up. text (capacity bytes,
+// zero-terminated) gets the words.
 HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
 HVD_EXPORT void hvd_abort(int exit_code);
+
+// Python's stacks; see core/stack_requests.h. Waits until they are to be
+// written (1; hvd_stacks_written must follow) or the runtime has ended (0).
+HVD_EXPORT int hvd_wait_for_stack_request();
+HVD_EXPORT void hvd_stacks_written();
+// A signal that the process does nothing about, or 0; and: it writes them now.
+HVD_EXPORT int hvd_unused_signal();
+HVD_EXPORT void hvd_set_stack_signal(int number);
 
 #endif  // HVD_ADAPTER_C_API_H_

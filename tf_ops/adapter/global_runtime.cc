@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/log.h"
@@ -17,6 +18,9 @@ struct Global {
   std::mutex lifecycle_mutex;
   std::mutex runtime_mutex;
   std::shared_ptr<Runtime> runtime;  // guarded by runtime_mutex
+  // The last that was shut down after a rank had been given up; guarded by
+  // lifecycle_mutex.
+  std::shared_ptr<Runtime> lost;
 };
 
 // Never destroyed: TensorFlow's threads may still run kernels while the
@@ -66,6 +70,14 @@ void ShutdownRuntime() {
   // be dropped by a callback on the background thread that it would join.
   SetRuntime(nullptr);
   runtime->Stop();
+  const std::optional<PeerEnd> end = runtime->first_peer_end();
+  if (end.has_value() && end->gave_up) TheGlobal().lost = std::move(runtime);
+}
+
+void EndProcess() {
+  std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
+  if (TheGlobal().lost != nullptr) TheGlobal().lost->Abort(EXIT_FAILURE);
+  FinalizeBackends();
 }
 
 }  // namespace hvd

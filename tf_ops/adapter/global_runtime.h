@@ -23,6 +23,11 @@ namespace hvd {
 // when this returns. Does nothing when none is running.
 void ShutdownRuntime();
 
+// At the end of the process, after ShutdownRuntime: lets go of what backends
+// share. Ends the job instead where a runtime of this process had given a rank
+// up, for which that would wait.
+void EndProcess();
+
 // Null when none is running.
 [[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
 

@@ -21,6 +21,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWatchInterval{250};
+// This thread comes by more often than that, unless its process was stopped.
+constexpr milliseconds kLongestPass{2000};
 // How long a rank that leaves serves what is on the wire, and how long a set
 // waits for the rest of its log after a member has ended.
 constexpr milliseconds kDrainLimit{5000};
@@ -38,6 +40,12 @@ constexpr microseconds kLongestIdleSleep{10000};
 constexpr microseconds kRingingBusySleep{50000};
 constexpr microseconds kRingingIdleSleep{1000000};
 
+// In seconds; 0: no silence matters. The warning comes first.
+double ShortestSilence(const Options& options) {
+  return options.stall_warning_s > 0 ? options.stall_warning_s
+                                     : options.stall_shutdown_s;
+}
+
 // The thread must not take the process's signals (Python's handlers run on the
 // main thread), and its short sleeps must not be stretched by timer slack.
 void PrepareThread() {
@@ -53,12 +61,21 @@ void PrepareThread() {
 }  // namespace
 
 BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
-                               const Options& options)
+                               const Options& options,
+                               std::shared_ptr<StackRequests> stacks)
     : backend_(backend),
       queue_(queue),
       doorbell_(backend->doorbell()),
       options_(options),
-      rings_(backend->arrivals_ring()) {}
+      rings_(backend->arrivals_ring()),
+      heartbeats_(backend->topology().rank, backend->topology().size,
+                  ShortestSilence(options), awake_),
+      stacks_(std::move(stacks)),
+      next_silence_warning_s_(backend->topology().size,
+                              options.stall_warning_s) {
+  watch_interval_ = std::min<Clock::duration>(
+      kWatchInterval, heartbeats_.interval().value_or(kWatchInterval));
+}
 
 BackgroundLoop::~BackgroundLoop() = default;
 
@@ -108,7 +125,8 @@ void BackgroundLoop::Run() {
 }
 
 bool BackgroundLoop::Pass() {
-  now_ = Clock::now();
+  const Clock::time_point last = std::exchange(now_, Clock::now());
+  awake_ += std::min<Clock::duration>(now_ - last, kLongestPass);
   bool moved = TakeCommands();
   moved |= ReceiveMessages();
   moved |= AdvanceSets();
@@ -126,7 +144,7 @@ bool BackgroundLoop::Pass() {
     const Status why = PeerLost("this rank failed: " + channel.message());
     for (Set& set : sets_) set.executor->CancelAfter(0, why);
   }
-  if (now_ - last_watch_ >= kWatchInterval) Watch();
+  if (now_ - last_watch_ >= watch_interval_) Watch();
   return moved;
 }
 
@@ -194,6 +212,11 @@ bool BackgroundLoop::ReceiveMessages() {
 }
 
 Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
+  heartbeats_.Heard(peer, awake_);
+  if (auto beat = std::get_if<Beat>(&envelope.message)) {
+    HandleBeat(peer, *beat);
+    return Status::Ok();
+  }
   if (auto end = std::get_if<PeerEndMessage>(&envelope.message)) {
     HandlePeerEnd(peer, *end);
     return Status::Ok();
@@ -211,7 +234,7 @@ Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
   }
   const int rank = static_cast<int>(found - ranks.begin());
   if (auto report = std::get_if<Report>(&envelope.message)) {
-    return set->negotiator->HandleReport(rank, *report, now_);
+    return set->negotiator->HandleReport(rank, *report, awake_);
   }
   if (rank != 0) return Internal("a log came from a rank that does not lead.");
   return set->negotiator->HandleLog(std::get<LogMessage>(envelope.message));
@@ -220,7 +243,7 @@ Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
 bool BackgroundLoop::AdvanceSets() {
   bool moved = false;
   for (Set& set : sets_) {
-    Result<bool> advanced = set.negotiator->Advance(now_);
+    Result<bool> advanced = set.negotiator->Advance(awake_);
     if (!advanced.ok()) {
       Break(advanced.status().message());
       return true;
@@ -248,15 +271,6 @@ bool BackgroundLoop::SendMessages() {
   return moved;
 }
 
-void BackgroundLoop::Watch() {
-  last_watch_ = now_;
-  for (Set& set : sets_) {
-    for (const std::string& warning : set.negotiator->Watch(now_)) {
-      Log(LogLevel::kWarning, warning);
-    }
-  }
-}
-
 bool BackgroundLoop::Busy() const {
   return flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
            return !s.negotiator->idle() || s.executor->in_flight() > 0;
@@ -266,7 +280,10 @@ bool BackgroundLoop::Busy() const {
 void BackgroundLoop::Wait() {
   const bool busy = Busy();
   if (rings_) {
-    doorbell_->Wait(busy ? kRingingBusySleep : kRingingIdleSleep);
+    const microseconds idle = std::min(
+        kRingingIdleSleep, std::chrono::duration_cast<microseconds>(
+                               heartbeats_.interval().value_or(kLongestPass)));
+    doorbell_->Wait(busy ? kRingingBusySleep : idle);
     return;
   }
   const auto waited =
@@ -280,11 +297,12 @@ void BackgroundLoop::Wait() {
 }
 
 void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
+  heartbeats_.Ended(peer);
   PeerEnd first{peer, end.failed, end.text};
   end_status_ = PeerLost(NamePeer(peer) +
                          (end.failed ? " failed: " : " has left: ") + end.text);
   if (end.cause_rank >= 0) {
-    first = {end.cause_rank, true, end.cause_text};
+    first = {end.cause_rank, true, end.cause_text, end.gave_up};
     end_status_ =
         PeerLost(NamePeer(end.cause_rank) + " failed: " + end.cause_text);
   }
@@ -298,7 +316,10 @@ void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
   }
   for (Set& set : sets_) {
     auto number = end.log_seen.find(set.id);
-    if (number != end.log_seen.end()) {
+    if (end.gave_up) {
+      set.negotiator->FailAll(end_status_);
+      set.executor->CancelAfter(0, end_status_);
+    } else if (number != end.log_seen.end()) {
       set.negotiator->EndAt(number->second, end_status_);
       set.executor->CancelAfter(number->second, end_status_);
     } else if (end.failed) {
@@ -317,16 +338,20 @@ void BackgroundLoop::Break(const std::string& text) {
 void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   if (ended_) return;
   ended_ = true;
+  const auto first = first_peer_end();
+  const bool gave_up = first.has_value() && first->gave_up;
   const Status why =
-      failed ? PeerLost("this rank failed: " + text)
-             : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
+      gave_up  ? end_status_
+      : failed ? PeerLost("this rank failed: " + text)
+               : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
   queue_->Close(why);
   PeerEndMessage end;
   end.failed = failed;
   end.text = text;
-  if (auto first = first_peer_end(); first.has_value() && first->failed) {
+  if (first.has_value() && first->failed) {
     end.cause_rank = first->rank;
     end.cause_text = first->text;
+    end.gave_up = first->gave_up;
   }
   for (Set& set : sets_) {
     uint64_t& last = end.log_seen[set.id];

@@ -15,10 +15,13 @@
 #include "core/backend.h"
 #include "core/doorbell.h"
 #include "core/executor.h"
+#include "core/heartbeats.h"
 #include "core/message.h"
 #include "core/negotiator.h"
 #include "core/options.h"
 #include "core/runtime.h"
+#include "core/stack_requests.h"
+#include "core/stall.h"
 #include "core/tensor_queue.h"
 
 namespace hvd {
@@ -30,7 +33,8 @@ class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
-  BackgroundLoop(Backend* backend, TensorQueue* queue, const Options& options);
+  BackgroundLoop(Backend* backend, TensorQueue* queue, const Options& options,
+                 std::shared_ptr<StackRequests> stacks);
   ~BackgroundLoop();
 
   // Before Run.
@@ -63,7 +67,6 @@ class BackgroundLoop {
   bool ReceiveMessages();
   bool AdvanceSets();
   bool SendMessages();
-  void Watch();
   // Sleeps until something may have happened.
   void Wait();
 
@@ -75,6 +78,20 @@ class BackgroundLoop {
 
   Status Handle(int peer, const Envelope& envelope);
   void HandlePeerEnd(int peer, const PeerEndMessage& end);
+  void HandleBeat(int peer, const Beat& beat);
+
+  // background_watch.cc: peers that do not answer, or keep others waiting.
+  void Watch();
+  void TellWhoIsBack();
+  // True: there was something to warn of.
+  bool WatchPeers();
+  bool WatchSets();
+  // Fails everything on all ranks because of a rank that cannot say so itself.
+  void GiveUp(int rank, const std::string& text);
+  void AskForStacks();
+  std::vector<std::string> WaitingNames() const;
+  std::string NamePeers(const std::vector<int>& ranks) const;
+
   // Tells the peers and fails what is pending here.
   void EndSelf(bool failed, const std::string& text);
   // Ends this rank because of something that must not happen.
@@ -95,8 +112,16 @@ class BackgroundLoop {
   std::vector<Set> sets_;
   std::vector<Command> commands_;
   Clock::time_point now_;
+  // Less the time in which this process was stopped: what peers have sent
+  // meanwhile has not been read, so it must not count against them.
+  Clock::time_point awake_ = Clock::now();
   Clock::time_point last_moved_;
   Clock::time_point last_watch_;
+  Clock::duration watch_interval_{};
+  Heartbeats heartbeats_;
+  const std::shared_ptr<StackRequests> stacks_;
+  // By rank: a silence of so many seconds is due for a warning.
+  std::vector<double> next_silence_warning_s_;
   bool flushing_ = false;
   bool ended_ = false;  // EndSelf was called
   bool stopping_ = false;

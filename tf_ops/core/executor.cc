@@ -160,6 +160,14 @@ const Request* Executor::FindRunning(uint64_t ticket) const {
   return nullptr;
 }
 
+void Executor::AppendRunning(std::vector<std::string>* names) const {
+  for (const auto& [number, running] : running_) {
+    for (const Outstanding& tensor : running.work->ready.tensors) {
+      if (!tensor.cancelled) names->push_back(tensor.entry.request.key.name);
+    }
+  }
+}
+
 void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   std::vector<BatchId> late;
   for (const auto& [number, running] : running_) {

@@ -44,6 +44,9 @@ class Executor {
   // when there is none of that ticket.
   const Request* FindRunning(uint64_t ticket) const;
 
+  // What is on the wire here.
+  void AppendRunning(std::vector<std::string>* names) const;
+
   // Ends the batches of log records behind `log_number`: a member takes no
   // part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);

@@ -158,7 +158,8 @@ Leader::Pending* Leader::FindOrAddPending(const Key& key,
   if (pending->ready == 0 && pending->later.empty()) {
     pending->key = key;
     pending->fronts.resize(size_);
-    pending->since = pending->warned = now;
+    pending->since = now;
+    pending->next_warning_s = options_.stall_warning_s;
   }
   return pending;
 }
@@ -208,6 +209,9 @@ void Leader::ClearFronts(Pending* pending) {
     pending->fronts[rank] = std::move(waiting);
     ++pending->ready;
   }
+  // What is left are other submissions, which have not waited yet.
+  pending->since = last_submission_;
+  pending->next_warning_s = options_.stall_warning_s;
 }
 
 void Leader::EraseIfEmpty(const Key& key) {

@@ -19,6 +19,7 @@
 #include "core/options.h"
 #include "core/recycling_map.h"
 #include "core/response_cache.h"
+#include "core/stall.h"
 #include "core/step_aborts.h"
 
 namespace hvd {
@@ -46,9 +47,16 @@ class Leader {
   // agreed meanwhile travels together.
   std::optional<LogRecord> Next(int in_flight, Clock::time_point now);
 
-  // Warnings that are due, one text each; tensors that can never be agreed
-  // because every rank waits in one eager call are failed.
-  std::vector<std::string> Watch(Clock::time_point now);
+  // What people must be told.
+  struct Watched {
+    std::vector<std::string> warnings;  // one text each
+    std::vector<Stall> stalls;          // a warning is due
+    // The job must fail: it has waited for HVD_STALL_SHUTDOWN_S.
+    std::optional<Stall> lost;
+  };
+  // Also fails tensors that can never be agreed because every rank waits in one
+  // eager call.
+  Watched Watch(Clock::time_point now);
 
   // Whether Watch has something to look at.
   bool waiting() const { return !pending_.empty(); }
@@ -80,7 +88,7 @@ class Leader {
     std::vector<std::pair<int, Waiting>> later;
     int ready = 0;
     Clock::time_point since;
-    Clock::time_point warned;
+    double next_warning_s = 0;  // after `since`
   };
   struct Agreed {
     Key key;
@@ -164,7 +172,7 @@ class Leader {
   void ForgetRetired();
   std::string RankName(int rank) const;
 
-  void WarnOfStalls(Clock::time_point now, std::vector<std::string>* warnings);
+  void FindStalls(Clock::time_point now, Watched* watched);
   void WarnOfMismatch(Clock::time_point now,
                       std::vector<std::string>* warnings);
   // `waits`: by rank, what it waits for.

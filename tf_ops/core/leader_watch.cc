@@ -9,64 +9,66 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kNamesShown = 4;
+constexpr size_t kPairsShown = 4;
 
 double SecondsBetween(Leader::Clock::time_point from,
                       Leader::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string Whole(double seconds) {
-  return std::to_string(static_cast<int64_t>(seconds + 0.5)) + " s";
-}
-
-// "'a', 'b' and 3 more"
-std::string NameSome(std::vector<std::string> names) {
-  std::sort(names.begin(), names.end());
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
-    text += (i > 0 ? ", '" : "'") + names[i] + "'";
-  }
-  if (names.size() > kNamesShown) {
-    text += " and " + std::to_string(names.size() - kNamesShown) + " more";
-  }
-  return text;
-}
-
 }  // namespace
 
-std::vector<std::string> Leader::Watch(Clock::time_point now) {
-  std::vector<std::string> warnings;
-  if (pending_.empty()) return warnings;
-  WarnOfMismatch(now, &warnings);
-  WarnOfStalls(now, &warnings);
-  return warnings;
+Leader::Watched Leader::Watch(Clock::time_point now) {
+  Watched watched;
+  if (pending_.empty()) return watched;
+  WarnOfMismatch(now, &watched.warnings);
+  FindStalls(now, &watched);
+  return watched;
 }
 
-void Leader::WarnOfStalls(Clock::time_point now,
-                          std::vector<std::string>* warnings) {
-  if (options_.stall_warning_s <= 0) return;
-  // Missing ranks, and the names that wait for just those.
-  std::map<std::vector<int>, std::vector<std::string>> stalled;
+void Leader::FindStalls(Clock::time_point now, Watched* watched) {
+  const double warning_s = options_.stall_warning_s;
+  const double shutdown_s = options_.stall_shutdown_s;
+  // By the ranks that are missing. What is due is told together with what has
+  // waited for half as long, so that a stall makes one warning.
+  struct Group {
+    Stall stall;
+    std::vector<Pending*> pending;
+    bool is_due = false;
+  };
+  std::map<std::vector<int>, Group> groups;
+  const double shortest_s = 0.5 * (warning_s > 0 ? warning_s : shutdown_s);
+  if (shortest_s <= 0) return;
   for (auto& [key, pending] : pending_) {
-    if (SecondsBetween(pending.warned, now) < options_.stall_warning_s) {
-      continue;
-    }
-    pending.warned = now;
+    const double waited_s = SecondsBetween(pending.since, now);
+    if (waited_s < shortest_s) continue;
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
       if (pending.fronts[rank].signature == nullptr) {
         missing.push_back(job_ranks_[rank]);
       }
     }
-    stalled[missing].push_back(key.name);
+    Group& group = groups[missing];
+    group.stall.missing = missing;
+    group.stall.names.push_back(key.name);
+    group.stall.waited_s = std::max(group.stall.waited_s, waited_s);
+    group.pending.push_back(&pending);
+    group.is_due |= warning_s > 0 && waited_s >= pending.next_warning_s;
   }
-  for (auto& [missing, names] : stalled) {
-    warnings->push_back(
-        "For " + Whole(options_.stall_warning_s) + " or more, " +
-        std::to_string(names.size()) + " tensor(s) wait for " +
-        NameRanks(missing) + ": " + NameSome(names) +
-        ". Either that rank is slow, or it does not run the same operations.");
+  for (auto& [missing, group] : groups) {
+    const double waited_s = group.stall.waited_s;
+    if (shutdown_s > 0 && waited_s >= shutdown_s &&
+        (!watched->lost.has_value() || watched->lost->waited_s < waited_s)) {
+      watched->lost = group.stall;
+    }
+    if (!group.is_due) continue;
+    // Ever more seldom, for as long as the tensor waits.
+    for (Pending* pending : group.pending) {
+      const double age_s = SecondsBetween(pending->since, now);
+      pending->next_warning_s =
+          std::max(2 * pending->next_warning_s, age_s + warning_s);
+    }
+    watched->stalls.push_back(std::move(group.stall));
   }
 }
 
@@ -99,7 +101,7 @@ void Leader::WarnOfMismatch(Clock::time_point now,
   }
   mismatch_warned_ = true;
   text = "Every rank waits for a tensor that no other rank has asked for in " +
-         Whole(options_.mismatch_warning_s) + " (" + text + ")." +
+         WholeSeconds(options_.mismatch_warning_s) + " (" + text + ")." +
          LikelyPairs(waits) +
          " Ranks match tensors by name: give them the same name= and run the "
          "same operations on every rank.";
@@ -124,7 +126,7 @@ std::string Leader::LikelyPairs(
   std::string text;
   size_t pairs = 0;
   for (const Pending* first : waits[0]) {
-    for (int rank = 1; rank < size_ && pairs < kNamesShown; ++rank) {
+    for (int rank = 1; rank < size_ && pairs < kPairsShown; ++rank) {
       for (const Pending* second : waits[rank]) {
         if (first == second ||
             !SameButFirstDims(*first->fronts[0].signature,

@@ -306,6 +306,7 @@ void Write(Writer* writer, const PeerEndMessage& end) {
   }
   writer->Signed(end.cause_rank);
   writer->Text(end.cause_text);
+  writer->Byte(end.gave_up ? 1 : 0);
 }
 
 PeerEndMessage ReadPeerEnd(Reader* reader) {
@@ -319,7 +320,20 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
   }
   end.cause_rank = static_cast<int>(reader->Signed());
   end.cause_text = reader->Text();
+  end.gave_up = reader->Enum<uint8_t>(2) != 0;
   return end;
+}
+
+void Write(Writer* writer, const Beat& beat) {
+  writer->Byte(beat.asks ? 1 : 0);
+  writer->Byte(beat.wants_stacks ? 1 : 0);
+}
+
+Beat ReadBeat(Reader* reader) {
+  Beat beat;
+  beat.asks = reader->Enum<uint8_t>(2) != 0;
+  beat.wants_stacks = reader->Enum<uint8_t>(2) != 0;
+  return beat;
 }
 
 }  // namespace
@@ -347,6 +361,9 @@ Result<Envelope> Decode(const std::string& bytes) {
       break;
     case 2:
       envelope.message = ReadPeerEnd(&reader);
+      break;
+    case 3:
+      envelope.message = ReadBeat(&reader);
       break;
     default:
       reader.Fail();

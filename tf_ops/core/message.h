@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Three kinds travel: a Report from a member to its set's leader, a LogMessage
-// from the leader to each member, and a PeerEndMessage from a rank that leaves
-// to every other. Integers are variable-length, little end first. Decoding
-// trusts nothing: bytes that do not parse are a Status, never an assert.
+// Four kinds travel: a Report from a member to its set's leader, a LogMessage
+// from the leader to each member, a PeerEndMessage from a rank that leaves to
+// every other, and a Beat between any two. Integers are variable-length, little
+// end first. Decoding trusts nothing: bytes that do not parse are a Status,
+// never an assert.
 #ifndef HVD_CORE_MESSAGE_H_
 #define HVD_CORE_MESSAGE_H_
 
@@ -107,9 +108,19 @@ struct PeerEndMessage {
   // none. A rank that leaves because of it may be heard before it.
   int cause_rank = -1;
   std::string cause_text;
+  // The cause has said nothing: others have given it up. Nothing that it takes
+  // part in can complete, whatever log_seen says.
+  bool gave_up = false;
 };
 
-using Message = std::variant<Report, LogMessage, PeerEndMessage>;
+// "Are you there?", and "yes".
+struct Beat {
+  bool asks = false;
+  // Also: write your Python stacks.
+  bool wants_stacks = false;
+};
+
+using Message = std::variant<Report, LogMessage, PeerEndMessage, Beat>;
 
 struct Envelope {
   int set_id = 0;

@@ -166,9 +166,15 @@ std::vector<Negotiator::OutgoingMessage> Negotiator::TakeMessages() {
   return std::exchange(outgoing_, {});
 }
 
-std::vector<std::string> Negotiator::Watch(Clock::time_point now) {
+Leader::Watched Negotiator::Watch(Clock::time_point now) {
   if (leader_ == nullptr || !ended_.ok()) return {};
   return leader_->Watch(now);
+}
+
+void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
+  for (const auto& [key, queue] : outstanding_) {
+    if (!queue.back().cancelled) names->push_back(key.name);
+  }
 }
 
 Status Negotiator::CarryOut(const LogRecord& record) {

@@ -73,8 +73,10 @@ class Negotiator {
   // anything happened; not Ok for a bug.
   Result<bool> Advance(Clock::time_point now);
   std::vector<OutgoingMessage> TakeMessages();
-  // Warnings that are due (leader only).
-  std::vector<std::string> Watch(Clock::time_point now);
+  // What the leader has to tell; nothing elsewhere.
+  Leader::Watched Watch(Clock::time_point now);
+  // What this rank has asked for and the log has not decided on.
+  void AppendWaiting(std::vector<std::string>* names) const;
 
   // A member has ended and took part up to that record: later ones are not
   // carried out, and once this rank has seen that one what is left fails with

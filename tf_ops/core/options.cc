@@ -61,7 +61,10 @@ const Knob kKnobs[] = {
      kNoLimit, "seconds of silence before unmatched names are reported"},
     {"HVD_STALL_WARNING_S", "HOROVOD_STALL_CHECK_TIME_SECONDS",
      &Options::stall_warning_s, "60", 0, kNoLimit,
-     "seconds a tensor waits for ranks before they are named"},
+     "seconds a rank keeps others waiting, or silent, before it is named"},
+    {"HVD_STALL_SHUTDOWN_S", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+     &Options::stall_shutdown_s, "0", 0, kNoLimit,
+     "seconds of the same after which the job fails; 0: it never does"},
     {"HVD_LOG_LEVEL", "HOROVOD_LOG_LEVEL", &Options::log_level, "2", 0, 3,
      "0 debug, 1 info, 2 warning, 3 error, or one of these words"},
     {"HVD_HOST_ID", nullptr, &Options::host_id, "", 0, 0,
@@ -132,6 +135,11 @@ Result<Options> Options::Parse(
       return InvalidArgument(std::string(name) + "='" + text + "' (" +
                              knob.doc + "): must be " + Expected(knob) + ".");
     }
+  }
+  // Whoever asks for an early end still gets the warning before it.
+  if (options.stall_shutdown_s > 0 &&
+      options.stall_shutdown_s <= options.stall_warning_s) {
+    options.stall_warning_s = options.stall_shutdown_s / 2;
   }
   return options;
 }

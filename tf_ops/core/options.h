@@ -29,6 +29,7 @@ struct Options {
   int64_t autotune_samples = 0;
   double mismatch_warning_s = 0;
   double stall_warning_s = 0;
+  double stall_shutdown_s = 0;
   int64_t log_level = 0;
   std::string host_id;
 

@@ -24,6 +24,8 @@ class RecyclingMap {
   iterator find(const Key& key) { return map_.find(key); }
   iterator begin() { return map_.begin(); }
   iterator end() { return map_.end(); }
+  auto begin() const { return map_.begin(); }
+  auto end() const { return map_.end(); }
   bool empty() const { return map_.empty(); }
   size_t size() const { return map_.size(); }
 

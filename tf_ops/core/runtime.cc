@@ -10,6 +10,7 @@
 #include "core/autotune_report.h"
 #include "core/background_loop.h"
 #include "core/log.h"
+#include "core/stack_requests.h"
 #include "core/tensor_queue.h"
 
 namespace hvd {
@@ -48,7 +49,10 @@ Status CheckSet(const std::vector<int>& ranks, int size) {
 }  // namespace
 
 Runtime::Runtime(std::unique_ptr<Backend> backend, const Options& options)
-    : backend_(std::move(backend)), options_(options) {}
+    : backend_(std::move(backend)),
+      options_(options),
+      stacks_(std::make_shared<StackRequests>(
+          std::chrono::duration<double>(options.stall_warning_s))) {}
 
 Runtime::~Runtime() { Stop(); }
 
@@ -72,8 +76,8 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     report = std::move(opened.value());
   }
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
-  loop_ =
-      std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(), options_);
+  loop_ = std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(),
+                                           options_, stacks_);
   for (size_t id = 0; id < sets_.size(); ++id) {
     if (sets_[id].rank < 0) continue;
     HVD_RETURN_IF_ERROR(loop_->AddSet(static_cast<int>(id), sets_[id]));
@@ -102,6 +106,7 @@ Result<std::unique_ptr<AutotuneReport>> Runtime::OpenAutotuneReport() {
 
 void Runtime::Stop() {
   std::lock_guard<std::mutex> lock(stop_mutex_);
+  stacks_->Close();
   if (!thread_.joinable()) return;
   queue_->PushEnd(
       EndCommand{false, "hvd.shutdown() or the end of its program"});

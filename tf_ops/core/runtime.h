@@ -21,6 +21,7 @@ namespace hvd {
 
 class AutotuneReport;
 class BackgroundLoop;
+class StackRequests;
 class TensorQueue;
 
 // A group of ranks that run collectives among themselves. Set 0 is all ranks.
@@ -32,8 +33,9 @@ struct ProcessSet {
 // What a peer said when it left or failed.
 struct PeerEnd {
   int rank = 0;
-  bool failed = false;  // false: it shut down
-  std::string text;     // first line of its error, or why it left
+  bool failed = false;   // false: it shut down
+  std::string text;      // first line of its error, or why it left
+  bool gave_up = false;  // it has said nothing: others have given it up
 };
 
 // Owner: whoever initialised hvd. All methods may be called from any thread
@@ -89,6 +91,10 @@ class Runtime {
   // The first peer that left or failed, as far as known here.
   std::optional<PeerEnd> first_peer_end() const;
 
+  // Served by a thread that can run Python. Outlives the runtime; closed when
+  // that is stopped.
+  std::shared_ptr<StackRequests> stack_requests() const { return stacks_; }
+
   // Ends the whole job.
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
@@ -101,6 +107,7 @@ class Runtime {
   Options options_;
   std::vector<ProcessSet> sets_;
   std::atomic<uint64_t> next_ticket_{0};
+  const std::shared_ptr<StackRequests> stacks_;
   std::unique_ptr<TensorQueue> queue_;
   std::unique_ptr<BackgroundLoop> loop_;
   std::thread thread_;

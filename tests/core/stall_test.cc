@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs in which a rank freezes or keeps others waiting: who is named, when the
+// job is given up, and when not.
+#include "core/stall.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/log.h"
+#include "core/stack_requests.h"
+#include "harness.h"
+#include "runtime_calls.h"
+#include "thread_backend.h"
+
+namespace hvd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using Strings = std::vector<std::string>;
+
+// What is logged while this lives.
+class Lines {
+ public:
+  Lines() {
+    SetLogSink([this](LogLevel, const std::string& line) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      lines_.push_back(line);
+    });
+  }
+  ~Lines() { SetLogSink(nullptr); }
+  Strings With(const std::string& text) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Strings found;
+    for (const std::string& line : lines_) {
+      if (line.find(text) != std::string::npos) found.push_back(line);
+    }
+    return found;
+  }
+  void WaitFor(const std::string& text) {
+    const auto limit = Clock::now() + std::chrono::seconds(20);
+    while (With(text).empty() && Clock::now() < limit) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_FALSE(With(text).empty());
+  }
+
+ private:
+  std::mutex mutex_;
+  Strings lines_;
+};
+
+Options Limits(double warning_s, double shutdown_s) {
+  Options options = Options::Defaults();
+  options.stall_warning_s = warning_s;
+  options.stall_shutdown_s = shutdown_s;
+  options.mismatch_warning_s = 0;
+  return options;
+}
+
+// Ranks as threads, each with a body; all are thawed before they stop.
+class Job {
+ public:
+  Job(int size, const Options& options, std::vector<std::string> hosts = {},
+      int64_t piece_bytes = 4096)
+      : world_(size, std::move(hosts), piece_bytes), options_(options) {
+    for (int rank = 0; rank < size; ++rank) {
+      faults_.push_back(std::make_shared<Faults>());
+    }
+  }
+
+  Faults& faults(int rank) { return *faults_[rank]; }
+  const std::vector<std::vector<int>>* sets = nullptr;
+
+  void Run(const std::function<void(int, Runtime*)>& body) {
+    const int size = static_cast<int>(faults_.size());
+    std::atomic<int> ready{0}, finished{0};
+    RunRanks(size, [&](int rank) {
+      Runtime runtime(world_.Open(rank, faults_[rank]), options_);
+      EXPECT_EQ(runtime.Start(sets ? *sets : std::vector<std::vector<int>>{})
+                    .message(),
+                "");
+      std::thread stacks([&runtime] {
+        while (runtime.stack_requests()->Wait()) {
+          runtime.stack_requests()->Written();
+        }
+      });
+      ++ready;
+      while (ready < size) std::this_thread::yield();
+      body(rank, &runtime);
+      // Who leaves is not missed, and must be, for as long as others look.
+      ++finished;
+      while (finished < size) std::this_thread::sleep_for(milliseconds(1));
+      faults_[rank]->Thaw();
+      runtime.Stop();
+      stacks.join();
+    });
+  }
+
+ private:
+  ThreadWorld world_;
+  const Options options_;
+  std::vector<std::shared_ptr<Faults>> faults_;
+};
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(stall_a_frozen_rank_is_named_and_then_given_up) {
+  for (const auto& [size, frozen] : {std::pair(2, 0), {3, 0}, {3, 2}}) {
+    {
+      Lines lines;
+      Job job(size, Limits(0.15, 0.5));
+      const std::string name =
+          "rank " + std::to_string(frozen) + " (localhost)";
+      job.Run([&](int rank, Runtime* runtime) {
+        EXPECT_EQ(Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait().message(),
+                  "");
+        if (rank == frozen) {
+          job.faults(rank).Freeze();
+          return;
+        }
+        const auto start = Clock::now();
+        const Status status = Start(runtime, {"y"}, {Filled(9, 1.0f)})->Wait();
+        const std::chrono::duration<double> waited = Clock::now() - start;
+        EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+        EXPECT_TRUE(
+            Has(status.message(), name + " failed: it has not answered"));
+        EXPECT_TRUE(Has(status.message(), "HVD_STALL_SHUTDOWN_S=0.5 "));
+        EXPECT_TRUE(waited.count() >= 0.4 && waited.count() < 6);
+        const Status later = Start(runtime, {"z"}, {Filled(9, 1.0f)})->Wait();
+        EXPECT_EQ(later.code(), StatusCode::kPeerLost);
+        EXPECT_TRUE(
+            Has(later.message(), name + " failed: it has not answered"));
+        const auto end = runtime->first_peer_end();
+        ASSERT_TRUE(end.has_value());
+        EXPECT_EQ(end->rank, frozen);
+        EXPECT_TRUE(end->failed && end->gave_up);
+      });
+      const Strings warnings = lines.With(name + " has not answered for");
+      ASSERT_EQ(warnings.size(), 2u);  // at 0.15 and 0.3 s
+      EXPECT_TRUE(Has(warnings[0], "1 tensor waits on this rank: 'y'"));
+    }
+  }
+}
+
+TEST(stall_a_rank_that_freezes_in_a_batch_takes_it_along) {
+  for (int frozen : {0, 2}) {
+    Lines lines;
+    Job job(3, Limits(0.3, 1.0));
+    std::atomic<int> started{0};
+    job.Run([&](int rank, Runtime* runtime) {
+      // Slow, so that it freezes in the middle.
+      if (rank == frozen) job.faults(rank).Delay(microseconds(500));
+      auto call = Start(runtime, {"big"}, {Filled(2000000, 1.0f)});
+      ++started;
+      if (rank == frozen) {
+        while (started < 3) std::this_thread::yield();
+        std::this_thread::sleep_for(milliseconds(50));
+        EXPECT_FALSE(call->told());
+        job.faults(rank).Freeze();
+        return;
+      }
+      // The wire may be the first to tell that another rank has given up.
+      EXPECT_EQ(call->Wait().code(), StatusCode::kPeerLost);
+      lines.WaitFor("failed: it has not answered");
+      const Status later = Start(runtime, {"y"}, {Filled(9, 1.0f)})->Wait();
+      EXPECT_TRUE(Has(later.message(), "it has not answered"));
+    });
+    EXPECT_FALSE(lines.With("'big'").empty());
+  }
+}
+
+TEST(stall_a_pause_below_the_limit_goes_on_with_right_numbers) {
+  for (int frozen : {0, 1}) {
+    Lines lines;
+    Job job(2, Limits(0.1, 1.5));
+    job.Run([&](int rank, Runtime* runtime) {
+      for (int i = 0; i < 2; ++i) {
+        if (rank == frozen) {
+          job.faults(rank).Freeze();
+          std::this_thread::sleep_for(milliseconds(700));
+          job.faults(rank).Thaw();
+        }
+        auto call = Start(runtime, {"x"}, {Filled(5000, rank + 1.0f)});
+        EXPECT_EQ(call->Wait().message(), "");
+        EXPECT_TRUE(call->out[0] == Filled(5000, 3.0f));
+      }
+    });
+    EXPECT_TRUE(lines.With("failed:").empty());
+    EXPECT_FALSE(lines.With("has not answered").empty());
+    EXPECT_FALSE(lines.With("answers again").empty());
+  }
+}
+
+TEST(stall_a_rank_that_lives_and_never_asks_is_given_up) {
+  Lines lines;
+  Job job(3, Limits(0.15, 0.5));
+  std::atomic<int> lost{0};
+  job.Run([&](int rank, Runtime* runtime) {
+    if (rank == 1) {
+      while (lost < 2) std::this_thread::sleep_for(milliseconds(1));
+      const Status status = Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait();
+      EXPECT_TRUE(Has(status.message(), "rank 1 (localhost) failed"));
+      return;
+    }
+    const Status status = Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait();
+    ++lost;
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_TRUE(Has(status.message(),
+                    "rank 1 (localhost) failed: for 1 s it "
+                    "has not asked for 'x'"));
+    EXPECT_TRUE(Has(status.message(), "Its Python stack"));
+  });
+  EXPECT_FALSE(
+      lines.With("1 tensor has waited for rank 1 (localhost): 'x'").empty());
+  EXPECT_TRUE(lines.With("has not answered").empty());
+}
+
+TEST(stall_a_slow_rank_below_the_limit_is_never_given_up) {
+  Lines lines;
+  Job job(2, Limits(0, 1.5));
+  job.Run([&](int rank, Runtime* runtime) {
+    for (int i = 0; i < 2; ++i) {
+      if (rank == i % 2) std::this_thread::sleep_for(milliseconds(900));
+      auto call = Start(runtime, {"x"}, {Filled(100, rank + 1.0f)});
+      EXPECT_EQ(call->Wait().message(), "");
+      EXPECT_TRUE(call->out[0] == Filled(100, 3.0f));
+    }
+  });
+  EXPECT_TRUE(lines.With("").empty());
+}
+
+TEST(stall_an_idle_job_is_given_up_only_when_asked_to) {
+  for (double shutdown_s : {0.0, 0.6}) {
+    Lines lines;
+    Job job(2, Limits(0.2, shutdown_s));
+    job.Run([&](int rank, Runtime* runtime) {
+      if (rank == 1) {
+        job.faults(1).Freeze();
+        return;
+      }
+      lines.WaitFor("Nothing waits for it on this rank.");
+      std::this_thread::sleep_for(milliseconds(700));
+      EXPECT_EQ(runtime->first_peer_end().has_value(), shutdown_s > 0);
+    });
+    EXPECT_EQ(lines.With("failed:").empty(), shutdown_s == 0);
+  }
+}
+
+TEST(stall_who_has_left_is_not_missed) {
+  Lines lines;
+  ThreadWorld world(3);
+  std::atomic<int> left{0};
+  RunRanks(3, [&](int rank) {
+    Runtime runtime(world.Open(rank), Limits(0.2, 0.4));
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    auto call = Start(&runtime, {"x"}, {Filled(9, 1.0f)});
+    EXPECT_EQ(call->Wait().message(), "");
+    if (rank == 2) {
+      while (left < 2) std::this_thread::yield();
+      std::this_thread::sleep_for(milliseconds(700));
+    }
+    runtime.Stop();
+    ++left;
+  });
+  EXPECT_TRUE(lines.With("").empty());
+}
+
+TEST(stall_only_members_of_a_set_are_missed) {
+  Lines lines;
+  Job job(3, Limits(0.2, 0.6));
+  const std::vector<std::vector<int>> sets = {{0, 1}};
+  job.sets = &sets;
+  job.Run([&](int rank, Runtime* runtime) {
+    if (rank == 2) return;
+    Ask ask{"pair"};
+    ask.set = 1;
+    if (rank == 0) {
+      const Status status = Start(runtime, ask, {Filled(9, 1.0f)})->Wait();
+      EXPECT_TRUE(Has(status.message(),
+                      "rank 1 (localhost) failed: for 1 s it "
+                      "has not asked for 'pair'"));
+    } else {
+      lines.WaitFor("failed:");
+    }
+  });
+  EXPECT_TRUE(lines.With("rank 2").empty());
+}
+
+TEST(stall_over_hosts_through_shared_memory) {
+  // Within a host there is no fault to be had between threads; the second host
+  // freezes as a whole.
+  Lines lines;
+  Options options = Limits(0.15, 0.5);
+  options.shm_bytes = 65536;
+  options.shm_piece_bytes = options.piece_bytes = 4096;
+  ThreadWorld world(4, {"a", "a", "b", "b"});
+  std::vector<std::shared_ptr<Faults>> faults;
+  for (int i = 0; i < 4; ++i) faults.push_back(std::make_shared<Faults>());
+  std::atomic<int> finished{0};
+  RunRanks(4, [&](int rank) {
+    Runtime runtime(world.OpenShared(rank, options, 0, faults[rank]), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    auto call = Start(&runtime, {"x"}, {Filled(9, 1.0f)});
+    EXPECT_EQ(call->Wait().message(), "");
+    if (rank >= 2) {
+      faults[rank]->Freeze();
+    } else {
+      const Status status =
+          Start(&runtime, {"y"}, {Filled(30000, 1.0f)})->Wait();
+      EXPECT_TRUE(Has(status.message(), "(b) failed: it has not answered"));
+    }
+    ++finished;
+    while (finished < 4) std::this_thread::sleep_for(milliseconds(1));
+    faults[rank]->Thaw();
+    runtime.Stop();
+  });
+  EXPECT_FALSE(lines.With("rank 2 (b) has not answered").empty());
+  EXPECT_FALSE(lines.With("rank 3 (b) has not answered").empty());
+}
+
+TEST(stall_words_name_ranks_tensors_seconds_and_the_remedy) {
+  const Stall stall{{1, 2}, {"b", "a", "d", "c", "e"}, 61.4};
+  EXPECT_EQ(StallWarning(stall, "rank 1 (h), rank 2 (h)"),
+            "For 61 s 5 tensors have waited for rank 1 (h), rank 2 (h): 'a', "
+            "'b', 'c', 'd' and 1 more. These ranks answer, so they are slow or "
+            "do not run the same operations. The Python stacks of the ranks "
+            "that answer follow, each in its own rank's output.");
+  EXPECT_EQ(StallFailure({{1}, {"a"}, 90}, "", false, 90.5),
+            "for 90 s it has not asked for 'a', which other ranks wait for, "
+            "and HVD_STALL_SHUTDOWN_S=90.5 ends the job then. Its Python stack "
+            "in its output shows where it was; if it is only slow, give it "
+            "longer.");
+  EXPECT_EQ(SilenceFailure({1, 12.2}, {"a"}, 12),
+            "it has not answered for 12 s ('a' waited), and "
+            "HVD_STALL_SHUTDOWN_S=12 ends the job then. It is stopped "
+            "(SIGSTOP, a debugger), swapped out or cut off; where such pauses "
+            "are expected, allow longer ones.");
+}
+
+}  // namespace
+}  // namespace hvd
