@@ -38,13 +38,17 @@ _STUCK_EXTRA_S = 1.5
 # of the peer's that fails is known here before the peer's program has ended over it.
 _PEER_WORDS_S = 1.0
 _EXIT_CODE = 1
+# Of hvd_first_peer_end: others have said that the peer failed, and it has not.
+_GIVEN_UP = 2
 _LONGEST_LINE = 500
 _LONGEST_PEER_TEXT = 4096
 # By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 # In the errors that the library gives to operations.
-_BLAMES_PEER = re.compile(r"\brank \d+( \([^)\n]*\))? (failed|aborted its step): ")
+_BLAMES_PEER = re.compile(
+    r"\brank \d+( \([^)\n]*\))? ((failed|aborted its step): |was shut down or lost a peer )"
+)
 
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -109,6 +113,8 @@ class _PeerFailure:
     rank: int
     text: str
     """The first line of its error."""
+    is_silent: bool = False
+    """It has said nothing: others have given it up."""
 
 
 class _Hook:
@@ -149,9 +155,15 @@ class _Hook:
         first = _first_peer_failure(_PEER_WORDS_S if blames_peer else 0.0)
         rank = native.lib.hvd_rank()
         wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
-        wait_s += _FOLLOWER_EXTRA_S if first else 0.0
+        # A rank that is silent does not end the job, so that whoever waited for it has to.
+        follows = first is not None and blames_peer and not first.is_silent
+        wait_s += _FOLLOWER_EXTRA_S if first and not first.is_silent else 0.0
+        reason = ""
+        if first and first.is_silent and first.text not in lines:
+            # Data on its way may have been the first to tell, and then it says less.
+            reason = f"hvd_tf: rank {first.rank} failed: {first.text}\n"
+            lines += reason
         report = Report(time_ns, rank, os.uname().nodename, self._pid, lines, blames_peer)
-        follows = first is not None and blames_peer
         # hvdrun prints it last of all; under another launcher that is up to this rank.
         written = not follows and failure_report.write(report)
         last_words = "" if first or written else f"{report.heading} failed first:\n{lines}"
@@ -162,6 +174,7 @@ class _Hook:
             else:
                 native.lib.hvd_announce_failure(_encode(_first_line(kind, value)))
                 self._call_previous(kind, value, trace)
+                _write_stderr(reason)
             _flush()
             time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
             _write_stderr(last_words)
@@ -233,7 +246,8 @@ def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
     while True:
         rank = native.lib.hvd_first_peer_end(ctypes.byref(failed), text, len(text))
         if rank >= 0 and failed.value:
-            return _PeerFailure(rank, text.value.decode(errors="replace"))
+            words = text.value.decode(errors="replace")
+            return _PeerFailure(rank, words, is_silent=failed.value == _GIVEN_UP)
         if time.monotonic() >= deadline_s:
             return None
         time.sleep(0.01)

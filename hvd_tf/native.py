@@ -56,6 +56,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_announce_failure": (None, [ctypes.c_char_p]),
     "hvd_first_peer_end": (ctypes.c_int, [_INTS, ctypes.c_char_p, ctypes.c_int]),
     "hvd_abort": (None, [ctypes.c_int]),
+    "hvd_wait_for_stack_request": (ctypes.c_int, []),
+    "hvd_stacks_written": (None, []),
+    "hvd_unused_signal": (ctypes.c_int, []),
+    "hvd_set_stack_signal": (None, [ctypes.c_int]),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Optional, Union
 
-from hvd_tf import failure, native, start_notice
+from hvd_tf import failure, native, stacks, start_notice
 from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
 
 __all__ = [
@@ -96,6 +96,7 @@ def init(
     )
     if size() > 1:
         failure.install()
+        stacks.start()
     registration.assign()
     global_process_set.ranks = list(range(size()))
     global_process_set.mpi_comm = communicator
@@ -123,6 +124,7 @@ def shutdown() -> None:
     """
     _lib.hvd_shutdown()
     failure.uninstall()
+    stacks.stop()
 
 
 # An exception may come before init, where peers wait already.

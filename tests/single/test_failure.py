@@ -117,6 +117,7 @@ def test_a_launcher_that_is_gone_gets_nothing(tmp_path: Path) -> None:
         "raise RuntimeError(\"allreduce: rank 0 (host a) failed: KeyError: 'x'\")",
         'try: raise OSError("rank 0 failed: no")\nexcept OSError: raise TypeError("another")',
         'raise RuntimeError("it failed because rank 0 (host a) aborted its step: no")',
+        'raise RuntimeError("rank 0 was shut down or lost a peer while the data was on the way.")',
     ],
 )
 def test_a_consequence_is_one_line(tmp_path: Path, error: str) -> None:
@@ -142,6 +143,28 @@ def test_a_peer_that_never_says_so(tmp_path: Path) -> None:
     status, err, _ = run(tmp_path, body, HVD_JOB_DIR=str(tmp_path / "job"))
     assert status == 1 and "<announced RuntimeError: x: rank 0" in err and "Traceback" in err
     assert [report["blames_peer"] for report in reports(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("error", "extra"),
+    [
+        ("x: rank 0 (a) failed: it is silent", False),
+        ("rank 2 was shut down or lost a peer while", True),
+    ],
+)
+def test_a_peer_that_others_have_given_up(tmp_path: Path, error: str, extra: bool) -> None:
+    (tmp_path / "job").mkdir()
+    body = 'hvd.peer, hvd.failed, hvd.text = 0, 2, b"it is silent"\n'
+    body += f"failure.install(); raise RuntimeError({error!r})"
+    status, err, _ = run(tmp_path, body, HVD_JOB_DIR=str(tmp_path / "job"))
+    assert status == 1 and "Traceback" in err and "ends because" not in err
+    assert float(err.rpartition("after ")[2].split()[0]) < 1.3  # nobody else is waited for
+    (report,) = reports(tmp_path)
+    assert report["blames_peer"] is True
+    # Whoever was the first to tell, the reason is among the words.
+    last = str(report["traceback"]).splitlines()[-1]
+    assert last.endswith("failed: it is silent") and last in err
+    assert last.startswith("hvd_tf: rank 0 failed: ") == extra
 
 
 def test_the_same_error_on_two_ranks_is_no_consequence(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ FLOORS = [
     "ops",
     "compression",
     "runtime",
-    "process_sets failure",
+    "process_sets failure stacks",
     "native names op_names",
     "compat start_notice",
     "failure_report version build_stamp",

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job in which a rank keeps the others waiting. `stall_program.py WHAT RANKS_A_HOST`.
+
+RANKS_A_HOST 0: the machine is one host; else so many ranks take themselves for one.
+
+train: small and large tensors, without an end
+locked: rank 1 waits for a lock that nobody gives back
+evaluate: all compute on their own, and end
+pauses: steps, of which the last begins late on rank 1, because a call holds the interpreter
+"""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+WHAT, RANKS_A_HOST = sys.argv[1], int(sys.argv[2])
+RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
+if RANKS_A_HOST:
+    os.environ["HVD_HOST_ID"] = f"host{RANK // RANKS_A_HOST}"
+JOB = Path(os.environ["HVD_TEST_DIR"])
+(JOB / f"rank-{RANK}.pid").write_text(str(os.getpid()))
+
+import tensorflow as tf  # noqa: E402
+
+import hvd_tf as hvd  # noqa: E402
+
+HOLD_S = 4
+COUNTS = (1, 1000, 2_000_000)
+
+
+@tf.function(autograph=False)
+def step(x: tf.Tensor) -> list[tf.Tensor]:
+    return [hvd.allreduce(x * tf.ones([n]), op=hvd.Sum, name=f"s{n}") for n in COUNTS]
+
+
+def train_one_step() -> None:
+    for tensor in step(tf.constant(1.0)):
+        assert (tensor.numpy() == hvd.size()).all()
+
+
+def told_to_go_on() -> bool:
+    """The same on every rank."""
+    return bool(hvd.broadcast(float((JOB / "go").exists()), 0, name="go") > 0)
+
+
+def waits_for_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def holds_the_interpreter() -> None:
+    ctypes.PyDLL(None).sleep(HOLD_S)
+
+
+def evaluates_alone() -> None:
+    while not (JOB / "go").exists():
+        time.sleep(0.01)
+
+
+hvd.init()
+train_one_step()
+print("started", flush=True)
+if WHAT == "train":
+    while True:
+        train_one_step()
+elif WHAT == "locked":
+    if RANK == 1:
+        waits_for_a_lock()
+    train_one_step()
+elif WHAT == "evaluate":
+    evaluates_alone()
+elif WHAT == "pauses":
+    while not told_to_go_on():
+        train_one_step()
+    if RANK == 1:
+        holds_the_interpreter()
+    train_one_step()
+    print("all was right", flush=True)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank freezes, or its program does: it is named, all show where they are, the job ends in time.
+
+HVD_TEST_FAULT_REPEATS=20 does each so often, instead of once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mpi import Job
+
+PROGRAM = Path(__file__).with_name("stall_program.py")
+REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
+WARNING_S, SHUTDOWN_S = 1.0, 3.0
+# From the limit until the launcher has ended.
+LATEST_S = 5.0
+
+
+def started(what: str, ranks: int, ranks_a_host: int = 0, shutdown_s: float = SHUTDOWN_S) -> Job:
+    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks)]
+    program = [sys.executable, str(PROGRAM), what, str(ranks_a_host)]
+    env = {"HVD_STALL_WARNING_S": str(WARNING_S), "HVD_STALL_SHUTDOWN_S": str(shutdown_s)}
+    job = Job(program, ranks, env, launcher=hvdrun)
+    for rank in range(ranks):
+        job.wait_for(f"[{rank}] started")
+    return job
+
+
+def given_up(job: Job, rank: int, since_s: float) -> str:
+    """The job ends because of that rank, in time; returns what was written."""
+    result = job.wait(timeout_s=60)
+    seconds = time.monotonic() - since_s
+    text = result.launcher_output
+    assert not result.timed_out and result.returncode not in (0, None), result.text
+    assert SHUTDOWN_S <= seconds < SHUTDOWN_S + LATEST_S, f"{seconds:.1f} s: {result.text}"
+    assert result.leftovers == [], result.text
+    assert f"rank {rank} ({os.uname().nodename}) failed: " in text, result.text
+    return text
+
+
+def lines_of(text: str, rank: int) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith(f"[{rank}]"))
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.parametrize(
+    ("ranks", "ranks_a_host", "frozen"),
+    [(2, 0, 0), (3, 0, 2), (4, 2, 0), (4, 2, 3)],
+    ids=["2ranks-first", "3ranks-last", "2x2hosts-first", "2x2hosts-last"],
+)
+def test_a_frozen_rank(ranks: int, ranks_a_host: int, frozen: int, repeat: int) -> None:
+    with started("train", ranks, ranks_a_host) as job:
+        time.sleep(random.Random(repeat).uniform(0, 0.3))  # at some moment of a step
+        since_s = time.monotonic()
+        os.kill(job.pid(frozen), signal.SIGSTOP)
+        text = given_up(job, frozen, since_s)
+    # Of the lowest rank that lives, and of all that live.
+    teller = 1 if frozen == 0 else 0
+    assert f"rank {frozen} ({os.uname().nodename}) has not answered" in lines_of(text, teller)
+    assert "tensors wait on this rank: 's" in text or "tensor waits on this rank: 's" in text
+    for rank in set(range(ranks)) - {frozen}:
+        assert f"hvd_tf: Python stacks of rank {rank} " in lines_of(text, rank)
+        assert re.search(r"line \d+ in train_one_step", lines_of(text, rank)), text
+    assert f"hvd_tf: Python stacks of rank {frozen} " not in text
+    # In the traceback that hvdrun repeats.
+    last = "\n".join(text.splitlines()[-20:])
+    assert f"rank {frozen} ({os.uname().nodename}) failed: it has not" in last, text
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_a_rank_whose_program_is_stuck(repeat: int) -> None:
+    with started("locked", 2) as job:
+        text = given_up(job, 1, time.monotonic())
+    assert "tensors have waited for rank 1" in lines_of(text, 0)
+    assert re.search(r"line \d+ in waits_for_a_lock", lines_of(text, 1)), text
+    assert f"rank 1 ({os.uname().nodename}) failed: for 3 s it has not asked for 's1'" in text
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_a_rank_that_freezes_while_nothing_waits_for_it(repeat: int) -> None:
+    with started("evaluate", 2) as job:
+        since_s = time.monotonic()
+        os.kill(job.pid(0), signal.SIGSTOP)
+        job.wait_for("failed: it has not answered")
+        (job.directory / "go").touch()  # it ends, and does not wait in MPI for the frozen one
+        text = given_up(job, 0, since_s)
+    assert "has not answered" in lines_of(text, 1)
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_pauses_below_the_limit(repeat: int) -> None:
+    with started("pauses", 2, shutdown_s=8) as job:
+        os.kill(job.pid(1), signal.SIGSTOP)
+        time.sleep(4)
+        os.kill(job.pid(1), signal.SIGCONT)
+        (job.directory / "go").touch()
+        result = job.wait(timeout_s=60)
+    text = result.launcher_output
+    assert result.returncode == 0 and not result.timed_out and result.leftovers == [], text
+    assert text.count("all was right") == 2
+    assert f"rank 1 ({os.uname().nodename}) has not answered for 1 s" in lines_of(text, 0)
+    assert f"rank 1 ({os.uname().nodename}) answers again" in lines_of(text, 0)
+    # No thread of that rank's could run Python meanwhile.
+    assert re.search(r"line \d+ in holds_the_interpreter", lines_of(text, 1)), text
