@@ -28,7 +28,10 @@ def start() -> None:
         if _signal:
             faulthandler.register(_signal, file=_STDERR, all_threads=True)
     native.lib.hvd_set_stack_signal(_signal)
-    threading.Thread(target=_serve, name="hvd-stacks", daemon=True).start()
+    try:
+        threading.Thread(target=_serve, name="hvd-stacks", daemon=True).start()
+    except RuntimeError:
+        pass  # no more threads: the signal remains
 
 
 def stop() -> None:
