@@ -19,7 +19,6 @@ namespace hvd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Strings = std::vector<std::string>;
 
@@ -118,9 +117,12 @@ TEST(stall_a_frozen_rank_is_named_and_then_given_up) {
       Job job(size, Limits(0.15, 0.5));
       const std::string name =
           "rank " + std::to_string(frozen) + " (localhost)";
-      job.Run([&](int rank, Runtime* runtime) {
+      std::atomic<int> served{0};  // it may owe its peers a part of 'x'
+      job.Run([&, size = size, frozen = frozen](int rank, Runtime* runtime) {
         EXPECT_EQ(Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait().message(),
                   "");
+        ++served;
+        while (served < size) std::this_thread::yield();
         if (rank == frozen) {
           job.faults(rank).Freeze();
           return;
@@ -143,7 +145,8 @@ TEST(stall_a_frozen_rank_is_named_and_then_given_up) {
         EXPECT_TRUE(end->failed && end->gave_up);
       });
       const Strings warnings = lines.With(name + " has not answered for");
-      ASSERT_EQ(warnings.size(), 2u);  // at 0.15 and 0.3 s
+      // At 0.15 and 0.3 s, if this process runs then.
+      ASSERT_TRUE(warnings.size() == 1 || warnings.size() == 2);
       EXPECT_TRUE(Has(warnings[0], "1 tensor waits on this rank: 'y'"));
     }
   }
@@ -153,26 +156,17 @@ TEST(stall_a_rank_that_freezes_in_a_batch_takes_it_along) {
   for (int frozen : {0, 2}) {
     Lines lines;
     Job job(3, Limits(0.3, 1.0));
-    std::atomic<int> started{0};
+    job.faults(frozen).FreezeAtMove(40);  // of some hundred
     job.Run([&](int rank, Runtime* runtime) {
-      // Slow, so that it freezes in the middle.
-      if (rank == frozen) job.faults(rank).Delay(microseconds(500));
-      auto call = Start(runtime, {"big"}, {Filled(2000000, 1.0f)});
-      ++started;
-      if (rank == frozen) {
-        while (started < 3) std::this_thread::yield();
-        std::this_thread::sleep_for(milliseconds(50));
-        EXPECT_FALSE(call->told());
-        job.faults(rank).Freeze();
-        return;
-      }
+      auto call = Start(runtime, {"big"}, {Filled(300000, 1.0f)});
+      if (rank == frozen) return;
       // The wire may be the first to tell that another rank has given up.
       EXPECT_EQ(call->Wait().code(), StatusCode::kPeerLost);
       lines.WaitFor("failed: it has not answered");
       const Status later = Start(runtime, {"y"}, {Filled(9, 1.0f)})->Wait();
       EXPECT_TRUE(Has(later.message(), "it has not answered"));
     });
-    EXPECT_FALSE(lines.With("'big'").empty());
+    EXPECT_FALSE(lines.With("1 tensor waits on this rank: 'big'").empty());
   }
 }
 
@@ -303,12 +297,14 @@ TEST(stall_over_hosts_through_shared_memory) {
   ThreadWorld world(4, {"a", "a", "b", "b"});
   std::vector<std::shared_ptr<Faults>> faults;
   for (int i = 0; i < 4; ++i) faults.push_back(std::make_shared<Faults>());
-  std::atomic<int> finished{0};
+  std::atomic<int> served{0}, finished{0};
   RunRanks(4, [&](int rank) {
     Runtime runtime(world.OpenShared(rank, options, 0, faults[rank]), options);
     EXPECT_EQ(runtime.Start({}).message(), "");
     auto call = Start(&runtime, {"x"}, {Filled(9, 1.0f)});
     EXPECT_EQ(call->Wait().message(), "");
+    ++served;
+    while (served < 4) std::this_thread::yield();
     if (rank >= 2) {
       faults[rank]->Freeze();
     } else {

@@ -366,6 +366,8 @@ void Faults::WaitDelay() const {
 
 bool Faults::ConsumeFailure() { return CountDown(&moves_until_failure_); }
 
+bool Faults::ConsumeFreeze() { return CountDown(&moves_until_freeze_); }
+
 bool Faults::ConsumeMessageFailure() {
   return CountDown(&messages_until_failure_);
 }
@@ -375,6 +377,7 @@ FaultyWire::FaultyWire(std::unique_ptr<Wire> wire,
     : wire_(std::move(wire)), faults_(std::move(faults)) {}
 
 void FaultyWire::Fault() {
+  if (faults_->ConsumeFreeze()) faults_->Freeze();
   faults_->WaitWhileFrozen();
   if (status_.ok() && faults_->ConsumeFailure()) {
     status_ = Internal("this move was made to fail.");

@@ -42,15 +42,19 @@ class Faults {
   // SIGSTOP would, until Thaw. A frozen rank cannot be joined.
   void Freeze();
   void Thaw();
+  // The same at the `n`-th move posted.
+  void FreezeAtMove(int64_t n) { moves_until_freeze_ = n; }
 
   // For the wrappers below.
   bool ConsumeFailure();
   bool ConsumeMessageFailure();
+  bool ConsumeFreeze();
   void WaitDelay() const;
   void WaitWhileFrozen();
 
  private:
   std::atomic<int64_t> moves_until_failure_{0};  // 0: none will
+  std::atomic<int64_t> moves_until_freeze_{0};
   std::atomic<int64_t> messages_until_failure_{0};
   std::atomic<int64_t> delay_us_{0};
   std::mutex mutex_;
