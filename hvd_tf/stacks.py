@@ -4,7 +4,7 @@
 It asks on every rank when one keeps the others waiting (HVD_STALL_WARNING_S). A thread of its own
 waits for that. Where it cannot run, because another thread holds the interpreter and does not let
 go, the library raises a signal on a thread of its own instead, whose handler needs no interpreter;
-docs/decisions/0007 says why both.
+docs/decisions/0008 says why both.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ namespace hvd {
 // two small messages a rank and interval, over connections which the control
 // plane has anyway.
 //
-// Knows no clock but what it is told, and no wire; see docs/decisions/0007. The
+// Knows no clock but what it is told, and no wire; see docs/decisions/0008. The
 // times must not count any in which this process did not run: what peers sent
 // meanwhile has not been read. Background thread only. Ranks are the job's.
 class Heartbeats {

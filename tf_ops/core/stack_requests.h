@@ -13,7 +13,7 @@ namespace hvd {
 // The background thread asks; a thread that may run Python waits and writes.
 // Where that one cannot run, because another holds the interpreter and does not
 // let go, a signal handler writes them that needs no interpreter; see
-// docs/decisions/0007.
+// docs/decisions/0008.
 class StackRequests {
  public:
   using Clock = std::chrono::steady_clock;
