@@ -79,6 +79,7 @@ def main() -> None:
     v1.logging.set_verbosity(v1.logging.ERROR)
 
     hvd.init()  # hvd: start
+    hvd.estimator.provide_tf_estimator()  # hvd: for TensorFlow 2.16 and later
     train, held_out = split(load(args.data_dir), "validation")
     with tempfile.TemporaryDirectory() as folder:
         config = tf.estimator.RunConfig(

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Optional, Union
 
 import tensorflow as tf
+from estimators import tf_estimator
 
 
 def init() -> None:
@@ -19,6 +22,16 @@ def rank() -> int:
 
 def size() -> int:
     """One process."""
+    return 1
+
+
+def local_rank() -> int:
+    """The only rank of its host."""
+    return 0
+
+
+def local_size() -> int:
+    """One process on this host."""
     return 1
 
 
@@ -41,3 +54,33 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
     """The object itself."""
     del root_rank
     return obj
+
+
+def allgather_object(obj: Any) -> list[Any]:
+    """The one object."""
+    return [obj]
+
+
+def _shard(
+    source: Union[tf.data.Dataset, Sequence[str]],
+    *,
+    shuffle_buffer: Optional[int] = None,
+    seed: int = 0,
+    epochs: Optional[int] = 1,
+    first_epoch: int = 0,
+) -> tf.data.Dataset:
+    """All records."""
+    whole = isinstance(source, tf.data.Dataset)
+    records = source if whole else tf.data.TFRecordDataset(source)
+    if shuffle_buffer is not None:
+        records = records.shuffle(shuffle_buffer, seed + first_epoch)
+    return records.repeat(epochs)
+
+
+data = SimpleNamespace(shard=_shard)
+estimator = SimpleNamespace(
+    run_config=tf_estimator.RunConfig,
+    scale_steps=lambda steps: steps,
+    scale_learning_rate=lambda rate: rate,
+    train_and_evaluate=tf_estimator.train_and_evaluate,
+)

@@ -16,8 +16,10 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Union
 
 import numpy as np
 
@@ -56,8 +58,8 @@ class Flights:
     def __len__(self) -> int:
         return len(self.late)
 
-    def take(self, which: np.ndarray) -> Flights:
-        """The records that `which` selects: positions, or a bool for each record."""
+    def take(self, which: Union[np.ndarray, slice]) -> Flights:
+        """The records that `which` selects: positions, a slice, or a bool for each record."""
         return Flights(
             self.categorical[which], self.numeric[which], self.late[which], self.day[which]
         )
@@ -115,12 +117,25 @@ def write_atomically(path: Path, write: Callable[[io.BufferedWriter], None]) -> 
         raise
 
 
+def mark(folder: Path) -> str:
+    """What tells these CSV files, and the arrays made of them, from others."""
+    found = 0
+    for name in FILES:
+        found = zlib.crc32((folder / name).read_bytes(), found)
+    return f"{CACHE_FORMAT}-{found:08x}"
+
+
 def cache_path(data_dir: Path, folder: Path) -> Path:
     """The cache file of this format and of these CSV files."""
-    mark = 0
-    for name in FILES:
-        mark = zlib.crc32((folder / name).read_bytes(), mark)
-    return data_dir / f"flights-{CACHE_FORMAT}-{mark:08x}.npz"
+    return data_dir / f"flights-{mark(folder)}.npz"
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Wait until no other process is in a block with this file, which is made."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+        yield
 
 
 def load(data_dir: Path) -> Flights:
@@ -128,8 +143,7 @@ def load(data_dir: Path) -> Flights:
     folder = source_folder()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = cache_path(data_dir, folder)
-    with (data_dir / "prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+    with only_one(data_dir / "prepare.lock"):
         if not path.exists():
             made = build(folder)
             write_atomically(path, lambda file: np.savez(file, **vars(made)))

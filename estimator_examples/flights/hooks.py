@@ -49,25 +49,31 @@ class Progress(v1.train.SessionRunHook):
 
 
 class Speed(v1.train.SessionRunHook):
-    """Steps per second after the first `skip` steps, which build the graph and warm the caches."""
+    """Steps per second after the first `skip` steps, which build the graph and warm the caches.
+
+    What happens between steps, an evaluation for example, is not counted.
+    """
 
     def __init__(self, skip: int) -> None:
         self.skip, self.done = skip, 0
         self.made = self.began = self.last = time.perf_counter()
+        self.in_steps_s = 0.0
+
+    def before_run(self, run_context: Context) -> None:
+        self.began = time.perf_counter()
 
     def after_run(self, run_context: Context, run_values: Values) -> None:
         self.done += 1
         self.last = time.perf_counter()
-        if self.done <= self.skip:
-            self.began = self.last
+        if self.done > self.skip:
+            self.in_steps_s += self.last - self.began
 
     @property
     def seconds(self) -> float:
-        """From the hook's making to the last step, the start included."""
+        """From the hook's making to the last step, start and evaluations included."""
         return self.last - self.made
 
     @property
     def steps_per_s(self) -> float:
         """Global steps per second, 0 when the run was not longer than `skip`."""
-        timed = self.done - self.skip
-        return timed / (self.last - self.began) if timed > 0 else 0.0
+        return (self.done - self.skip) / self.in_steps_s if self.in_steps_s > 0 else 0.0

@@ -1,45 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""input_fn of an Estimator from arrays of flights: batches by position, nothing in the graph."""
+"""input_fn of the Estimator: this rank's share of the TFRecord shards, in batches of flights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from types import ModuleType
 
-import numpy as np
 import tensorflow as tf
-from data import Flights
 from features import CATEGORICAL, NUMERIC
+from shards import Shards
 
 InputFn = Callable[[], tf.data.Dataset]
 
+SHUFFLED = 2048  # records that are shuffled at a time, 131,072 flights
+EVALUATED = 4096  # flights that are evaluated at a time
 
-def input_fn(part: Flights, batches: Callable[[], Iterable[np.ndarray]]) -> InputFn:
-    """Feed the records whose positions `batches()` yields.
+_LAYOUT = {
+    "categorical": tf.io.FixedLenSequenceFeature([len(CATEGORICAL)], tf.int64, allow_missing=True),
+    "numeric": tf.io.FixedLenSequenceFeature([len(NUMERIC)], tf.float32, allow_missing=True),
+    "late": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True),
+}
 
-    Each element: ({"categorical": int32 [b, fields], "numeric": float32 [b, k]}, late float32 [b]).
+
+def parse(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """The n flights of a record.
+
+    Returns:
+      ({"categorical": int32 [n, fields], "numeric": float32 [n, k]}, late float32 [n])
     """
+    features = tf.io.parse_single_example(record, _LAYOUT)
+    late = features.pop("late")
+    features["categorical"] = tf.cast(features["categorical"], tf.int32)
+    return features, late
 
-    def records() -> Iterable[tuple[dict[str, np.ndarray], np.ndarray]]:
-        for which in batches():
-            features = {
-                "categorical": part.categorical[which],
-                "numeric": part.numeric[which],
-            }
-            yield features, part.late[which]
 
-    def make() -> tf.data.Dataset:
-        signature = (
-            {
-                "categorical": tf.TensorSpec([None, len(CATEGORICAL)], tf.int32),
-                "numeric": tf.TensorSpec([None, len(NUMERIC)], tf.float32),
-            },
-            tf.TensorSpec([None], tf.float32),
+def training(hvd: ModuleType, shards: Shards, batch: int, seed: int, first_pass: int) -> InputFn:
+    """Batches for ever, in another order in every pass."""
+
+    def input_fn() -> tf.data.Dataset:
+        records = hvd.data.shard(  # hvd: this rank's share of the files
+            shards.files("train"),
+            shuffle_buffer=SHUFFLED,
+            seed=seed,
+            epochs=None,
+            first_epoch=first_pass,
         )
-        return tf.data.Dataset.from_generator(records, output_signature=signature)
+        return records.map(parse).rebatch(batch).prefetch(2)
 
-    return make
+    return input_fn
 
 
-def in_order(part: Flights, batch: int = 8192) -> InputFn:
-    """Feed every record once, for evaluation."""
-    return input_fn(part, lambda: np.array_split(np.arange(len(part)), -(-len(part) // batch)))
+def evaluation(shards: Shards) -> InputFn:
+    """Every flight of the held-out part once, the same on every rank: they take turns."""
+
+    def input_fn() -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(shards.files("eval"))
+        return records.map(parse).rebatch(EVALUATED).prefetch(2)
+
+    return input_fn

@@ -5,7 +5,8 @@
 
 P ranks with b flights each average the gradients of their slices; one process takes all P * b,
 with the same learning rate. Prints the norm-relative difference of every variable after 50 steps,
-and fails above 1e-6.
+and fails above 1e-6. Without a shuffle, `hvd.data.shard` deals out the records of the shards in
+turn, so b is to be a multiple of a record's flights.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
-from data import Flights, load, split
-from train import arguments, library, train
+from inputs import InputFn, parse
+from shards import BLOCK, Shards
+from tasks import flight_shards
+from train import arguments, library, limit_threads, train
 
 v1 = tf.compat.v1
 BOUND = 1e-6
@@ -36,18 +39,28 @@ class Keep(v1.train.SessionRunHook):
         self.variables: Variables = session.run(names)
 
 
-def trained(hvd: ModuleType, part: Flights, words: list[str], **other: float) -> Variables:
+def in_turn(hvd: ModuleType, shards: Shards, batch: int) -> InputFn:
+    """Every size-th record of the shards, as they are."""
+
+    def input_fn() -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(shards.files("train"))
+        return hvd.data.shard(records).map(parse).rebatch(batch)
+
+    return input_fn
+
+
+def trained(hvd: ModuleType, shards: Shards, words: list[str], batch: int, lr: float) -> Variables:
     """The trainable variables after training as train.py does with these words of its line."""
     args = arguments(words)
-    vars(args).update(other)
+    args.lr = lr
     keep = Keep()
     with tempfile.TemporaryDirectory() as folder:
-        train(args, hvd, part, Path(folder), [keep])
+        train(args, hvd, in_turn(hvd, shards, batch), Path(folder), [keep])
     return keep.variables
 
 
 def differences(
-    hvd: ModuleType, part: Flights, *, batch: int, steps: int, lr: float = 0.1
+    hvd: ModuleType, shards: Shards, *, batch: int, steps: int, lr: float = 0.1
 ) -> dict[str, float]:
     """Variable -> norm of (this job's value - one process's value) / norm of the latter.
 
@@ -56,8 +69,8 @@ def differences(
     """
     size = hvd.size()
     line = [f"--steps={steps}"]
-    many = trained(hvd, part, line, batch=batch, lr=lr / size)  # train.py takes it times size
-    one = trained(library(plain=True), part, line, batch=batch * size, lr=lr)
+    many = trained(hvd, shards, line, batch, lr / size)  # train.py takes it times size
+    one = trained(library(plain=True), shards, line, batch * size, lr)
     return {
         name: float(np.linalg.norm(many[name] - value) / np.linalg.norm(value))
         for name, value in one.items()
@@ -68,10 +81,13 @@ def main() -> None:
     """Compare and print."""
     v1.logging.set_verbosity(v1.logging.ERROR)
     args = arguments()
+    if args.batch % BLOCK:
+        sys.exit(f"--batch {args.batch}: take a multiple of {BLOCK}, the flights of a record")
     hvd = library(args.plain)
     hvd.init()
-    part, _ = split(load(args.data_dir), args.held_out)
-    found = differences(hvd, part, batch=args.batch, steps=args.steps or 50, lr=args.lr)
+    limit_threads(args.threads)
+    shards = flight_shards(args, hvd)
+    found = differences(hvd, shards, batch=args.batch, steps=args.steps or 50, lr=args.lr)
     if hvd.rank() == 0:
         for name, value in found.items():
             print(f"{value:.1e}  {name}")

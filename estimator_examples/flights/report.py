@@ -1,41 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run reached: the report, and the run of one worker it is compared with."""
+"""What a training run reached: report.json, and the report for a reader."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_")  # what mpirun puts into it
+from data import write_atomically
 
 Report = dict[str, Any]
-
-
-def alone_environment() -> dict[str, str]:
-    """The environment without what mpirun added, so that a child process is on its own."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER)}
-
-
-def one_worker(script: Path, arguments: list[str]) -> Report:
-    """Train for a moment in one process without hvd_tf and return that run's report.
-
-    Meant to be measured while the other ranks wait, so it has the machine for itself.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(script), "--plain", "--no-eval", "--model-dir", folder]
-        subprocess.run(
-            [*command, *arguments],
-            env=alone_environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            check=True,
-        )
-        return read(Path(folder))
 
 
 def read(model_dir: Path) -> Report:
@@ -45,13 +19,8 @@ def read(model_dir: Path) -> Report:
 
 def write(model_dir: Path, report: Report) -> None:
     """Keep the report beside the checkpoints."""
-    (model_dir / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-
-
-def compare(report: Report, single: Report) -> None:
-    """Add the speed-up over one worker with the same batch per worker and the same threads."""
-    report["one_worker_examples_per_s"] = single["examples_per_s"]
-    report["speed_up"] = report["examples_per_s"] / single["examples_per_s"]
+    text = json.dumps(report, indent=2) + "\n"
+    write_atomically(model_dir / "report.json", lambda file: file.write(text.encode()))
 
 
 def text(report: Report) -> str:
@@ -59,6 +28,7 @@ def text(report: Report) -> str:
     lines = [
         f"{report['workers']} worker(s), {report['threads']} thread(s) each, "
         f"{report['batch']} flights per worker and step",
+        *curve(report),
         f"{report['steps']} steps ({report['passes']:g} passes) in {report['seconds']:.1f} s: "
         f"{report['steps_per_s']:.0f} steps/s, {report['examples_per_s']:,.0f} examples/s",
     ]
@@ -67,10 +37,29 @@ def text(report: Report) -> str:
             f"speed-up over 1 worker without hvd_tf: {report['speed_up']:.2f} "
             f"({report['one_worker_examples_per_s']:,.0f} examples/s, same batch per worker)"
         )
-    if "auc" in report:
-        which = "flights after 15 November" if report["held_out"] == "test" else report["held_out"]
+    if report["curve"]:
+        last = report["curve"][-1]
         lines.append(
-            f"{which}: AUC {report['auc']:.4f}, log loss {report['log_loss']:.4f}, "
-            f"accuracy {report['accuracy']:.4f}"
+            f"{report['evaluated']}: AUC {last['auc']:.4f}, log loss {last['log_loss']:.4f}, "
+            f"accuracy {last['accuracy']:.4f}"
         )
     return "\n".join(lines)
+
+
+def curve(report: Report) -> list[str]:
+    """A heading and a line for every evaluation, none where there were none."""
+    rows = report["curve"]
+    if not rows:
+        return []
+    dated = "from" in rows[0]
+    lines = [
+        f"{'step':>6}{'examples':>12}{'AUC':>9}{'log loss':>10}{'seconds':>9}"
+        + ("  flights of" if dated else "")
+    ]
+    for row in rows:
+        line = (
+            f"{row['step']:>6}{row['examples']:>12,}{row['auc']:>9.4f}{row['log_loss']:>10.4f}"
+            f"{row['seconds']:>9.1f}"
+        )
+        lines.append(line + (f"  {row['from']} to {row['to']}" if dated else ""))
+    return lines

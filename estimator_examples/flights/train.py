@@ -2,6 +2,7 @@
 """Train wide-and-deep on the flights with tf.estimator: on one rank, or on many under mpirun.
 
     mpirun -n 2 python estimator_examples/flights/train.py
+    mpirun -n 2 python estimator_examples/flights/train.py --stream
 
 The lines marked `# hvd:` are what hvd_tf asks of an Estimator program.
 """
@@ -18,14 +19,19 @@ from typing import Optional
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import tasks
 import tensorflow as tf
-from batches import positions, steps_of
-from data import SPLITS, Flights, load, split
+from curve import Curve
+from data import SPLITS
 from features import CATEGORICAL
 from hooks import Progress, Speed
-from inputs import in_order, input_fn
+from inputs import InputFn
 from model import model_fn
-from report import Report, compare, one_worker, text, write
+from pictures import draw
+from report import Report, text, write
+from shards import stop_on_failure
+from tasks import Task
+from workers import compare
 
 v1 = tf.compat.v1
 BASELINE_STEPS = 600
@@ -37,8 +43,8 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvd_tf_flights"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--data-dir", type=Path, default=cache, help="where the arrays are cached (%(default)s)")
-    add("--model-dir", type=Path, help="checkpoints and report.json (a new folder in data-dir)")
+    add("--data-dir", type=Path, default=cache, help="where the shards are kept (%(default)s)")
+    add("--model-dir", type=Path, help="checkpoints and reports (a new folder in data-dir)")
     add("--passes", type=float, default=6.0, help="passes over the flights (%(default)s)")
     add("--steps", type=int, help="global steps, instead of passes")
     add("--batch", type=int, default=1024, help="flights per worker and step (%(default)s)")
@@ -46,19 +52,17 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
     add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
     add("--held-out", choices=SPLITS, default="test", help="see data.py (%(default)s)")
+    add("--evaluations", type=int, default=6, help="during the training (%(default)s)")
+    add("--stream", action="store_true", help="the year in time order, evaluated as it goes")
+    add("--block", type=int, default=30_000, help="flights between evaluations (%(default)s)")
+    add("--one-in", type=int, default=1, help="use one flight in so many (%(default)s)")
     add("--no-eval", action="store_true", help="only train")
-    add("--no-baseline", action="store_true", help="do not measure one worker")
+    add("--no-baseline", action="store_true", help="do not measure fewer workers")
     add("--plain", action="store_true", help="one process without hvd_tf")
-    return parser.parse_args(line)
-
-
-def new_folder(args: argparse.Namespace) -> Path:
-    """Where this run keeps its checkpoints; one with a checkpoint would start at another step."""
-    if args.model_dir is None:
-        return Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
-    if tf.train.latest_checkpoint(str(args.model_dir)):
-        raise SystemExit(f"--model-dir {args.model_dir} holds a checkpoint: name a new folder")
-    return args.model_dir
+    args = parser.parse_args(line)
+    if args.stream and (args.plain or args.steps or args.no_eval):
+        parser.error("--stream goes with neither --plain nor --steps nor --no-eval")
+    return args
 
 
 def library(plain: bool) -> ModuleType:
@@ -70,110 +74,146 @@ def library(plain: bool) -> ModuleType:
     return hvd
 
 
-def run_config(args: argparse.Namespace, rank: int) -> tf.estimator.RunConfig:
-    """Threads per rank; checkpoints on the first rank only.
+def limit_threads(threads: int) -> None:
+    """So many for TensorFlow's pools in this process; before TensorFlow does anything."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
-    Every rank draws other weights; they all start with rank 0's because those are broadcast.
-    """
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
-    return tf.estimator.RunConfig(
-        tf_random_seed=args.seed + rank,
-        save_checkpoints_secs=300 if rank == 0 else None,
+
+def model_folder(args: argparse.Namespace, hvd: ModuleType) -> tuple[Path, int]:
+    """Where rank 0 keeps the model, and the step of the checkpoint there, on every rank."""
+    folder, step, failure = Path("model"), 0, ""
+    try:
+        if hvd.rank() == 0:
+            args.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = args.model_dir or Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
+            latest = tf.train.latest_checkpoint(str(folder))
+            step = int(tf.train.load_variable(latest, "global_step")) if latest else 0
+            if step and args.stream:
+                failure = f"--model-dir {folder} holds a checkpoint: --stream needs a new folder"
+    except OSError as error:
+        failure = str(error)
+    stop_on_failure(hvd, failure)
+    return folder, hvd.broadcast_object(step, 0)  # hvd: only rank 0 has checkpoints
+
+
+def run_config(
+    args: argparse.Namespace, hvd: ModuleType, model_dir: Path, interval: Optional[int]
+) -> tf.estimator.RunConfig:
+    """Threads per rank; a checkpoint every `interval` steps, or every five minutes."""
+    saving = {"save_checkpoints_steps": interval} if interval else {"save_checkpoints_secs": 300}
+    return hvd.estimator.run_config(  # hvd: files on rank 0 only, other seeds elsewhere
+        model_dir=str(model_dir),
+        tf_random_seed=args.seed,
         save_summary_steps=None,
         log_step_count_steps=None,
         session_config=v1.ConfigProto(
             intra_op_parallelism_threads=args.threads, inter_op_parallelism_threads=args.threads
         ),
+        **saving,
     )
 
 
 def train(
     args: argparse.Namespace,
     hvd: ModuleType,
-    part: Flights,
+    share: InputFn,
     model_dir: Path,
     watch: Sequence[v1.train.SessionRunHook] = (),
+    evaluations: Optional[tuple[int, tf.estimator.EvalSpec]] = None,
 ) -> tf.estimator.Estimator:
-    """Train for args.steps global steps on this rank's share of every global batch."""
-    rank, size = hvd.rank(), hvd.size()
+    """Train on this rank's share of the data until global step args.steps, or until it ends.
+
+    evaluations: every how many steps to evaluate, and what.
+    """
+    interval, eval_spec = evaluations or (None, None)
 
     def optimizer() -> v1.train.Optimizer:
-        falling = v1.train.polynomial_decay(
-            args.lr * size,  # hvd: for size times the batch
-            v1.train.get_global_step(),
-            args.steps,
-            end_learning_rate=0.0,
-        )
+        rate = hvd.estimator.scale_learning_rate(args.lr)  # hvd: for size times the batch
+        if args.steps:
+            step = v1.train.get_global_step()
+            rate = v1.train.polynomial_decay(rate, step, args.steps, end_learning_rate=0.0)
         # Its default of 0.1 would all but freeze rows that few flights of a batch look up.
-        adagrad = v1.train.AdagradOptimizer(falling, initial_accumulator_value=1e-3)
+        adagrad = v1.train.AdagradOptimizer(rate, initial_accumulator_value=1e-3)
         return hvd.DistributedOptimizer(adagrad)  # hvd: averages the gradients over the ranks
 
     estimator = tf.estimator.Estimator(
         model_fn,
-        model_dir=str(model_dir),
-        config=run_config(args, rank),
+        config=run_config(args, hvd, model_dir, interval),
         params={"fields": CATEGORICAL, "optimizer": optimizer},
     )
-    share = input_fn(
-        part, lambda: positions(len(part), args.batch, seed=args.seed, rank=rank, size=size)
-    )
     hooks = [hvd.BroadcastGlobalVariablesHook(0), *watch]  # hvd: all start with rank 0's weights
-    estimator.train(share, hooks=hooks, max_steps=args.steps)
+    if eval_spec is None:
+        estimator.train(share, hooks=hooks, max_steps=args.steps)
+    else:
+        train_spec = tf.estimator.TrainSpec(share, max_steps=args.steps, hooks=hooks)
+        hvd.estimator.train_and_evaluate(  # hvd: was tf.estimator.train_and_evaluate
+            estimator, train_spec, eval_spec
+        )
     return estimator
 
 
-def measured(args: argparse.Namespace, size: int, records: int, speed: Speed) -> Report:
-    """What was trained and how fast."""
-    settings = ("threads", "batch", "lr", "seed", "steps")
+def measured(args: argparse.Namespace, size: int, task: Task, speed: Speed, curve: Curve) -> Report:
+    """What was trained, how fast, and what the evaluations found."""
+    settings = ("threads", "batch", "lr", "seed", "held_out", "stream")
+    steps = args.steps or speed.done
+    trained_on = steps * args.batch * size
+    last = curve.rows[-1] if curve.rows else {}
     return {
         "workers": size,
         **{name: getattr(args, name) for name in settings},
-        "passes": args.steps * args.batch * size / records,
+        "steps": steps,
+        "passes": trained_on / task.flights if task.flights else 1.0,
         "seconds": speed.seconds,
         "steps_per_s": speed.steps_per_s,
         "examples_per_s": speed.steps_per_s * args.batch * size,
+        "evaluated": task.evaluated,
+        "curve": curve.rows,
+        **{key: last[key] for key in ("auc", "log_loss", "accuracy") if last},
     }
 
 
-def finish(
-    args: argparse.Namespace, estimator: tf.estimator.Estimator, report: Report, held_out: Flights
-) -> None:
-    """On rank 0, while the others wait: evaluate, measure one worker, print and keep the report."""
-    if not args.no_eval:
-        metrics = estimator.evaluate(in_order(held_out))
-        report.update({k: float(metrics[k]) for k in ("auc", "log_loss", "accuracy")})
-        report["held_out"] = args.held_out
-    if report["workers"] > 1 and not args.no_baseline:
-        same = ("data_dir", "batch", "lr", "seed", "threads", "held_out")
+def finish(args: argparse.Namespace, report: Report, folder: Path) -> None:
+    """On rank 0, while the others wait: measure fewer workers, draw, keep and print the report."""
+    if report["workers"] > 1 and not (args.no_baseline or args.stream):
+        same = ("data_dir", "batch", "lr", "seed", "threads", "held_out", "one_in")
         options = [f"--{k.replace('_', '-')}={getattr(args, k)}" for k in same]
-        single = one_worker(Path(__file__), [*options, f"--steps={BASELINE_STEPS}"])
-        compare(report, single)
-    write(Path(estimator.model_dir), report)
+        compare(report, Path(__file__), [*options, f"--steps={BASELINE_STEPS}"])
+    try:
+        report["pictures"] = draw(report, folder)
+    except ImportError as error:
+        report["pictures"] = []
+        print(f"no pictures: {error}; python -m pip install --no-deps -r requirements.txt")
+    write(folder, report)
     print(text(report))
-    print(f"checkpoints and report.json: {estimator.model_dir}")
+    print(f"checkpoints, {', '.join(['report.json', *report['pictures']])}: {folder}")
 
 
 def main() -> None:
-    """Train, then let rank 0 report."""
+    """Train and evaluate, then let rank 0 report."""
     args = arguments()
     v1.logging.set_verbosity(v1.logging.ERROR)
     hvd = library(args.plain)
     hvd.init()  # hvd: before anything else of the library
-    part, held_out = split(load(args.data_dir), args.held_out)
-    rank, size = hvd.rank(), hvd.size()
-    if args.steps is None:  # hvd: a step of all ranks takes size times the records
-        args.steps = steps_of(args.passes, len(part), args.batch, size)
-    speed = Speed(min(WARM_UP, args.steps // 2))
-    with tempfile.TemporaryDirectory() as scratch:
-        first = rank == 0  # hvd: checkpoints, progress and report on one rank only
-        model_dir = new_folder(args) if first else Path(scratch)
-        watch = [speed, Progress(args.steps)] if first else [speed]
-        estimator = train(args, hvd, part, model_dir, watch)
-        report = measured(args, size, len(part), speed)
-        if first:
-            finish(args, estimator, report, held_out)
-        hvd.broadcast_object(report, 0)  # hvd: the others wait until rank 0 has reported
+    limit_threads(args.threads)
+    first, size = hvd.rank() == 0, hvd.size()  # hvd: progress and report on one rank only
+    folder, step = model_folder(args, hvd)
+    curve, speed = Curve(args.batch * size), Speed(WARM_UP)
+    if args.stream:
+        task, watch = tasks.time_order(args, hvd, speed, curve), [speed]
+        speed.skip = min(WARM_UP, task.interval)
+    else:
+        task = tasks.passes(args, hvd, step)
+        speed.skip = min(WARM_UP, (args.steps - step) // 2)
+        watch = [speed, Progress(args.steps - step)] if first else [speed]
+    if first:
+        curve.resume(folder, step)
+    spec = tf.estimator.EvalSpec(task.evaluate, steps=None, exporters=[curve], throttle_secs=0)
+    evaluations = None if args.no_eval else (task.interval, spec)
+    train(args, hvd, task.train, folder, watch, evaluations)
+    if first:
+        finish(args, measured(args, size, task, speed, curve), folder)
+    hvd.broadcast_object(None, 0)  # hvd: the others wait until rank 0 has reported
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "estimator_examples" / "fligh
 import tensorflow as tf
 from data import Flights
 from features import CATEGORICAL, NUMERIC
-from train import arguments, train
+from inputs import training
+from shards import prepare_on_all
+from train import arguments, limit_threads, train
 
 import hvd_tf as hvd
 
@@ -59,19 +60,21 @@ def made_up() -> Flights:
 def main() -> None:
     v1.logging.set_verbosity(v1.logging.ERROR)
     hvd.init()
-    seed = os.environ.get("HVD_TEST_TRAINING_SEED", "1")
-    args = arguments(["--batch=128", f"--steps={STEPS}", f"--seed={seed}", *sys.argv[1:]])
+    args = arguments(["--batch=128", f"--steps={STEPS}", *sys.argv[1:]])
+    args.seed = int(os.environ.get("HVD_TEST_TRAINING_SEED", "1"))
+    limit_threads(args.threads)
     watch = []
     if "HVD_TEST_DELAY_SEED" in os.environ:
         delay_seed = int(os.environ["HVD_TEST_DELAY_SEED"])
         watch.append(Delays(np.random.default_rng([delay_seed, hvd.rank()])))
-    with tempfile.TemporaryDirectory() as folder:
-        estimator = train(args, hvd, made_up(), Path(folder), watch)
-        hvd.allreduce(1.0, name="trained")  # all have
-        if hvd.rank() == 0:
-            for name in sorted(estimator.get_variable_names()):
-                bits = np.ascontiguousarray(estimator.get_variable_value(name)).tobytes()
-                print("variable", name, hashlib.sha256(bits).hexdigest(), flush=True)
+    shards = prepare_on_all(hvd, Path("shards").absolute(), lambda: {"train": made_up()})
+    share = training(hvd, shards, args.batch, args.seed, first_pass=0)
+    estimator = train(args, hvd, share, Path("model"), watch)
+    hvd.allreduce(1.0, name="trained")  # all have
+    if hvd.rank() == 0:
+        for name in sorted(estimator.get_variable_names()):
+            bits = np.ascontiguousarray(estimator.get_variable_value(name)).tobytes()
+            print("variable", name, hashlib.sha256(bits).hexdigest(), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,20 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mpi import ROOT, Job, Result, run_ranks
+from mpi import ROOT, Result, run_ranks
 
 EXAMPLES = ROOT / "estimator_examples"
 FLIGHTS = EXAMPLES / "flights"
+HALF = "--one-in=2"  # of the flights, so that the runs share the shards that the first one writes
+
+Report = dict[str, Any]
 
 
 def has_estimator() -> bool:
@@ -24,7 +30,7 @@ def has_estimator() -> bool:
         return False
 
 
-pytestmark = pytest.mark.skipif(not has_estimator(), reason="tf.estimator ended with 2.15")
+pytestmark = pytest.mark.skipif(not has_estimator(), reason="needs tensorflow-estimator")
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +51,30 @@ def check(result: Result) -> None:
     assert result.leftovers == [], result.text
 
 
+def train(
+    data_dir: Path, n: int, *arguments: object, model_dir: Path | None = None
+) -> tuple[Result, Report, Path]:
+    """train.py under hvdrun, which must end well; the report and the folder of the model."""
+    launcher = [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
+    model_dir = model_dir or Path(tempfile.mkdtemp(dir=data_dir))
+    program = command(FLIGHTS / "train.py", data_dir, f"--model-dir={model_dir}", *arguments)
+    result = run_ranks(program, n, 300, launcher=launcher)
+    check(result)
+    return result, json.loads((model_dir / "report.json").read_text()), model_dir
+
+
+def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
+    """Each is a PNG file; there are none where there is no matplotlib."""
+    assert report["pictures"] == (list(wanted) if find_spec("matplotlib") else [])
+    for name in report["pictures"]:
+        assert (model_dir / name).read_bytes().startswith(b"\x89PNG\r\n"), name
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     """50 steps of Adagrad with dense and sparse gradients, at most 1e-6 per variable."""
-    result = run_ranks(command(FLIGHTS / "parity.py", data_dir, "--batch", 2048 // n), n, 300)
+    program = command(FLIGHTS / "parity.py", data_dir, HALF, "--batch", 2048 // n)
+    result = run_ranks(program, n, 300)
     check(result)
     found = re.findall(r"(?m)^([\d.e+-]+)  (\S+)$", result.outputs[0])
     names = {name for _, name in found}
@@ -59,23 +85,52 @@ def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
 
 
 def test_flights_report(data_dir: Path) -> None:
-    launcher = [sys.executable, "-m", "hvd_tf.launch", "-np", "2"]
-    program = command(FLIGHTS / "train.py", data_dir, "--steps=120", "--model-dir=model")
-    with Job(program, 2, launcher=launcher) as job:
-        result = job.wait(timeout_s=300)
-        report = json.loads((job.directory / "cwd" / "model" / "report.json").read_text())
-        checkpoints = list((job.directory / "cwd" / "model").glob("model.ckpt-120.index"))
-    check(result)
-    assert len(checkpoints) == 1
+    result, report, model_dir = train(data_dir, 2, HALF, "--steps=120", "--evaluations=2")
+    assert len(list(model_dir.glob("model.ckpt-120.index"))) == 1
     assert report["workers"] == 2 and report["steps"] == 120
+    assert [(row["step"], row["examples"]) for row in report["curve"]] == [
+        (60, 60 * 2048),
+        (120, 120 * 2048),
+    ]
+    assert 0 < report["curve"][0]["seconds"] < report["curve"][1]["seconds"]
+    for key in ("auc", "log_loss", "accuracy"):
+        assert report[key] == report["curve"][-1][key]
     assert report["auc"] > 0.6 and report["log_loss"] < 0.7
     assert report["examples_per_s"] == pytest.approx(report["steps_per_s"] * 2 * report["batch"])
     ratio = report["examples_per_s"] / report["one_worker_examples_per_s"]
     assert report["speed_up"] == pytest.approx(ratio)
+    assert report["speeds"] == [
+        {"workers": 1, "examples_per_s": report["one_worker_examples_per_s"]},
+        {"workers": 2, "examples_per_s": report["examples_per_s"]},
+    ]
     for words in ("2 worker(s)", "speed-up over 1 worker", "flights after 15 November: AUC"):
         assert result.text.count(words) == 1, result.text
     # Progress comes from one rank.
     assert "step 120/120" in result.text and "[1] step" not in result.text, result.text
+    check_pictures(report, model_dir, "learning_curve.png", "speed_up.png")
+
+
+def test_flights_go_on_from_a_checkpoint(data_dir: Path) -> None:
+    words = ("--one-in=20", "--batch=256", "--no-baseline")
+    _, first, model_dir = train(data_dir, 1, *words, "--steps=20", "--evaluations=1")
+    more = (*words, "--steps=40", "--evaluations=2")
+    _, second, _ = train(data_dir, 2, *more, model_dir=model_dir)
+    assert [row["step"] for row in second["curve"]] == [20, 40]
+    assert second["curve"][0] == first["curve"][0]
+
+
+def test_flights_as_a_stream(data_dir: Path) -> None:
+    words = ("--stream", "--one-in=20", "--batch=500", "--block=5000")
+    result, report, model_dir = train(data_dir, 2, *words)
+    flights = 16_368  # one in 20 of 327,346, the first among them
+    # The fourth block is smaller than the others; it is evaluated, and then trained on as well.
+    assert [row["examples"] for row in report["curve"]] == [5000, 10_000, 15_000]
+    assert report["steps"] == -(-flights // 1000)
+    days = [day for row in report["curve"] for day in (row["from"], row["to"])]
+    assert days == sorted(days) and days[0] > "01-31" and days[-1] == "12-31"
+    assert report["auc"] > 0.55, result.text
+    assert "dropped" not in result.text
+    check_pictures(report, model_dir, "learning_curve.png")
 
 
 @pytest.mark.parametrize("script", ["monitored_session.py", "plain_estimator.py"])

@@ -30,7 +30,7 @@ def has_estimator() -> bool:
         return False
 
 
-pytestmark = pytest.mark.skipif(not has_estimator(), reason="tf.estimator ended with 2.15")
+pytestmark = pytest.mark.skipif(not has_estimator(), reason="needs tensorflow-estimator")
 
 
 def trained(n: int, **env: str) -> dict[str, str]:
