@@ -77,7 +77,7 @@ $(DONE)/test-tools: $(DONE)/tensorflow
 	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
 	@touch $@
 
-# Without dependencies: what they declare is not needed, and could change TensorFlow's numpy.
+# Without dependencies: all that is needed is in the list, and they could change TensorFlow's numpy.
 $(DONE)/flights: $(DONE)/tensorflow $(FLIGHTS)/requirements.txt
 	@$(PIP) install --no-deps -r $(FLIGHTS)/requirements.txt
 	@touch $@

@@ -21,7 +21,7 @@ class Curve(tf_estimator.Exporter):
     """Keeps a row for every evaluation; as an exporter it runs on one rank.
 
     A row: "step", "examples" (flights trained on by all ranks), "auc", "log_loss", "accuracy",
-    "seconds" since this object was made, and what `about` held.
+    "seconds" since this object was made (and of the run that goes on), and what `about` held.
     """
 
     def __init__(self, examples_per_step: int) -> None:
@@ -42,6 +42,8 @@ class Curve(tf_estimator.Exporter):
         path = model_dir / FILE
         rows = json.loads(path.read_text()) if path.exists() else []
         self.rows = [row for row in rows if row["step"] <= step]
+        if self.rows:
+            self._made -= self.rows[-1]["seconds"]
 
     def export(
         self,

@@ -40,11 +40,11 @@ class Keep(v1.train.SessionRunHook):
 
 
 def in_turn(hvd: ModuleType, shards: Shards, batch: int) -> InputFn:
-    """Every size-th record of the shards, as they are."""
+    """Every size-th record of the shards, as they are; all but the last have as many flights."""
 
     def input_fn() -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(shards.files("train"))
-        return hvd.data.shard(records).map(parse).rebatch(batch)
+        return hvd.data.shard(records, epochs=None).map(parse).rebatch(batch)
 
     return input_fn
 

@@ -58,12 +58,12 @@ def example(block: Flights) -> bytes:
 
 
 def write_part(folder: Path, part: str, flights: Flights) -> None:
-    """Deal out blocks of flights, in an order of their own, to the files of the part."""
+    """Write the flights, in an order of their own, block after block and file after file."""
     shuffled = flights.take(np.random.default_rng(0).permutation(len(flights)))
-    starts = range(0, len(flights), BLOCK)
-    for number, name in enumerate(names(part)):
+    starts = np.array_split(np.arange(0, len(flights), BLOCK), SHARDS[part])
+    for name, of_file in zip(names(part), starts):
         with tf.io.TFRecordWriter(str(folder / name)) as file:
-            for start in starts[number :: SHARDS[part]]:
+            for start in of_file:
                 file.write(example(shuffled.take(slice(start, start + BLOCK))))
 
 

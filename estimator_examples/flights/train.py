@@ -34,7 +34,6 @@ from tasks import Task
 from workers import compare
 
 v1 = tf.compat.v1
-BASELINE_STEPS = 600
 WARM_UP = 50  # steps that are not timed
 
 
@@ -46,16 +45,16 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--data-dir", type=Path, default=cache, help="where the shards are kept (%(default)s)")
     add("--model-dir", type=Path, help="checkpoints and reports (a new folder in data-dir)")
     add("--passes", type=float, default=6.0, help="passes over the flights (%(default)s)")
-    add("--steps", type=int, help="global steps, instead of passes")
-    add("--batch", type=int, default=1024, help="flights per worker and step (%(default)s)")
+    add("--steps", type=positive, help="global steps, instead of passes")
+    add("--batch", type=positive, default=1024, help="flights per worker and step (%(default)s)")
     add("--lr", type=float, default=0.075, help="of Adagrad, for one worker (%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
     add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
     add("--held-out", choices=SPLITS, default="test", help="see data.py (%(default)s)")
-    add("--evaluations", type=int, default=6, help="during the training (%(default)s)")
+    add("--evaluations", type=positive, default=6, help="during the training (%(default)s)")
     add("--stream", action="store_true", help="the year in time order, evaluated as it goes")
-    add("--block", type=int, default=30_000, help="flights between evaluations (%(default)s)")
-    add("--one-in", type=int, default=1, help="use one flight in so many (%(default)s)")
+    add("--block", type=positive, default=30_000, help="flights between evaluations (%(default)s)")
+    add("--one-in", type=positive, default=1, help="use one flight in so many (%(default)s)")
     add("--no-eval", action="store_true", help="only train")
     add("--no-baseline", action="store_true", help="do not measure fewer workers")
     add("--plain", action="store_true", help="one process without hvd_tf")
@@ -63,6 +62,14 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     if args.stream and (args.plain or args.steps or args.no_eval):
         parser.error("--stream goes with neither --plain nor --steps nor --no-eval")
     return args
+
+
+def positive(text: str) -> int:
+    """An argument that is a number of 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def library(plain: bool) -> ModuleType:
@@ -173,12 +180,8 @@ def measured(args: argparse.Namespace, size: int, task: Task, speed: Speed, curv
     }
 
 
-def finish(args: argparse.Namespace, report: Report, folder: Path) -> None:
-    """On rank 0, while the others wait: measure fewer workers, draw, keep and print the report."""
-    if report["workers"] > 1 and not (args.no_baseline or args.stream):
-        same = ("data_dir", "batch", "lr", "seed", "threads", "held_out", "one_in")
-        options = [f"--{k.replace('_', '-')}={getattr(args, k)}" for k in same]
-        compare(report, Path(__file__), [*options, f"--steps={BASELINE_STEPS}"])
+def finish(report: Report, folder: Path) -> None:
+    """On rank 0, while the others wait: draw, keep and print the report."""
     try:
         report["pictures"] = draw(report, folder)
     except ImportError as error:
@@ -211,8 +214,13 @@ def main() -> None:
     spec = tf.estimator.EvalSpec(task.evaluate, steps=None, exporters=[curve], throttle_secs=0)
     evaluations = None if args.no_eval else (task.interval, spec)
     train(args, hvd, task.train, folder, watch, evaluations)
+    report = measured(args, size, task, speed, curve)
+    if size > 1 and speed.steps_per_s > 0 and not (args.no_baseline or args.stream):
+        same = ("data_dir", "batch", "lr", "seed", "threads", "held_out", "one_in")
+        options = [f"--{k.replace('_', '-')}={getattr(args, k)}" for k in same]
+        compare(hvd, report, Path(__file__), options)
     if first:
-        finish(args, measured(args, size, task, speed, curve), folder)
+        finish(report, folder)
     hvd.broadcast_object(None, 0)  # hvd: the others wait until rank 0 has reported
 
 

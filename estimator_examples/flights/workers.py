@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 from report import Report, read
 
+STEPS, FEWEST_STEPS = 600, 200  # of one worker; of many, whose steps take longer
 LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_")  # what mpirun puts into it
 
 
@@ -19,9 +21,10 @@ def alone_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER)}
 
 
-def fewer(workers: int) -> list[int]:
-    """The numbers of workers to compare with: 1, 2, 4, ... below this one."""
-    return [1 << power for power in range(workers.bit_length()) if 1 << power < workers]
+def fewer(workers: int, on_host: int) -> list[int]:
+    """The numbers of workers to compare with, which one host runs: 1, 2, 4, ..."""
+    powers = [1 << power for power in range(workers.bit_length())]
+    return [count for count in powers if count < workers and count <= on_host]
 
 
 def measure(script: Path, workers: int, arguments: list[str]) -> Report:
@@ -46,14 +49,19 @@ def measure(script: Path, workers: int, arguments: list[str]) -> Report:
         return read(Path(folder))
 
 
-def compare(report: Report, script: Path, arguments: list[str]) -> None:
-    """Add the speeds of fewer workers, and the speed-up over one, all with the same batch each."""
-    report["speeds"] = [
-        {
-            "workers": workers,
-            "examples_per_s": measure(script, workers, arguments)["examples_per_s"],
-        }
-        for workers in fewer(report["workers"])
-    ] + [{key: report[key] for key in ("workers", "examples_per_s")}]
+def compare(hvd: ModuleType, report: Report, script: Path, arguments: list[str]) -> None:
+    """Add the speeds of fewer workers, and the speed-up over one, all with the same batch each.
+
+    Every rank calls it; rank 0 measures.
+    """
+    report["speeds"] = []
+    for workers in fewer(hvd.size(), hvd.local_size()):
+        speed = 0.0
+        if hvd.rank() == 0:
+            steps = f"--steps={max(STEPS // workers, FEWEST_STEPS)}"
+            speed = measure(script, workers, [*arguments, steps])["examples_per_s"]
+        speed = hvd.broadcast_object(speed, 0)  # hvd: the others wait for each of the runs
+        report["speeds"].append({"workers": workers, "examples_per_s": speed})
+    report["speeds"].append({key: report[key] for key in ("workers", "examples_per_s")})
     report["one_worker_examples_per_s"] = report["speeds"][0]["examples_per_s"]
     report["speed_up"] = report["examples_per_s"] / report["one_worker_examples_per_s"]
