@@ -98,7 +98,7 @@ def model_folder(args: argparse.Namespace, hvd: ModuleType) -> tuple[Path, int]:
             step = int(tf.train.load_variable(latest, "global_step")) if latest else 0
             if step and args.stream:
                 failure = f"--model-dir {folder} holds a checkpoint: --stream needs a new folder"
-    except OSError as error:
+    except (OSError, tf.errors.OpError) as error:
         failure = str(error)
     stop_on_failure(hvd, failure)
     return folder, hvd.broadcast_object(step, 0)  # hvd: only rank 0 has checkpoints
