@@ -7,6 +7,7 @@ Loaded into another TensorFlow the library would end in a list of undefined symb
 from __future__ import annotations
 
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Optional
@@ -43,3 +44,9 @@ def check_build(running_version: Optional[str] = None) -> None:
             f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "
             f"install {distribution}=={version}."
         )
+
+
+def is_launcher() -> bool:
+    """Whether this process is hvdrun, or another `python -m hvd_tf.*`, and starting."""
+    program = Path((getattr(sys, "argv", None) or [""])[0]).name
+    return program in ("hvdrun", "-m")  # Python's word until it has found the module

@@ -18,16 +18,12 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
 
     Imports no TensorFlow and runs no more than `mpirun --version`.
     """
-    info, problem = _info(), None
-    try:
-        build_stamp.check_build()
-    except ImportError as error:
-        problem = str(error)
+    info, wrong = _info(), problem()
     try:
         found = mpirun.find(environ)
         launcher = {"path": found.path, "family": found.family, "major": found.major}
     except LaunchError as error:
-        launcher, problem = None, problem or str(error)
+        launcher, wrong = None, wrong or str(error)
     return {
         "hvd_tf": info.get("hvd_tf"),
         "python": platform.python_version(),
@@ -41,8 +37,17 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         "nccl": bool(info.get("with_nccl")),
         "cuda": bool(info.get("with_cuda", info.get("with_nccl"))),
         "compiler": info.get("compiler"),
-        "problem": problem,
+        "problem": wrong,
     }
+
+
+def problem() -> str | None:
+    """Why the library that was built does not work here, or None."""
+    try:
+        build_stamp.check_build()
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def report(found: Mapping[str, Any]) -> str:

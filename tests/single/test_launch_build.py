@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -55,24 +57,29 @@ def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:
     assert "It does not work here: no mpirun beside" in result.stdout
 
 
-def test_a_library_that_is_not_there(tmp_path: Path) -> None:
-    fake_mpirun(tmp_path, "note()")
-    code = """
-import sys
-from pathlib import Path
-from hvd_tf import build_stamp, launch
-build_stamp.BUILD_INFO = build_stamp.LIBRARY = Path("/nonexistent")
-sys.exit(launch.main(["--check-build"]))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("start", ["-m hvd_tf.launch", "hvdrun"])
+def test_a_library_that_is_not_there(tmp_path: Path, start: str) -> None:
+    shutil.copytree(ROOT / "hvd_tf", tmp_path / "hvd_tf", ignore=shutil.ignore_patterns("_*.so"))
+    script = tmp_path / "hvdrun"  # as pip writes it
+    script.write_text("import sys\nfrom hvd_tf.launch import main\nsys.exit(main())\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def hvdrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *start.split(), *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+
+    result = hvdrun("--check-build")
     assert result.returncode == 1, result.stderr
-    assert result.stdout.startswith("hvd_tf (not built), Python ")
-    assert "It does not work here: hvd_tf was not compiled" in result.stdout
+    assert "It does not work here: hvd_tf was not compiled: _native.so" in result.stdout
+    result = hvdrun("-np", "1", "true")
+    assert result.returncode == 2
+    assert result.stderr.startswith("hvdrun: hvd_tf was not compiled: _native.so")
+    program = subprocess.run(
+        [sys.executable, "-c", "import hvd_tf"], cwd=tmp_path, env=environ, check=False
+    )
+    assert program.returncode == 1
 
 
 def test_it_takes_no_second(tmp_path: Path, built: dict[str, object]) -> None:
