@@ -554,6 +554,26 @@ TEST(negotiator_an_ended_scope_fails_who_goes_on) {
   ExpectDone(&world, 0, "metric");
 }
 
+TEST(negotiator_scopes_that_all_ranks_have_ended_are_over) {
+  World world(3);
+  // Training loops end one rank after the other.
+  for (int rank = 0; rank < 3; ++rank) {
+    world.at(rank).EndScope("gradient/", "its loop ended.");
+    world.at(rank).EndScope("data/", rank < 2 ? "it has left." : "");
+    world.Deliver();
+  }
+  // Another loop, in which the ranks do not arrive together.
+  for (int rank = 0; rank < 3; ++rank) {
+    world.Submit(rank, "gradient/a", 20);
+    world.Deliver();
+  }
+  for (int rank = 0; rank < 3; ++rank) ExpectDone(&world, rank, "gradient/a");
+  // Of the other scope one rank has not gone.
+  world.Submit(2, "data/x");
+  world.Deliver();
+  ExpectFailed(&world, 2, "data/x", StatusCode::kPeerLost, "it has left.");
+}
+
 TEST(negotiator_the_last_step_of_a_loop_is_not_hurt_by_its_end) {
   World world(2);
   world.Submit(1, "gradient/a", 7);

@@ -126,6 +126,7 @@ class Leader {
   // True when the submission is doomed: it is then failed.
   bool FailIfDoomed(int rank, const Key& key, int64_t step);
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
+  void ForgetScopeIfAllEnded(const std::string& name_prefix);
   Pending* FindOrAddPending(const Key& key, Clock::time_point now);
   // `kept`: the same signature, where it is kept already; or null.
   void SetSignature(Waiting* waiting, Pending* pending,

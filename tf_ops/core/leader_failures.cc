@@ -194,7 +194,22 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
     }
     HitStep(0, why, other, step);
   }
+  ForgetScopeIfAllEnded(end.name_prefix);
   return Status::Ok();
+}
+
+void Leader::ForgetScopeIfAllEnded(const std::string& name_prefix) {
+  const auto is_of_it = [&](const EndedScope& scope) {
+    return scope.end.name_prefix == name_prefix;
+  };
+  if (std::count_if(ended_scopes_.begin(), ended_scopes_.end(), is_of_it) <
+      size_) {
+    return;
+  }
+  // What comes now is another loop, which ranks enter one after the other.
+  ended_scopes_.erase(
+      std::remove_if(ended_scopes_.begin(), ended_scopes_.end(), is_of_it),
+      ended_scopes_.end());
 }
 
 void Leader::Fail(const Key& key, std::vector<int> ranks, Status status) {
