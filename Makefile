@@ -124,8 +124,9 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests of ops, optimize
 # Every op in eager mode, tf.function and v1 sessions, and what is built on them: sharded input,
 # and Estimators by the package that the flights model brings along.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py \
-  gradients.py optimizer.py functions.py hooks.py data.py data_training.py estimator_config.py \
-  estimator_evaluation.py estimator_hooks.py estimator_input.py estimator_train_and_evaluate.py)
+  gradients.py optimizer.py optimizer_checkpoints.py accumulation.py functions.py hooks.py \
+  data.py data_training.py estimator_config.py estimator_evaluation.py estimator_hooks.py \
+  estimator_input.py estimator_train_and_evaluate.py)
 
 .PHONY: test-python-modern
 test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from linear_loss import (
+    ROWS,
+    STEPS,
+    assert_same_weights,
+    loss_of,
+    make_variables,
+    slopes_of,
+    trained_alone,
+)
 
 import hvd_tf
 
@@ -16,8 +23,6 @@ HOSTS = "2x2"
 
 v1 = tf.compat.v1
 train = v1.train
-STEPS = 4
-ROWS = 5
 OPTIMIZERS = {
     "Adadelta": lambda: train.AdadeltaOptimizer(0.5),
     "Adagrad": lambda: train.AdagradOptimizer(0.3),
@@ -29,48 +34,6 @@ OPTIMIZERS = {
     "ProximalGradientDescent": lambda: train.ProximalGradientDescentOptimizer(0.1),
     "RMSProp": lambda: train.RMSPropOptimizer(0.05),
 }
-
-
-def slopes_of(rank, seed=0):
-    """What the loss of a rank depends on: d loss / d dense, and rows with weights."""
-    generator = np.random.default_rng([seed, rank])
-    rows = generator.integers(0, ROWS, 3)
-    return generator.standard_normal(4), rows, generator.standard_normal((3, 2))
-
-
-def loss_of(rank, dense, table):
-    """Linear, so that its gradients are the slopes whatever the weights are."""
-    slopes, rows, weights = slopes_of(rank)
-    slopes, weights = tf.cast(slopes, dense.dtype), tf.cast(weights, table.dtype)
-    return tf.reduce_sum(dense * slopes) + tf.reduce_sum(tf.gather(table, rows) * weights)
-
-
-def mean_loss(size, dense, table):
-    return tf.add_n([loss_of(rank, dense, table) for rank in range(size)]) / size
-
-
-def make_variables(dtype=np.float64):
-    dense = v1.get_variable("dense", initializer=np.linspace(-1, 1, 4).astype(dtype))
-    table = v1.get_variable("table", initializer=np.ones((ROWS, 2), dtype))
-    return dense, table
-
-
-def trained_alone(size, make_optimizer, steps=STEPS, dtype=np.float64):
-    """What a plain optimizer makes of the mean of all ranks' losses, in one process."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        variables = make_variables(dtype)
-        update = make_optimizer().minimize(mean_loss(size, *variables))
-        session.run(v1.global_variables_initializer())
-        for _ in range(steps):
-            session.run(update)
-        return session.run(variables)
-
-
-def assert_same_weights(weights, expected):
-    for got, want in zip(weights, expected):
-        assert got.dtype == want.dtype
-        tolerance = 1e-12 if want.dtype == np.float64 else 2e-6
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -333,151 +296,3 @@ def test_refused_arguments():
             make(backward_passes_per_step=passes)
     with pytest.raises(ValueError, match="needs a graph"):
         make(backward_passes_per_step=2)
-
-
-# ---- local aggregation -------------------------------------------------------------------------
-
-
-def gradient_of(rank, run):
-    return np.random.default_rng([5, rank, run]).standard_normal(4)
-
-
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.parametrize("passes", [2, 3])
-def test_accumulation_matches_numpy(rank, size, passes, average):
-    with tf.Graph().as_default(), v1.Session() as session:
-        weights = v1.get_variable("weights", initializer=np.zeros(4))
-        unused = v1.get_variable("unused", [2])
-        fed = v1.placeholder(tf.float64, [4])
-        step = train.get_or_create_global_step()
-        optimizer = hvd_tf.DistributedOptimizer(
-            train.MomentumOptimizer(0.5, 0.5),
-            backward_passes_per_step=passes,
-            average_aggregated_gradients=average,
-        )
-        update = optimizer.minimize(
-            tf.reduce_sum(weights * fed), global_step=step, var_list=[weights, unused]
-        )
-        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [update]
-        names = {v.op.name for v in v1.global_variables()}
-        assert names == {"weights", "unused", "global_step", "weights/Momentum"}
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
-        expected, momentum = np.zeros(4), np.zeros(4)
-        for run in range(3 * passes + 1):
-            session.run(update, {fed: gradient_of(rank, run)})
-            if run % passes == passes - 1:
-                runs = range(run - passes + 1, run + 1)
-                total = sum(gradient_of(r, n) for r in range(size) for n in runs) / size
-                momentum = 0.5 * momentum + total / (passes if average else 1)
-                expected = expected - 0.5 * momentum
-            np.testing.assert_allclose(session.run(weights), expected, rtol=1e-12, atol=1e-13)
-            assert session.run(step) == (run + 1) // passes
-
-
-def test_accumulation_of_slices(rank, size):
-    def build(sparse_as_dense):
-        variables = make_variables()
-        return variables, hvd_tf.DistributedOptimizer(
-            train.GradientDescentOptimizer(0.1),
-            backward_passes_per_step=2,
-            average_aggregated_gradients=True,
-            sparse_as_dense=sparse_as_dense,
-        ).minimize(loss_of(rank, *variables))
-
-    with tf.Graph().as_default():
-        with pytest.raises(ValueError, match="table:0 is IndexedSlices.*sparse_as_dense=True"):
-            build(False)
-    with tf.Graph().as_default(), v1.Session() as session:
-        variables, update = build(True)
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
-        for _ in range(2 * STEPS):
-            session.run(update)
-        alone = trained_alone(size, lambda: train.GradientDescentOptimizer(0.1))
-        assert_same_weights(session.run(variables), alone)
-
-
-def test_accumulation_reduces_in_the_last_pass_only(rank, size):
-    """Until then the ranks are independent: rank 0 may run a pass while the others do not."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        weights = v1.get_variable("weights", initializer=np.zeros(1))
-        optimizer = hvd_tf.DistributedOptimizer(
-            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
-        )
-        optimizer.register_local_var(weights)
-        update = optimizer.minimize(weights * (rank + 1))
-        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
-        for passes in range(1, 2 + 2 * rank):  # a local variable: nothing to wait for
-            session.run(update)
-            expected = -(passes // 2) * 2 * (rank + 1) / size
-            np.testing.assert_allclose(session.run(weights), [expected], rtol=1e-12)
-
-
-def test_own_gradients_are_applied_at_once():
-    with tf.Graph().as_default(), v1.Session() as session:
-        weights = v1.get_variable("weights", initializer=np.zeros(2))
-        optimizer = hvd_tf.DistributedOptimizer(
-            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
-        )
-        update = optimizer.apply_gradients([(tf.constant([1.0, 2.0], tf.float64), weights)])
-        session.run(v1.global_variables_initializer())
-        session.run(update)
-        assert session.run(weights).tolist() == [-1.0, -2.0]
-
-
-# ---- checkpoints -------------------------------------------------------------------------------
-
-
-def continued(size, rank, make_optimizer, wrapped, path, restore, steps):
-    """Train with or without the wrapper, from a checkpoint or the start, then save."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        variables = make_variables()
-        optimizer = make_optimizer()
-        if wrapped:
-            optimizer = hvd_tf.DistributedOptimizer(optimizer)
-            update = optimizer.minimize(loss_of(rank, *variables))
-        else:
-            update = optimizer.minimize(mean_loss(size, *variables))
-        saver = train.Saver()
-        session.run(v1.global_variables_initializer())
-        if restore:
-            saver.restore(session, path)
-        for _ in range(steps):
-            session.run(update)
-        saver.save(session, path, write_meta_graph=False)
-        names = sorted(v.op.name for v in v1.global_variables())
-        return session.run(variables), names
-
-
-@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "Momentum"])
-@pytest.mark.parametrize("wrapped_first", [False, True])
-def test_checkpoints_fit_with_and_without_the_wrapper(rank, size, tmp_path, kind, wrapped_first):
-    make_optimizer = OPTIMIZERS[kind]
-    path = str(tmp_path / "weights")
-    common = (size, rank, make_optimizer)
-    _, first_names = continued(*common, wrapped_first, path, restore=False, steps=3)
-    weights, names = continued(*common, not wrapped_first, path, restore=True, steps=2)
-    assert names == first_names
-    assert_same_weights(weights, trained_alone(size, make_optimizer, steps=5))
-
-
-@pytest.mark.parametrize("wrapped_first", [False, True])
-def test_object_checkpoints_fit_too(rank, size, tmp_path: Path, wrapped_first):
-    def train_some(wrapped, restore, steps):
-        dense = tf.Variable(np.linspace(-1, 1, 4), name="dense")
-        table = tf.Variable(np.ones((ROWS, 2)), name="table")
-        optimizer = OPTIMIZERS["Adam"]()
-        loss = mean_loss if not wrapped else loss_of
-        who = rank if wrapped else size
-        if wrapped:
-            optimizer = hvd_tf.DistributedOptimizer(optimizer, name="object")
-        saver = tf.train.Checkpoint(dense=dense, table=table, optimizer=optimizer)
-        status = saver.restore(restore) if restore else None
-        for _ in range(steps):
-            optimizer.minimize(lambda: loss(who, dense, table), var_list=[dense, table])
-        if status:
-            status.assert_consumed()
-        return saver.save(str(tmp_path / "object")), [dense.numpy(), table.numpy()]
-
-    path, _ = train_some(wrapped_first, None, 3)
-    _, weights = train_some(not wrapped_first, path, 2)
-    assert_same_weights(weights, trained_alone(size, OPTIMIZERS["Adam"], steps=5))

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Negotiator and Leader: ranks that leave, and training loops that end.
+#include <string>
+
+#include "core/negotiator.h"
+#include "harness.h"
+#include "negotiator_world.h"
+
+namespace hvd {
+namespace {
+
+TEST(negotiator_an_ended_scope_fails_who_goes_on) {
+  World world(2);
+  world.Submit(0, "gradient/a", 7);
+  world.Deliver();
+  world.at(1).EndScope("gradient/", "its loop ended at step 100.");
+  world.Deliver();
+  ExpectFailed(&world, 0, "gradient/a", StatusCode::kPeerLost,
+               "will not come from rank 1: its loop ended at step 100.");
+  world.Submit(0, "gradient/b", 8);
+  world.Submit(0, "metric", 9);
+  world.Deliver();
+  ExpectFailed(&world, 0, "gradient/b", StatusCode::kPeerLost, "rank 1");
+  EXPECT_TRUE(world.Results(0, "metric").empty());
+  // It may take that back,
+  world.at(1).EndScope("gradient/", "");
+  world.Deliver();
+  world.Submit(0, "gradient/c", 9);
+  world.Deliver();
+  EXPECT_TRUE(world.Results(0, "gradient/c").empty());
+  world.Submit(1, "gradient/c", 3);
+  world.at(1).EndScope("gradient/", "its loop ended again.");
+  world.Deliver();
+  ExpectDone(&world, 0, "gradient/c");
+  // or begin another loop.
+  world.Submit(1, "gradient/a", 3);
+  world.Submit(1, "metric", 3);
+  world.Deliver();
+  world.Submit(0, "gradient/a", 10);
+  world.Deliver();
+  ExpectDone(&world, 0, "gradient/a");
+  ExpectDone(&world, 0, "metric");
+}
+
+TEST(negotiator_scopes_that_all_ranks_have_ended_are_over) {
+  World world(3);
+  // Training loops end one rank after the other.
+  for (int rank = 0; rank < 3; ++rank) {
+    world.at(rank).EndScope("gradient/", "its loop ended.");
+    world.at(rank).EndScope("data/", rank < 2 ? "it has left." : "");
+    world.Deliver();
+  }
+  // Another loop, in which the ranks do not arrive together.
+  for (int rank = 0; rank < 3; ++rank) {
+    world.Submit(rank, "gradient/a", 20);
+    world.Deliver();
+  }
+  for (int rank = 0; rank < 3; ++rank) ExpectDone(&world, rank, "gradient/a");
+  // Of the other scope one rank has not gone.
+  world.Submit(2, "data/x");
+  world.Deliver();
+  ExpectFailed(&world, 2, "data/x", StatusCode::kPeerLost, "it has left.");
+}
+
+TEST(negotiator_the_last_step_of_a_loop_is_not_hurt_by_its_end) {
+  World world(2);
+  world.Submit(1, "gradient/a", 7);
+  world.at(1).EndScope("gradient/", "it ended.");  // already submitted
+  world.Deliver();
+  world.Submit(0, "gradient/a", 7);
+  world.Deliver();
+  ExpectDone(&world, 0, "gradient/a");
+  ExpectDone(&world, 1, "gradient/a");
+}
+
+TEST(negotiator_a_member_that_ended_leaves_nothing_waiting) {
+  World world(3);
+  for (int rank = 0; rank < 3; ++rank) world.Submit(rank, "x");
+  world.Submit(0, "y");
+  world.Submit(1, "y");
+  world.Deliver();
+  const Status left = PeerLost("rank 2 (far) has left: done");
+  world.at(0).EndAt(world.at(2).log_seen(), left);
+  world.at(1).EndAt(world.at(2).log_seen(), left);
+  for (int rank : {0, 1}) {
+    ExpectDone(&world, rank, "x");
+    ExpectFailed(&world, rank, "y", StatusCode::kPeerLost,
+                 "'y' cannot complete: rank 2 (far) has left: done");
+    world.Submit(rank, "later");
+    ExpectFailed(&world, rank, "later", StatusCode::kPeerLost, "rank 2 (far)");
+  }
+}
+
+TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
+  World world(2);
+  world.Submit(0, "x");
+  world.Submit(1, "x");
+  // The leader carries the record out; the member has not seen it yet when it
+  // hears that the leader has left after it.
+  ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
+  for (auto& message : world.at(1).TakeMessages()) {
+    auto envelope = Decode(message.bytes);
+    EXPECT_TRUE(world.at(0)
+                    .HandleReport(1, std::get<Report>(envelope.value().message),
+                                  world.now())
+                    .ok());
+  }
+  ASSERT_TRUE(world.at(0).Advance(world.now()).ok());
+  world.at(1).EndAt(world.at(0).log_seen(), PeerLost("rank 0 has left"));
+  EXPECT_TRUE(world.Results(1, "x").empty());
+  for (auto& message : world.at(0).TakeMessages()) {
+    auto envelope = Decode(message.bytes);
+    EXPECT_TRUE(world.at(1)
+                    .HandleLog(std::get<LogMessage>(envelope.value().message))
+                    .ok());
+  }
+  ExpectDone(&world, 1, "x");
+  world.Submit(1, "y");
+  ExpectFailed(&world, 1, "y", StatusCode::kPeerLost, "rank 0 has left");
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Negotiator and Leader: names that nobody matches, and ranks that keep
+// others waiting.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "core/negotiator.h"
+#include "harness.h"
+#include "negotiator_world.h"
+
+namespace hvd {
+namespace {
+
+bool IsQuiet(const Leader::Watched& watched) {
+  return watched.warnings.empty() && watched.stalls.empty() &&
+         !watched.lost.has_value();
+}
+
+TEST(negotiator_silence_with_unmatched_names_is_reported_once) {
+  World world(2);
+  world.Submit(0, "loss/a", 1);
+  world.Submit(0, "metric", 1);
+  world.Submit(1, "loss_1/a", 1);
+  world.Deliver();
+  world.Pass(std::chrono::seconds(4));
+  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+  world.Pass(std::chrono::seconds(2));
+  auto warnings = world.at(0).Watch(world.now()).warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("rank 0: 'loss/a', 'metric'; rank 1: 'loss_1/a'"),
+            std::string::npos);
+  EXPECT_NE(warnings[0].find("look like one tensor under two names"),
+            std::string::npos);
+  world.Pass(std::chrono::seconds(2));
+  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+  EXPECT_TRUE(world.Results(0, "metric").empty());  // it may still be right
+}
+
+TEST(negotiator_single_eager_calls_that_can_never_match_fail) {
+  World world(2);
+  world.Submit(0, "a");
+  world.Submit(1, "b");
+  world.Deliver();
+  world.Pass(std::chrono::seconds(6));
+  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+  world.Deliver();
+  ExpectFailed(&world, 0, "a", StatusCode::kFailedPrecondition, "rank 1: 'b'");
+  ExpectFailed(&world, 1, "b", StatusCode::kFailedPrecondition, "rank 0: 'a'");
+}
+
+TEST(negotiator_a_slow_rank_is_named_after_a_minute) {
+  World world(3);
+  for (int rank : {0, 2}) {
+    for (const char* name : {"a", "b"}) world.Submit(rank, name, 1);
+  }
+  world.Deliver();
+  world.Pass(std::chrono::seconds(59));
+  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+  world.Pass(std::chrono::seconds(2));
+  auto watched = world.at(0).Watch(world.now());
+  ASSERT_EQ(watched.stalls.size(), 1u);
+  EXPECT_TRUE(watched.stalls[0].missing == std::vector<int>{1});
+  std::sort(watched.stalls[0].names.begin(), watched.stalls[0].names.end());
+  EXPECT_TRUE((watched.stalls[0].names == std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(watched.stalls[0].waited_s, 61.0);
+  EXPECT_FALSE(watched.lost.has_value());
+}
+
+TEST(negotiator_a_stall_is_told_ever_more_seldom) {
+  World world(2);
+  world.Submit(0, "a", 1);
+  world.Deliver();
+  std::vector<int> told_s;
+  for (int age_s = 10; age_s <= 1000; age_s += 10) {
+    world.Pass(std::chrono::seconds(10));
+    if (!IsQuiet(world.at(0).Watch(world.now()))) told_s.push_back(age_s);
+  }
+  EXPECT_TRUE((told_s == std::vector<int>{60, 120, 240, 480, 960}));
+}
+
+TEST(negotiator_what_stalls_together_is_told_together) {
+  World world(2);
+  for (const char* name : {"a", "b", "c"}) {
+    world.Submit(0, name, 1);
+    world.Deliver();
+    world.Pass(std::chrono::seconds(20));
+  }
+  auto watched = world.at(0).Watch(world.now());  // 60, 40 and 20 s
+  ASSERT_EQ(watched.stalls.size(), 1u);
+  EXPECT_EQ(watched.stalls[0].names.size(), 2u);
+  world.Pass(std::chrono::seconds(20));
+  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+}
+
+TEST(negotiator_a_stall_loses_the_job_at_the_limit_and_not_before) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 100;
+  World world(3, options);
+  world.Submit(0, "a", 1);
+  world.Deliver();
+  world.Pass(std::chrono::seconds(99));
+  EXPECT_FALSE(world.at(0).Watch(world.now()).lost.has_value());
+  world.Pass(std::chrono::seconds(1));
+  auto lost = world.at(0).Watch(world.now()).lost;
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_TRUE((lost->missing == std::vector<int>{1, 2}));
+  EXPECT_TRUE(lost->names == std::vector<std::string>{"a"});
+}
+
+TEST(negotiator_a_slow_rank_below_the_limit_is_never_lost) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 100;
+  World world(2, options);
+  for (int step = 1; step < 50; ++step) {
+    world.Submit(0, "a", step);
+    world.Deliver();
+    world.Pass(std::chrono::seconds(99));
+    EXPECT_FALSE(world.at(0).Watch(world.now()).lost.has_value());
+    world.Submit(1, "a", step);
+    world.Deliver();
+  }
+}
+
+TEST(negotiator_a_name_asked_for_again_waits_from_then_on) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 100;
+  World world(2, options);
+  // A call that this rank refuses is over here, while the peer has yet to ask.
+  world.Submit(0, "a", 0, World::Plain(), 0, InvalidArgument("no"));
+  world.Submit(0, "a");
+  world.Deliver();
+  world.Pass(std::chrono::seconds(90));
+  world.Submit(1, "a");
+  world.Deliver();
+  EXPECT_EQ(world.Results(1, "a").size(), 1u);
+  world.Pass(std::chrono::seconds(90));
+  EXPECT_FALSE(world.at(0).Watch(world.now()).lost.has_value());
+  world.Pass(std::chrono::seconds(10));
+  EXPECT_TRUE(world.at(0).Watch(world.now()).lost.has_value());
+}
+
+}  // namespace
+}  // namespace hvd

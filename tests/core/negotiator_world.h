@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// A set of ranks in one thread: a negotiator each, and messages carried by
+// hand.
+#ifndef HVD_TESTS_CORE_NEGOTIATOR_WORLD_H_
+#define HVD_TESTS_CORE_NEGOTIATOR_WORLD_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/message.h"
+#include "core/negotiator.h"
+#include "core/options.h"
+#include "core/status.h"
+#include "harness.h"
+
+namespace hvd {
+
+// Why a step is aborted, where it does not matter.
+inline const Status kNan = Cancelled("NaN in 'loss'");
+
+// A set whose wire is always free, unless `busy`.
+class World {
+ public:
+  explicit World(int size, Options options = Options::Defaults())
+      : batches_(size), results_(size) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+    for (int rank = 0; rank < size; ++rank) {
+      negotiators_.push_back(std::make_unique<Negotiator>(
+          0, rank, ranks, options,
+          [this, rank](ReadyBatch ready) { Execute(rank, std::move(ready)); },
+          [this, rank](const Tuning& tuning) {
+            batches_[rank].push_back(
+                {"pieces of " + std::to_string(tuning.piece_bytes)});
+            return tuning.piece_bytes < 0 ? Internal("no such pieces")
+                                          : Status::Ok();
+          },
+          [this] { return busy_; }));
+    }
+  }
+
+  Negotiator& at(int rank) { return *negotiators_[rank]; }
+  void set_busy(int batches) { busy_ = batches; }
+  void Pass(std::chrono::seconds time) { now_ += time; }
+
+  // Returns the ticket.
+  uint64_t Submit(int rank, const std::string& name, int64_t step = 0,
+                  Signature signature = Plain(), uint64_t instance = 0,
+                  Status error = Status::Ok()) {
+    Entry entry;
+    entry.request = {{name, instance}, signature, step, std::move(error)};
+    entry.ticket = ++tickets_;
+    entry.done = [this, rank, name](const Status& status) {
+      results_[rank][name].push_back(status);
+    };
+    at(rank).Submit(std::move(entry));
+    return entry.ticket;
+  }
+
+  // One rank's news, to the leader and back; then everything.
+  void Deliver() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (size_t rank = 0; rank < negotiators_.size(); ++rank) {
+        Result<bool> advanced = at(static_cast<int>(rank)).Advance(now_);
+        EXPECT_TRUE(advanced.ok());
+        moved |= advanced.ok() && advanced.value();
+        for (auto& message : at(static_cast<int>(rank)).TakeMessages()) {
+          auto envelope = Decode(message.bytes);
+          EXPECT_TRUE(envelope.ok());
+          bytes_sent_ += message.bytes.size();
+          Message& content = envelope.value().message;
+          Status status =
+              rank == 0
+                  ? at(message.rank).HandleLog(std::get<LogMessage>(content))
+                  : at(0).HandleReport(static_cast<int>(rank),
+                                       std::get<Report>(content), now_);
+          EXPECT_EQ(status.message(), "");
+          moved = true;
+        }
+      }
+    }
+  }
+
+  // Everything a rank was told of a name, and its batches.
+  std::vector<Status> Results(int rank, const std::string& name) {
+    return std::exchange(results_[rank][name], {});
+  }
+  std::vector<std::vector<std::string>>& Batches(int rank) {
+    return batches_[rank];
+  }
+  // The steps of what a rank has put on the wire under a name.
+  std::vector<int64_t> Steps(int rank, const std::string& name) {
+    return std::exchange(steps_[{rank, name}], {});
+  }
+  size_t bytes_sent() const { return bytes_sent_; }
+  Negotiator::Clock::time_point now() const { return now_; }
+
+  static Signature Plain() {
+    Signature signature;
+    signature.shapes = {{4}};
+    return signature;
+  }
+
+ private:
+  void Execute(int rank, ReadyBatch ready) {
+    std::vector<std::string> names;
+    for (Outstanding& tensor : ready.tensors) {
+      const Request& request = tensor.entry.request;
+      names.push_back(request.key.name);
+      steps_[{rank, request.key.name}].push_back(request.step);
+      if (!tensor.cancelled) tensor.entry.done(Status::Ok());
+    }
+    batches_[rank].push_back(names);
+  }
+
+  std::vector<std::unique_ptr<Negotiator>> negotiators_;
+  std::vector<std::vector<std::vector<std::string>>> batches_;
+  std::vector<std::map<std::string, std::vector<Status>>> results_;
+  std::map<std::pair<int, std::string>, std::vector<int64_t>> steps_;
+  uint64_t tickets_ = 0;
+  int busy_ = 0;
+  size_t bytes_sent_ = 0;
+  Negotiator::Clock::time_point now_{};
+};
+
+// Told once, and well.
+inline void ExpectDone(World* world, int rank, const std::string& name) {
+  std::vector<Status> results = world->Results(rank, name);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].message(), "");
+}
+
+// Told once, of a failure that holds this text.
+inline void ExpectFailed(World* world, int rank, const std::string& name,
+                         StatusCode code, const std::string& text) {
+  std::vector<Status> results = world->Results(rank, name);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].code(), code);
+  EXPECT_NE(results[0].message().find(text), std::string::npos);
+  if (results[0].message().find(text) == std::string::npos) {
+    EXPECT_EQ(results[0].message(), text);
+  }
+}
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_NEGOTIATOR_WORLD_H_

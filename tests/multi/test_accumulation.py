@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedOptimizer that reduces every few passes: sums and averages against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from linear_loss import STEPS, assert_same_weights, loss_of, make_variables, trained_alone
+
+import hvd_tf
+
+RANKS = (2, 4)
+HOSTS = "2x2"
+
+v1 = tf.compat.v1
+train = v1.train
+
+
+def gradient_of(rank, run):
+    return np.random.default_rng([5, rank, run]).standard_normal(4)
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("passes", [2, 3])
+def test_accumulation_matches_numpy(rank, size, passes, average):
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(4))
+        unused = v1.get_variable("unused", [2])
+        fed = v1.placeholder(tf.float64, [4])
+        step = train.get_or_create_global_step()
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.MomentumOptimizer(0.5, 0.5),
+            backward_passes_per_step=passes,
+            average_aggregated_gradients=average,
+        )
+        update = optimizer.minimize(
+            tf.reduce_sum(weights * fed), global_step=step, var_list=[weights, unused]
+        )
+        assert v1.get_collection(v1.GraphKeys.TRAIN_OP) == [update]
+        names = {v.op.name for v in v1.global_variables()}
+        assert names == {"weights", "unused", "global_step", "weights/Momentum"}
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        expected, momentum = np.zeros(4), np.zeros(4)
+        for run in range(3 * passes + 1):
+            session.run(update, {fed: gradient_of(rank, run)})
+            if run % passes == passes - 1:
+                runs = range(run - passes + 1, run + 1)
+                total = sum(gradient_of(r, n) for r in range(size) for n in runs) / size
+                momentum = 0.5 * momentum + total / (passes if average else 1)
+                expected = expected - 0.5 * momentum
+            np.testing.assert_allclose(session.run(weights), expected, rtol=1e-12, atol=1e-13)
+            assert session.run(step) == (run + 1) // passes
+
+
+def test_accumulation_of_slices(rank, size):
+    def build(sparse_as_dense):
+        variables = make_variables()
+        return variables, hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(0.1),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=True,
+            sparse_as_dense=sparse_as_dense,
+        ).minimize(loss_of(rank, *variables))
+
+    with tf.Graph().as_default():
+        with pytest.raises(ValueError, match="table:0 is IndexedSlices.*sparse_as_dense=True"):
+            build(False)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables, update = build(True)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for _ in range(2 * STEPS):
+            session.run(update)
+        alone = trained_alone(size, lambda: train.GradientDescentOptimizer(0.1))
+        assert_same_weights(session.run(variables), alone)
+
+
+def test_accumulation_reduces_in_the_last_pass_only(rank, size):
+    """Until then the ranks are independent: rank 0 may run a pass while the others do not."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(1))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        optimizer.register_local_var(weights)
+        update = optimizer.minimize(weights * (rank + 1))
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for passes in range(1, 2 + 2 * rank):  # a local variable: nothing to wait for
+            session.run(update)
+            expected = -(passes // 2) * 2 * (rank + 1) / size
+            np.testing.assert_allclose(session.run(weights), [expected], rtol=1e-12)
+
+
+def test_own_gradients_are_applied_at_once():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(2))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        update = optimizer.apply_gradients([(tf.constant([1.0, 2.0], tf.float64), weights)])
+        session.run(v1.global_variables_initializer())
+        session.run(update)
+        assert session.run(weights).tolist() == [-1.0, -2.0]
