@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains to global step 100, checkpoints on rank 0; what test_resume.py starts, kills and restarts.
 
-    resume_program.py KIND MODEL_DIR [--start N] [--die-at N] [--stop-first]
+    resume_program.py KIND MODEL_DIR [KIND MODEL_DIR ...] [--start N] [--die-at N] [--stop-first]
 
 Every step of a rank has the same batch, so that a run which was interrupted must end with exactly
 the weights of one which was not. Rank 0 prints them.
@@ -82,32 +82,37 @@ def with_session(model_dir, hooks, own_loop):
             session.run(update)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("estimator", "last_step", "num_steps", "own_loop"))
-    parser.add_argument("model_dir")
-    parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--die-at", type=int)
-    parser.add_argument("--stop-first", action="store_true")
-    args = parser.parse_args()
-    hvd.init()
+def hooks_of(kind, args):
     hooks = [hvd.BroadcastGlobalVariablesHook(0)]
-    if args.kind == "last_step":
+    if kind == "last_step":
         hooks.append(v1.train.StopAtStepHook(last_step=LAST))
-    if args.kind == "num_steps":
+    if kind == "num_steps":
         stop = v1.train.StopAtStepHook(num_steps=LAST - args.start)
         hooks.insert(0 if args.stop_first else 1, stop)
     if args.die_at and hvd.rank() == hvd.size() - 1:
         hooks.append(DieAt(args.die_at))
     if hvd.rank() == 0:
         hooks.append(PrintWeights())
-    model_dir = args.model_dir if hvd.rank() == 0 else None
-    if args.kind == "estimator":
-        with_estimator(model_dir, hooks)
-    else:
-        with tf.Graph().as_default():
-            with_session(model_dir, hooks, args.kind == "own_loop")
-    print("trained", flush=True)
+    return hooks
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("trainings", nargs="+", metavar="KIND MODEL_DIR")
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--die-at", type=int)
+    parser.add_argument("--stop-first", action="store_true")
+    args = parser.parse_args()
+    hvd.init()
+    for kind, model_dir in zip(args.trainings[::2], args.trainings[1::2]):
+        model_dir = model_dir if hvd.rank() == 0 else None
+        if kind == "estimator":
+            hvd.estimator.provide_tf_estimator()
+            with_estimator(model_dir, hooks_of(kind, args))
+        else:
+            with tf.Graph().as_default():
+                with_session(model_dir, hooks_of(kind, args), kind == "own_loop")
+        print("trained", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cases of a test run: what they need, and how many were asked for.
+
+By default a combination runs that proves something of its own. HVD_TEST_ALL=1 runs the others too,
+and so does HVD_TEST_FAULT_REPEATS, which is for long runs of the faults.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+ALL = not {"HVD_TEST_ALL", "HVD_TEST_FAULT_REPEATS"}.isdisjoint(os.environ)
+in_full = pytest.mark.skipif(not ALL, reason="others prove as much; HVD_TEST_ALL=1 runs it")
+
+
+def has_estimator() -> bool:
+    """Whether tf.estimator can be had: of TensorFlow 2.15, or by the package for later ones."""
+    try:
+        return bool(version("tensorflow-estimator"))
+    except PackageNotFoundError:
+        return False
+
+
+needs_estimator = pytest.mark.skipif(not has_estimator(), reason="no tensorflow-estimator here")
