@@ -113,6 +113,7 @@ def session() -> None:
 
 def estimator() -> None:
     hvd.init()
+    hvd.estimator.provide_tf_estimator()
 
     def batches():
         for step in range(STEPS):
