@@ -133,8 +133,13 @@ class Job:
             if "HVD_TEST_KEEP" not in os.environ:
                 shutil.rmtree(path, ignore_errors=True)
 
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self._start
+
     def wait(self, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> Result:
-        """Waits for the end, or ends it after the time limit or once `give_up` says so."""
+        """Waits for the end; ends it once it is older than the limit or `give_up` says so."""
         deadline = self._start + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline and not give_up():
             time.sleep(0.05)

@@ -36,7 +36,7 @@ def started(what: str, ranks: int, ranks_a_host: int = 0, shutdown_s: float = SH
 
 def given_up(job: Job, rank: int, since_s: float) -> str:
     """The job ends because of that rank, in time; returns what was written."""
-    result = job.wait(timeout_s=60)
+    result = job.wait(job.age_s + 60)
     seconds = time.monotonic() - since_s
     text = result.launcher_output
     assert not result.timed_out and result.returncode not in (0, None), result.text
@@ -102,7 +102,7 @@ def test_pauses_below_the_limit(repeat: int) -> None:
         time.sleep(4)
         os.kill(job.pid(1), signal.SIGCONT)
         (job.directory / "go").touch()
-        result = job.wait(timeout_s=60)
+        result = job.wait(job.age_s + 60)
     text = result.launcher_output
     assert result.returncode == 0 and not result.timed_out and result.leftovers == [], text
     assert text.count("all was right") == 2
