@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without an end, for the faults of a launcher. `launch_program.py [late]`.
+"""A job without an end, for the faults of a launcher. `launch_program.py [late|plain]`.
 
-late: rank 1 never calls init().
+late: rank 1 never calls init()
+plain: a program of MPI alone, which starts within a second
 """
 
 import os
@@ -15,13 +16,32 @@ Path(os.environ["HVD_TEST_DIR"], f"rank-{RANK}.pid").write_text(str(os.getpid())
 
 import numpy as np  # noqa: E402
 
-import hvd_tf as hvd  # noqa: E402
+ONES = np.ones(1000, np.float32)
 
+
+def plain() -> None:
+    from mpi4py import MPI
+
+    total = np.empty_like(ONES)
+    print("started 0", flush=True)
+    while True:
+        MPI.COMM_WORLD.Allreduce(ONES, total)
+        assert (total == MPI.COMM_WORLD.size).all()
+
+
+def train() -> None:
+    import hvd_tf as hvd
+
+    hvd.init()
+    print(f"started {os.environ['HVD_RESTART']}", flush=True)
+    while True:
+        total = hvd.allreduce(ONES, op=hvd.Sum, name="ones")
+        assert (total.numpy() == hvd.size()).all()
+
+
+if WHAT == "plain":
+    plain()
 if WHAT == "late" and RANK == 1:
     print("asleep", flush=True)
     time.sleep(1000)
-hvd.init()
-print(f"started {os.environ['HVD_RESTART']}", flush=True)
-while True:
-    total = hvd.allreduce(np.ones(1000, np.float32), op=hvd.Sum, name="ones")
-    assert (total.numpy() == hvd.size()).all()
+train()

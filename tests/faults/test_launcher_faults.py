@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of a job under hvdrun, with all cores busy: it ends in time, and nothing of it is left.
 
-HVD_TEST_FAULT_REPEATS=20 does each so often, instead of once.
+HVD_TEST_FAULT_REPEATS=20 does each so often, instead of once, and more combinations.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import ALL, in_full
 from mpi import SHM, Job
 
 PROGRAM = Path(__file__).with_name("launch_program.py")
 REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
 RANKS = 2
+# Where it is the launcher that is told, or dies, plain MPI programs are started within a second.
+PLAIN = "" if ALL else "plain"
 # From the fault until the launcher has ended; where it was killed itself, until nothing is left.
 LIMIT_S = 5.0
 KILLED_LAUNCHER_LIMIT_S = 10.0
@@ -52,8 +55,8 @@ def hvdrun(*options: str) -> list[str]:
     return ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "-np", str(RANKS), *options]
 
 
-def started(*options: str) -> Job:
-    return Job([sys.executable, str(PROGRAM)], RANKS, launcher=hvdrun(*options))
+def started(*options: str, what: str = "") -> Job:
+    return Job([sys.executable, str(PROGRAM), what], RANKS, launcher=hvdrun(*options))
 
 
 def wait_for_ranks(job: Job, restart: int = 0) -> None:
@@ -68,7 +71,7 @@ def at_some_moment(repeat: int) -> None:
 def ended(job: Job, status: int, limit_s: float = LIMIT_S) -> str:
     """Waits for the end after a fault just now; returns what was written."""
     begin = time.monotonic()
-    result = job.wait(timeout_s=60)
+    result = job.wait(job.age_s + 60)
     seconds = time.monotonic() - begin
     assert not result.timed_out and seconds < limit_s, f"{seconds:.1f} s: {result.text}"
     assert result.returncode == status, result.text
@@ -95,10 +98,18 @@ def segments() -> list[Path]:
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
-@pytest.mark.parametrize("frozen", [False, True], ids=["", "a frozen rank"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launcher(number: int, frozen: bool, repeat: int) -> None:
-    with started() as job:
+@pytest.mark.parametrize(
+    ("number", "frozen", "what"),
+    [
+        # SIGINT without more: test_a_killed_rank_and_a_restart.
+        pytest.param(signal.SIGINT, False, "", marks=in_full),
+        (signal.SIGINT, True, PLAIN),
+        (signal.SIGTERM, False, ""),
+        pytest.param(signal.SIGTERM, True, "", marks=in_full),
+    ],
+)
+def test_a_signal_to_the_launcher(number: int, frozen: bool, what: str, repeat: int) -> None:
+    with started(what=what) as job:
         wait_for_ranks(job)
         if frozen:
             os.kill(job.pid(repeat % RANKS), signal.SIGSTOP)
@@ -108,6 +119,7 @@ def test_a_signal_to_the_launcher(number: int, frozen: bool, repeat: int) -> Non
     assert text.splitlines()[-1] == f"hvdrun: stopped by {signal.Signals(number).name}"
 
 
+@in_full  # test_a_killed_rank_and_a_restart, and test_kill.py
 @pytest.mark.parametrize("repeat", REPEATS)
 def test_a_killed_rank(repeat: int) -> None:
     with started() as job:
@@ -118,7 +130,9 @@ def test_a_killed_rank(repeat: int) -> None:
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
-@pytest.mark.parametrize("frozen", [False, True], ids=["", "a frozen rank"])
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(False, marks=in_full), True], ids=["", "a frozen rank"]
+)
 def test_a_killed_launcher(frozen: bool, repeat: int) -> None:
     with started() as job:
         wait_for_ranks(job)
@@ -138,7 +152,7 @@ def test_a_killed_launcher(frozen: bool, repeat: int) -> None:
 
 @pytest.mark.parametrize("repeat", REPEATS)
 def test_a_killed_mpirun(repeat: int) -> None:
-    with started() as job:
+    with started(what=PLAIN) as job:
         wait_for_ranks(job)
         at_some_moment(repeat)
         os.kill(mpirun_of(job), signal.SIGKILL)
@@ -146,7 +160,7 @@ def test_a_killed_mpirun(repeat: int) -> None:
 
 
 def test_a_frozen_mpirun_and_its_ranks() -> None:
-    with started() as job:
+    with started(what=PLAIN) as job:
         wait_for_ranks(job)
         for pid in (mpirun_of(job), job.pid(0), job.pid(1)):
             os.kill(pid, signal.SIGSTOP)
@@ -158,18 +172,20 @@ def test_a_frozen_mpirun_and_its_ranks() -> None:
 def test_a_killed_rank_and_a_restart(repeat: int) -> None:
     with started("--restarts", "2") as job:
         wait_for_ranks(job)
+        begin = time.monotonic()
         os.kill(job.pid(repeat % RANKS), signal.SIGKILL)
+        words = f"status {128 + signal.SIGKILL}; starting it again (restart 1 of 2)"
+        job.wait_for(words)
+        assert time.monotonic() - begin < LIMIT_S, job.launcher_output()
         wait_for_ranks(job, restart=1)
-        assert "starting it again (restart 1 of 2)" in job.launcher_output()
         at_some_moment(repeat)
         job.process.send_signal(signal.SIGINT)
         ended(job, 128 + signal.SIGINT)
 
 
 def test_a_rank_that_does_not_reach_init() -> None:
-    limit_s = 30  # in which the other rank must have come so far, however busy the machine is
-    command = [sys.executable, str(PROGRAM), "late"]
-    with Job(command, RANKS, launcher=hvdrun("--start-timeout", str(limit_s))) as job:
+    limit_s = 20  # in which the other rank must have come so far, however busy the machine is
+    with started("--start-timeout", str(limit_s), what="late") as job:
         job.wait_for("[1] asleep")
         text = ended(job, 124, limit_s + LIMIT_S)
     words = f"rank 1 of 2 has not called hvd.init() {limit_s} s after the start"
