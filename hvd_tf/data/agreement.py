@@ -3,7 +3,8 @@
 
 A thread of its own gathers the ranks' shares for batch after batch, so that TensorFlow's threads
 never wait in a collective: an iterator can always be destroyed at once. An iteration that is left
-early says so, and whoever waits for its next share fails with that instead of waiting.
+early says so, and whoever needs its next share fails with that instead of waiting. Who has only
+read ahead does not: at the end of a training all ranks leave, one of them first.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ from hvd_tf.runtime import ProcessSet
 
 # A rank's share of a batch.
 NOTHING, REPEATED, FRESH = 0, 1, 2
-# The verdict on a batch.
-NOT_YET, END, GO = -1, 0, 1
+# The verdict on a batch; GONE: another rank has left the iteration.
+NOT_YET, END, GO, GONE = -1, 0, 1, 2
+Verdict = tuple[int, str]
+"""And for GONE what is to be said where the batch is needed, else nothing."""
+
+# In the errors of operations whose peer has announced that it takes no part.
+_PEER_LEFT = "will not come from "
 
 # How long a thread of TensorFlow waits for a verdict before it looks whether it is still wanted.
 _PATIENCE_S = 0.01
@@ -67,7 +73,7 @@ class Agreement:
         self._uneven = uneven
         self._process_set = process_set
         self._shares: queue.SimpleQueue[Optional[int]] = queue.SimpleQueue()
-        self._verdicts: queue.SimpleQueue[Union[int, Exception]] = queue.SimpleQueue()
+        self._verdicts: queue.SimpleQueue[Union[Verdict, Exception]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._offered = 0
         self._steps = 0  # that may be taken here
@@ -85,28 +91,31 @@ class Agreement:
             self._thread = threading.Thread(target=self._agree, name="hvd-data", daemon=True)
             self._thread.start()
 
-    def verdicts(self) -> Iterator[int]:
-        """For each batch any number of NOT_YET, then GO or END. Closing it leaves the iteration.
+    def verdicts(self) -> Iterator[Verdict]:
+        """For each batch any number of NOT_YET, then another one. Closing it leaves the iteration.
 
-        A verdict is asked for after its batch was offered; without an offer the input has failed.
+        A verdict is asked for after its batch was offered; without an offer the input has failed,
+        and TensorFlow has the error itself.
 
         Raises:
-          RuntimeError: as `verdict`; this rank's input has failed.
-          tf.errors.UnknownError: a peer has left the iteration or the job.
+          RuntimeError: as `verdict`.
+          tf.errors.UnknownError: the job is over on a peer.
         """
         try:
             while True:
                 if self._offered == self._steps:
                     self._input_failed = True
-                    raise RuntimeError("the input failed")  # TensorFlow has the error itself
+                    return
                 try:
                     found = self._verdicts.get(timeout=_PATIENCE_S)
                 except queue.Empty:
-                    found = NOT_YET
+                    found = NOT_YET, ""
                 if isinstance(found, Exception):
                     raise found
-                self._steps += found == GO
+                self._steps += found[0] == GO
                 yield found
+                if found[0] == GONE:
+                    return
         finally:
             self._leave()
 
@@ -126,6 +135,11 @@ class Agreement:
                     ).numpy()
                 self.agreed = True
                 found = verdict(shares.tolist(), step, self._uneven)
+            except tf.errors.UnknownError as error:
+                _, left, text = error.message.partition(_PEER_LEFT)
+                gone = GONE, f"the next batch {left}{text.partition(' [Op:')[0]}"
+                self._verdicts.put(gone if left else error)
+                return
             except Exception as error:  # for whoever waits for the verdict
                 self.over = isinstance(error, RuntimeError)
                 self._verdicts.put(error)
@@ -133,7 +147,7 @@ class Agreement:
             if found == END:
                 self.over = True
                 self._announce_end(shares.tolist(), step)
-            self._verdicts.put(found)
+            self._verdicts.put((found, ""))
             if found == END:
                 return
             step += 1

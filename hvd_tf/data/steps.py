@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_tf.compat import v1
-from hvd_tf.data.agreement import FRESH, GO, NOT_YET, NOTHING, REPEATED, Agreement
+from hvd_tf.data.agreement import (
+    END,
+    FRESH,
+    GO,
+    NOT_YET,
+    NOTHING,
+    REPEATED,
+    Agreement,
+    Verdict,
+)
 from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.runtime import ProcessSet, global_process_set
@@ -44,7 +53,7 @@ def equal_steps(
     Raises:
       ValueError: on every rank: lengths are known and a rank has nothing, or they differ and
         uneven="raise"; or the arguments differ. Where lengths are unknown such errors come while
-        iterating, as tf.errors.UnknownError.
+        iterating, as tf.errors.OpError.
     """
     check_uneven(uneven)
     size = checked_size(process_set)
@@ -121,13 +130,15 @@ class Steps:
             number = tf.ensure_shape(number, [])
             offered = offers.map(lambda element, share: (element, self._offer(number, share)))
             verdicts = tf.data.Dataset.from_generator(
-                self._verdicts, args=(number,), output_signature=tf.TensorSpec([], tf.int64)
-            ).filter(lambda verdict: tf.not_equal(verdict, NOT_YET))
+                self._verdicts,
+                args=(number,),
+                output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)),
+            ).filter(lambda verdict, _: tf.not_equal(verdict, NOT_YET))
             return (
                 tf.data.Dataset.zip((offered, verdicts))
-                .take_while(lambda _, verdict: tf.equal(verdict, GO))
-                .map(lambda offer, _: offer[0].get_value())
+                .take_while(lambda _, verdict: tf.not_equal(verdict[0], END))
                 .prefetch(1)  # one step ahead
+                .map(lambda offer, verdict: _granted(offer[0], *verdict))
             )
 
         begin = tf.data.Dataset.from_tensors(0)
@@ -148,7 +159,7 @@ class Steps:
 
         return tf.numpy_function(offer, [number, share], tf.int64)
 
-    def _verdicts(self, number: np.int64) -> Iterator[int]:
+    def _verdicts(self, number: np.int64) -> Iterator[Verdict]:
         mine = self._iterations[int(number)]
         try:
             for verdict in mine.verdicts():
@@ -162,6 +173,15 @@ class Steps:
     def _forget_before(self, number: int) -> None:
         for earlier in [n for n, other in self._iterations.items() if n < number and other.left]:
             self._iterations.pop(earlier).forget()
+
+
+def _granted(offer: Any, verdict: tf.Tensor, text: tf.Tensor) -> Any:
+    """The element; or an error with the text, of an operation that does not log it as well.
+
+    Pipelines that go on after this one read ahead, and drop what they got when the training ends.
+    """
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(verdict, GO), [text])]):
+        return offer.get_value()
 
 
 def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:

@@ -274,6 +274,28 @@ def test_leaving_a_loop_on_one_rank_only(rank, size):
     assert len(list(dataset)) == 40
 
 
+def test_a_rank_that_leaves_concerns_only_who_needs_its_data(rank, size, capfd):
+    """The others read ahead what rank 0 does not have yet. Nothing is logged of that."""
+    dataset = hvd.data.shard(without_length(40 * size)).prefetch(1 if rank == 0 else 20)
+    for count, _ in enumerate(dataset):
+        if count == 3:
+            break
+    everyones(None)
+    assert len(list(dataset)) == 40
+    iterator = iter(dataset)
+    if rank == 0:
+        next(iterator)
+        del iterator
+    else:
+        text = "the next batch will not come from rank 0: it left its dataset when .* give all"
+        with pytest.raises(tf.errors.OpError, match=text) as caught:
+            list(iterator)
+        assert "Traceback" not in str(caught.value)
+    everyones(None)
+    told = capfd.readouterr().err
+    assert "left its dataset" not in told
+
+
 def test_the_steps_of_a_process_set(rank, size):
     with pytest.raises(ValueError, match="not registered"):
         hvd.data.shard(with_length(5), process_set=hvd.ProcessSet([0]))
