@@ -10,13 +10,14 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf.data.files import is_compressed
 from hvd_tf.data.formats import Columns, Format, records_from_arrays
 
 # Lines that are converted at a time.
 _CHUNK = 1024
 
 
-def csv_format(paths: list[str], columns: Columns) -> Format:
+def csv_format(paths: Sequence[str], columns: Columns) -> Format:
     """Records are dicts from column to scalar.
 
     Args:
@@ -61,11 +62,22 @@ def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
 
 
 def _header(path: str) -> list[str]:
-    with tf.io.gfile.GFile(path, "r") as file:
-        header = next(csv.reader(file), None)
+    try:
+        with tf.io.gfile.GFile(path, "r") as file:
+            header = next(csv.reader(_lines(file)), None)
+    except (csv.Error, ValueError) as error:
+        if is_compressed(path):
+            raise ValueError(f"{path}: it is compressed: unpack it first") from None
+        raise ValueError(f"{path}: its first line cannot be read: {error}") from None
     if not header or len(set(header)) != len(header):
         raise ValueError(f"{path}: its first line is no header of different column names")
     return header
+
+
+def _lines(file: tf.io.gfile.GFile) -> Iterator[str]:
+    """Without the mark that spreadsheets write in front of the first one."""
+    for number, line in enumerate(file):
+        yield line if number else line.removeprefix("\ufeff")
 
 
 def _chunks(
@@ -75,7 +87,7 @@ def _chunks(
     defaults: Mapping[str, Optional[str]],
 ) -> Iterator[dict[str, np.ndarray]]:
     with tf.io.gfile.GFile(path, "r") as file:
-        reader = csv.reader(file, strict=True)
+        reader = csv.reader(_lines(file), strict=True)
         try:
             own_header = next(reader, None)
             if own_header is not None and own_header != list(header):

@@ -20,8 +20,14 @@ def paths_of(source: Patterns) -> list[str]:
     Raises:
       ValueError: nothing is given, or a pattern matches no file.
     """
-    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    patterns = [os.fspath(pattern) for pattern in given]
+    try:
+        given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+        patterns = [os.fspath(pattern) for pattern in given]
+    except TypeError:
+        raise ValueError(
+            f"source is a {type(source).__name__}: pass file names, patterns or a tf.data.Dataset "
+            "(tf.data.Dataset.from_tensor_slices makes one of arrays)"
+        ) from None
     if not patterns:
         raise ValueError("source=[]: name at least one file, or a pattern such as 'train-*'")
     paths: set[str] = set()
@@ -42,6 +48,12 @@ def sizes_of(paths: Sequence[str]) -> list[int]:
       ValueError: a file is missing or cannot be read; names it.
     """
     return [_size_of(path) for path in paths]
+
+
+def is_compressed(path: str) -> bool:
+    """Whether the file begins as gzip's do."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return bool(file.read(2) == b"\x1f\x8b")
 
 
 def _size_of(path: str) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ from hvd_tf.data.formats import Columns, Format, records_from_arrays
 _CHUNK = 4096
 
 
-def parquet_format(paths: list[str], columns: Columns) -> Format:
+def parquet_format(paths: Sequence[str], columns: Columns) -> Format:
     """Records are dicts from column to scalar, in the file's dtypes.
 
     Args:
@@ -90,6 +90,13 @@ def _chunks(
     record = 0
     try:
         file = _opened(arrow, path)
+        names = file.schema_arrow.names
+        for name in spec:
+            if name not in names:
+                raise ValueError(
+                    f"{path}: it has no column {name!r}, as the first file has; it has "
+                    f"{', '.join(names)}"
+                )
         for batch in file.iter_batches(batch_size=_CHUNK, columns=list(spec)):
             yield {
                 name: _column(arrow, batch.column(batch.schema.get_field_index(name)), name, dtype)

@@ -127,6 +127,11 @@ class _Passes:
         length = self._steps_of_pass()
         if length is None:
             return passes
+        if length == 0 and self._wanted is not None:
+            raise ValueError(
+                f"batch_size={self._batch_size} with drop_remainder=True leaves no batch: every "
+                f"rank has {self._wanted} records in a pass"
+            )
         return passes.apply(tf.data.experimental.assert_cardinality(length * epochs))
 
     def _pass(self, epoch: tf.Tensor) -> tf.data.Dataset:

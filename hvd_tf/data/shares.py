@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from hvd_tf.data.steps import INFINITE, Steps, length_of
 from hvd_tf.data.tfrecord import tfrecord_format
 from hvd_tf.runtime import ProcessSet
 
-_FORMATS: dict[str, Callable[[list[str], Columns], Format]] = {
+_FORMATS: dict[str, Callable[[Sequence[str], Columns], Format]] = {
     "tfrecord": tfrecord_format,
     "csv": csv_format,
     "parquet": parquet_format,
@@ -60,7 +61,8 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         "seeds",
         "the seeds of a shuffle before the split",
         "Each rank would split an order of its own: shuffle after the split, with shuffle_buffer=, "
-        "or give shuffle(seed=...) and tf.random.set_seed the same seeds on every rank",
+        "or give shuffle(seed=...) and tf.random.set_seed the same seeds on every rank (in an "
+        "input_fn, hvd.estimator.shard_input_fn does that)",
     )
     size, rank = len(everyones), steps.process_set.rank()
     # Which record comes when must not depend on which thread was faster.
@@ -94,8 +96,12 @@ def share_of_files(
         sizes = sizes_of(paths)
         if not any(sizes):
             raise ValueError(f"all files are empty: {', '.join(paths[:3])}")
+        # Parts without a record may be files without a byte, which no format can be.
+        paths, sizes = zip(*[(path, size) for path, size in zip(paths, sizes) if size])
+        if isinstance(columns, str):
+            raise ValueError(f"columns={columns!r}: pass a list of names")
         form = _FORMATS[facts["format"]](paths, columns)
-        counts = [form.count(path) if size else 0 for path, size in zip(paths, sizes)]
+        counts = [form.count(path) for path in paths]
         facts["files"] = list(zip(paths, sizes, counts))
     except (ValueError, ImportError, tf.errors.OpError) as error:
         facts["error"] = str(error)
@@ -109,8 +115,8 @@ def share_of_files(
 @dataclass(frozen=True)
 class _Files:
     form: Format
-    paths: list[str]
-    sizes_bytes: list[int]
+    paths: Sequence[str]
+    sizes_bytes: Sequence[int]
     records: list[Optional[int]]
 
     def share(self, size: int, process_set: ProcessSet, shuffle_seed: Optional[int]) -> Share:
@@ -154,9 +160,13 @@ def settings_of(**settings: Any) -> Facts:
     """
     for name in ("batch_size", "shuffle_buffer", "epochs"):
         value = settings[name]
-        if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+        if value is not None and not _is_int(value, 1):
             raise ValueError(f"{name}={value!r}: pass a number of at least 1, or None")
     for name in ("seed", "first_epoch"):
-        if int(settings[name]) != settings[name] or settings[name] < 0:
+        if not _is_int(settings[name], 0):
             raise ValueError(f"{name}={settings[name]!r}: pass an int of at least 0")
     return {name: value if value is None else int(value) for name, value in settings.items()}
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf.data.files import is_compressed
 from hvd_tf.data.formats import Columns, Format
 
 # Records that are read, and added up, at a time.
@@ -14,7 +17,7 @@ _CHUNK = 64
 _FRAME_BYTES = 16
 
 
-def tfrecord_format(paths: list[str], columns: Columns) -> Format:
+def tfrecord_format(paths: Sequence[str], columns: Columns) -> Format:
     """Records are string scalars, as they were written.
 
     Raises:
@@ -66,12 +69,10 @@ def _check_end(path: bytes, offset: np.int64) -> np.int64:
     size = tf.io.gfile.stat(path.decode()).length
     if offset == size:
         return offset
-    with tf.io.gfile.GFile(path.decode(), "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
     hint = (
         " It is compressed: write it without compression, or shard a "
         "tf.data.TFRecordDataset(files, compression_type='GZIP')."
-        if compressed
+        if is_compressed(path.decode())
         else ""
     )
     raise ValueError(

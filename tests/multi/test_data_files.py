@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files as people have them: empty parts, other columns, marks; and wrong arguments."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+RANKS = (3,)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A directory that all ranks share, made by rank 0."""
+    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
+
+
+def written(rank, files):
+    """Have rank 0 write them: bytes by path."""
+    for path, data in files.items() if rank == 0 else ():
+        path.write_bytes(data)
+    hvd.broadcast_object(None, name="written")
+
+
+def refused(text, *args, **kwargs):
+    with pytest.raises(ValueError, match=text):
+        hvd.data.shard(*args, **kwargs)
+
+
+def everyones(dataset, column):
+    mine = [int(record[column]) for record in dataset]
+    return sorted(sum(hvd.allgather_object(mine, name="everyones"), []))
+
+
+def test_empty_parts_of_csv(folder, rank):
+    written(rank, {folder / "0.csv": b"", folder / "1.csv": b"a\n1\n2\n3\n", folder / "2.csv": b""})
+    dataset = hvd.data.shard(f"{folder}/*.csv", columns={"a": tf.int64}, uneven="keep")
+    assert everyones(dataset, "a") == [1, 2, 3]
+
+
+def test_empty_parts_of_parquet(folder, rank):
+    pa, parquet = arrow()
+    if rank == 0:
+        parquet.write_table(pa.table({"a": [1, 2, 3]}), f"{folder}/1.parquet")
+        parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), f"{folder}/2.parquet")
+    written(rank, {folder / "0.parquet": b""})
+    dataset = hvd.data.shard(f"{folder}/*.parquet", uneven="keep")
+    assert everyones(dataset, "a") == [1, 2, 3]
+
+
+def arrow():
+    return pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+
+def test_a_parquet_file_without_a_column(folder, rank):
+    """Its last column is not taken instead, though it is of the same type."""
+    pa, parquet = arrow()
+    if rank == 0:
+        parquet.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), f"{folder}/0.parquet")
+        parquet.write_table(pa.table({"a": [5, 6], "c": [7, 8]}), f"{folder}/1.parquet")
+    written(rank, {})
+    dataset = hvd.data.shard(f"{folder}/*.parquet", columns=["a", "b"], uneven="keep")
+    text = "1.parquet: it has no column 'b', as the first file has; it has a, c"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        list(dataset)
+    assert everyones(hvd.data.shard(f"{folder}/*.parquet", columns=["a"], uneven="keep"), "a") == [
+        1,
+        2,
+        5,
+        6,
+    ]
+
+
+def test_csv_with_a_byte_order_mark(folder, rank):
+    """As spreadsheets write it."""
+    rows = "\ufeffa,b\r\n1,ä\r\n2,ö\r\n3,\r\n".encode()
+    written(rank, {folder / "0.csv": rows, folder / "1.csv": rows.replace(b"\xef\xbb\xbf", b"")})
+    dataset = hvd.data.shard(f"{folder}/*.csv", columns={"a": tf.int64, "b": tf.string})
+    mine = [(int(record["a"]), record["b"].numpy().decode()) for record in dataset]
+    all_records = sum(hvd.allgather_object(mine), [])
+    assert sorted(all_records) == sorted([(1, "ä"), (2, "ö"), (3, "")] * 2)
+
+
+def test_csv_that_is_none(folder, rank):
+    packed = folder / "0.csv.gz"
+    written(rank, {packed: gzip.compress(b"a,b\n1,2\n"), folder / "1.csv": b"\xff\xfea\n1\n"})
+    refused("0.csv.gz: it is compressed", str(packed), format="csv")
+    refused("1.csv: its first line cannot be read: .*utf-8", f"{folder}/1.csv")
+
+
+@pytest.mark.parametrize("source", [None, np.arange(3), (np.arange(3), np.arange(3)), len])
+def test_what_is_no_source(source):
+    refused("source.*: pass file names, patterns or a tf.data.Dataset", source)
+
+
+def test_wrong_arguments(folder, rank, size):
+    written(rank, {folder / "0.csv": b"a\n1\n2\n3\n"})
+    refused("columns='a': pass a list of names", f"{folder}/0.csv", columns="a")
+    dataset = tf.data.Dataset.range(10 * size)
+    refused("seed=None: pass an int of at least 0", dataset, seed=None)
+    refused("batch_size='8': pass a number of at least 1", dataset, "8")
+    refused("batch_size=2.5: pass a number of at least 1", dataset, 2.5)
+    text = "batch_size=16 with drop_remainder=True leaves no batch: every rank has 10 records"
+    refused(text, dataset, 16, drop_remainder=True)
+    endless = hvd.data.shard(dataset, 16, drop_remainder=True, epochs=None)
+    assert next(iter(endless)).shape == [16]  # of two passes
