@@ -135,3 +135,75 @@ def test_init_refuses_and_then_works(hvd, rank, size):
     finally:
         hvd.init(process_sets=before)
     assert hvd.allreduce(1, op=hvd.Sum, process_set=hvd.sets["all"]).numpy() == size
+
+
+# ---- input of the sets -------------------------------------------------------------------------
+
+
+def data_of(rank, length):
+    """Of odd ranks other records than of even ones, and more of them."""
+    return tf.data.Dataset.range(1000 * (rank % 2), 1000 * (rank % 2) + length)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_sets_share_out_data_of_their_own(mine, rank, capfd, known):
+    """At once, in different numbers of steps; the odd set lacks rank 0."""
+    length = (10 + 7 * (rank % 2)) * mine.size() + mine.size() - 1
+    records = data_of(rank, length)
+    if not known:
+        records = records.filter(lambda number: number >= 0)
+    epochs = 1 + rank % 2
+    dataset = hvd_tf.data.shard(records, 2, epochs=epochs, process_set=mine).prefetch(2)
+    assert len(list(dataset)) > 0  # and once more
+    seen = []
+    for batch in dataset:
+        total = hvd_tf.allreduce(tf.size(batch), op=hvd_tf.Sum, name="step", process_set=mine)
+        assert total >= mine.size()
+        seen.append(batch.numpy().tolist())
+    everyones = hvd_tf.allgather_object(seen, name="seen", process_set=mine)
+    assert len({len(theirs) for theirs in everyones}) == 1
+    counts = np.bincount(np.concatenate([np.concatenate(theirs) for theirs in everyones]))
+    first = 1000 * (rank % 2)
+    assert not counts[:first].any() and counts[first:].max() == epochs
+    assert counts.sum() > epochs * (length - 2 * mine.size())
+    assert seen[0] == [first + mine.rank(), first + mine.rank() + mine.size()][: len(seen[0])]
+    told = capfd.readouterr().err
+    hvd_tf.allgather_object(None, name="done")
+    assert "Traceback" not in told and "left its dataset" not in told
+
+
+def test_files_go_to_the_ranks_of_a_set(mine, rank, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("files"))
+    folder = hvd_tf.broadcast_object(folder, mine.ranks[0], name="folder", process_set=mine)
+    for part in range(2):
+        if mine.rank() == 0:
+            with tf.io.TFRecordWriter(f"{folder}/{part}.tfrecord") as writer:
+                for number in range(6):
+                    writer.write(f"{rank}/{part}/{number}")
+    hvd_tf.allgather_object(None, name="written", process_set=mine)
+    share = hvd_tf.data.shard(f"{folder}/*.tfrecord", process_set=mine)
+    seen = [record.decode() for record in share.as_numpy_iterator()]
+    everyones = hvd_tf.allgather_object(seen, name="seen", process_set=mine)
+    wanted = [f"{mine.ranks[0]}/{part}/{number}" for part in range(2) for number in range(6)]
+    assert sorted(sum(everyones, [])) == wanted
+    if mine.size() == 2:  # a whole file for each
+        assert seen == wanted[6 * mine.rank() :][:6]
+
+
+def test_mistakes_in_the_input_of_a_set(hvd, mine, rank):
+    """The other set does not notice."""
+    other = hvd.sets["even" if rank % 2 else "odd"]
+    with pytest.raises(ValueError, match="this rank is not a member of .* on its members only"):
+        hvd.data.shard(tf.data.Dataset.range(8), process_set=other)
+    lengths = 8 + (mine.rank() if rank % 2 else 0)
+    if rank % 2 and mine.size() > 1:
+        with pytest.raises(ValueError, match="length of the dataset differs: 8 on rank 0, 9 on"):
+            hvd.data.shard(tf.data.Dataset.range(lengths), process_set=mine)
+    else:
+        share = hvd.data.shard(tf.data.Dataset.range(lengths), process_set=mine)
+        assert len(list(share)) == 8 // mine.size()
+    dataset = tf.data.Dataset.range(8).filter(lambda number: number < 2 * (mine.rank() == 0))
+    if mine.size() > 1:
+        dataset = hvd.data.equal_steps(dataset, process_set=mine)
+        with pytest.raises(tf.errors.OpError, match="rank 1 has no batch at all"):
+            list(dataset)
