@@ -90,7 +90,8 @@ class _Trainer:
                 save_checkpoints_steps=None, save_checkpoints_secs=None, **quiet
             ),
             params=estimator.params,
-            warm_start_from=compat.warm_start_of(estimator),
+            # Elsewhere the checkpoint may be out of reach, and rank 0's values come by broadcast.
+            warm_start_from=compat.warm_start_of(estimator) if rank() == 0 else None,
         )
 
     def _model_fn(self, given: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,6 +102,31 @@ def checkpoints(folder):
     )
 
 
+def test_a_warm_start_needs_its_checkpoint_on_rank_0_only(folder):
+    earlier, _, _ = run(folder, max_steps=3)
+    weights = earlier.get_variable_value("weights") if hvd.rank() == 0 else None
+    with tempfile.TemporaryDirectory() as other:
+        config = hvd.estimator.run_config(other, tf_random_seed=2)
+        # Elsewhere than on rank 0 this is a directory without a checkpoint.
+        start = tfe.WarmStartSettings(earlier.model_dir)
+        later = tfe.Estimator(model_fn, config=config, warm_start_from=start)
+        started = Started()
+        hvd.estimator.train_and_evaluate(
+            later,
+            tfe.TrainSpec(share, max_steps=2, hooks=[hvd.BroadcastGlobalVariablesHook(0), started]),
+            tfe.EvalSpec(held_out, steps=1),
+        )
+    weights = hvd.broadcast_object(weights, 0)
+    np.testing.assert_array_equal(started.weights, weights)
+
+
+class Started(v1.train.SessionRunHook):
+    """The weights that the training begins with."""
+
+    def after_create_session(self, session, coord):
+        (self.weights,) = session.run(v1.trainable_variables())
+
+
 def test_saves_and_evaluations_come_at_the_steps_asked_for(folder):
     estimator, steps, (results, exported) = run(folder)
     assert steps == [4, 8, 10] and exported == []
