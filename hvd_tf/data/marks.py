@@ -9,13 +9,21 @@ import tensorflow as tf
 
 from hvd_tf.compat import dataset_chain, nondeterministic_dataset
 
-_MARK = "_hvd_tf_sharded"
+_MARK = "_hvd_tf_sharded"  # its value: whether each record is in one share, once
 
 
-def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same dataset, known from now on as a share."""
-    setattr(dataset, _MARK, True)
+def mark(dataset: tf.data.Dataset, is_exact: bool) -> tf.data.Dataset:
+    """The same dataset, known from now on as a share.
+
+    is_exact: no record is dropped or repeated to make the ranks' shares equally long.
+    """
+    setattr(dataset, _MARK, is_exact)
     return dataset
+
+
+def is_exact(dataset: tf.data.Dataset) -> bool:
+    """False for what `hvd.data.shard` has made by dropping or repeating records."""
+    return all(getattr(source, _MARK, True) for source in dataset_chain(dataset))
 
 
 def sharded_by(dataset: tf.data.Dataset) -> str:

@@ -93,7 +93,7 @@ def shard(
     passes = _Passes(share, steps, batch_size, drop_remainder)
     if shuffle_buffer is not None:
         passes.shuffle(shuffle_buffer, seed_of(seed, process_set.rank()))
-    return mark(passes.dataset(epochs, first_epoch))
+    return mark(passes.dataset(epochs, first_epoch), epochs is None or passes.are_exact())
 
 
 class _Passes:
@@ -114,6 +114,14 @@ class _Passes:
 
     def shuffle(self, buffer: int, seed: int) -> None:
         self._shuffle = buffer, seed
+
+    def are_exact(self) -> bool:
+        """Whether each record is taken once a pass, as far as is known."""
+        if self._drop_remainder:
+            return False
+        if self._steps.uneven in ("keep", "raise") or self._steps.process_set.size() == 1:
+            return True
+        return self._share.lengths is not None and set(self._share.lengths) == {self._wanted}
 
     def dataset(self, epochs: Optional[int], first_epoch: int) -> tf.data.Dataset:
         if epochs is None:

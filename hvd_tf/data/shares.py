@@ -126,8 +126,9 @@ class _Files:
         mine = self.paths if whole is None else [self.paths[place] for place in whole[rank]]
         by_record = size > 1 and whole is None
         if size > 1:
-            how = "by record: every rank reads all of them" if by_record else "whole"
-            announce(f"data: {len(self.paths)} files are shared out {how}", process_set)
+            how = "by record: every rank reads everything" if by_record else "whole"
+            what = "the file is" if len(self.paths) == 1 else f"{len(self.paths)} files are"
+            announce(f"data: {what} shared out {how}", process_set)
         # Where every rank reads all files it must be in one order.
         order = None if shuffle_seed is None else seed_of(shuffle_seed, None if by_record else rank)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hvd_tf import compat
 from hvd_tf.compat import v1
-from hvd_tf.data.marks import sharded_by
+from hvd_tf.data.marks import is_exact, sharded_by
 from hvd_tf.estimator.input_sharding import whole_input_fn
 
 EVAL = "eval"
@@ -74,7 +74,11 @@ class Tensors:
 
 
 def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationInput:
-    """Call input_fn as Estimator does, with those of mode, params and config that it takes."""
+    """Call input_fn as Estimator does, with those of mode, params and config that it takes.
+
+    Raises:
+      ValueError: it gives a share of the data that leaves records out or repeats some.
+    """
     input_fn = whole_input_fn(input_fn)
     known = {"mode": EVAL, "params": params, "config": config}
     takes = inspect.signature(input_fn).parameters
@@ -82,6 +86,12 @@ def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationIn
         result = input_fn(**{name: value for name, value in known.items() if name in takes})
     if not isinstance(result, tf.data.Dataset):
         return EvaluationInput(result, "its input_fn returns tensors instead of a tf.data.Dataset")
+    if not is_exact(result):
+        raise ValueError(
+            "input_fn gives a share that drops or repeats records to make the ranks' steps equal, "
+            'so not every record would count once: pass uneven="keep" to hvd.data.shard for '
+            "evaluation, and no drop_remainder; or return all data"
+        )
     if sharded_by(result):
         return EvaluationInput(result, "", is_share=True)
     unordered = compat.nondeterministic_dataset(result)

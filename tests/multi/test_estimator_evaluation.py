@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 
@@ -138,6 +139,21 @@ def test_shares_are_not_shared_again(trained, by):
     assert_same(found, expected_of(trained, lambda: dataset(8)))
     found = hvd.estimator.evaluate(make_estimator(trained), input_fn, steps=2 * hvd.size())
     assert found["records"] == 1000 + 16 * hvd.size()
+
+
+def test_a_share_that_drops_or_repeats_records_is_refused(trained):
+    def input_fn(**arguments):
+        records = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        return hvd.data.shard(records, 8, **arguments).prefetch(1)
+
+    estimator = make_estimator(trained)
+    for arguments in ({}, {"uneven": "repeat"}, {"uneven": "keep", "drop_remainder": True}):
+        if hvd.size() == 1 and not arguments.get("drop_remainder"):
+            found = hvd.estimator.evaluate(estimator, functools.partial(input_fn, **arguments))
+            assert found["records"] == 1000 + RECORDS
+            continue
+        with pytest.raises(ValueError, match='drops or repeats records .* pass uneven="keep"'):
+            hvd.estimator.evaluate(estimator, functools.partial(input_fn, **arguments))
 
 
 def test_a_metric_that_cannot_be_summed_is_evaluated_on_rank_0(trained, caplog):
