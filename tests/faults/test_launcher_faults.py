@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from cases import ALL, in_full
-from mpi import SHM, Job
+from mpi import Job
 
 PROGRAM = Path(__file__).with_name("launch_program.py")
 REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
@@ -52,7 +53,8 @@ def busy_cores() -> Iterator[None]:
 def hvdrun(*options: str) -> list[str]:
     # Where MPI's segments are is to be the launcher's business here, not the test's.
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
-    return ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "-np", str(RANKS), *options]
+    ranks = ["-np", str(RANKS)]
+    return ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "--verbose", *ranks, *options]
 
 
 def started(*options: str, what: str = "") -> Job:
@@ -75,7 +77,7 @@ def ended(job: Job, status: int, limit_s: float = LIMIT_S) -> str:
     seconds = time.monotonic() - begin
     assert not result.timed_out and seconds < limit_s, f"{seconds:.1f} s: {result.text}"
     assert result.returncode == status, result.text
-    assert [*result.leftovers, *segments(), *files(job)] == [], result.text
+    assert [*result.leftovers, *segments(job), *files(job)] == [], result.text
     return result.launcher_output
 
 
@@ -84,17 +86,11 @@ def files(job: Job) -> list[Path]:
     return list((job.directory / "tmp").glob("hvdrun.*"))
 
 
-def segments() -> list[Path]:
-    """Shared memory of hvdrun's jobs whose launcher is not alive."""
-    alive = [Path("/proc", pid, "environ") for pid in os.listdir("/proc") if pid.isdigit()]
-    texts = []
-    for path in alive:
-        try:
-            texts.append(path.read_bytes())
-        except OSError:
-            continue
-    places = SHM.glob("mpi.hvdrun.*") if SHM.is_dir() else []
-    return [place for place in places if not any(os.fsencode(place) in text for text in texts)]
+def segments(job: Job) -> list[Path]:
+    """What is left of the shared memory that the launcher says it gives its ranks."""
+    places = re.findall(r"shared memory in (\S+)$", job.launcher_output(), re.MULTILINE)
+    assert places, job.launcher_output()
+    return [path for path in map(Path, places) if path.exists()]
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
@@ -143,7 +139,7 @@ def test_a_killed_launcher(frozen: bool, repeat: int) -> None:
         job.process.kill()
         job.process.wait()
         while (
-            job.processes() or segments() or files(job)
+            job.processes() or segments(job) or files(job)
         ) and time.monotonic() < begin + 2 * LIMIT_S:
             time.sleep(0.05)
         assert time.monotonic() - begin < KILLED_LAUNCHER_LIMIT_S
