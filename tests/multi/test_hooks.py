@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import has_estimator, needs_estimator
 
 import hvd_tf
 
@@ -16,7 +17,8 @@ HOSTS = "2x2"
 
 v1 = tf.compat.v1
 train = v1.train
-HAS_ESTIMATOR = tf.__version__.startswith("2.15.")
+if has_estimator():
+    hvd_tf.estimator.provide_tf_estimator()
 
 
 def build(start, shape=(3,)):
@@ -68,7 +70,7 @@ def assert_alike(value):
 def test_it_is_a_session_run_hook():
     hook = hvd_tf.BroadcastGlobalVariablesHook(0, device="")
     assert isinstance(hook, train.SessionRunHook)
-    if HAS_ESTIMATOR:
+    if has_estimator():
         assert isinstance(hook, tf.estimator.SessionRunHook)
 
 
@@ -265,8 +267,6 @@ def test_a_hook_that_one_rank_lacks(rank):
 
 
 # ---- Estimator ---------------------------------------------------------------------------------
-
-needs_estimator = pytest.mark.skipif(not HAS_ESTIMATOR, reason="tf.estimator ended with 2.15")
 
 
 def model_fn(features, labels, mode):
