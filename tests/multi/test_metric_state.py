@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from hvd_tf.estimator.metric_state import NotAdditiveError, state_of, states_of
 
+RANKS = (1,)
+
 v1 = tf.compat.v1
 metrics = v1.metrics
 
