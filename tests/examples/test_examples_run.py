@@ -8,29 +8,24 @@ import re
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import in_full, needs_estimator
 from mpi import ROOT, Result, run_ranks
 
 EXAMPLES = ROOT / "estimator_examples"
 FLIGHTS = EXAMPLES / "flights"
 HALF = "--one-in=2"  # of the flights, so that the runs share the shards that the first one writes
+REPORTED = (HALF, "--batch=512")
+# TensorFlow 2.21 writes them before it can be told not to.
+OF_TENSORFLOW = re.compile(r"(?m)^(WARNING: All log messages before absl::|I0000 ).*$")
 
 Report = dict[str, Any]
 
-
-def has_estimator() -> bool:
-    try:
-        return bool(version("tensorflow-estimator"))
-    except PackageNotFoundError:
-        return False
-
-
-pytestmark = pytest.mark.skipif(not has_estimator(), reason="needs tensorflow-estimator")
+pytestmark = needs_estimator
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +65,7 @@ def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
         assert (model_dir / name).read_bytes().startswith(b"\x89PNG\r\n"), name
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=in_full)])
 def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     """50 steps of Adagrad with dense and sparse gradients, at most 1e-6 per variable."""
     program = command(FLIGHTS / "parity.py", data_dir, HALF, "--batch", 2048 // n)
@@ -84,13 +79,18 @@ def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     assert 0 < max(differences) <= 1e-6, result.text
 
 
-def test_flights_report(data_dir: Path) -> None:
-    result, report, model_dir = train(data_dir, 2, HALF, "--steps=120", "--evaluations=2")
+@pytest.fixture(scope="module")
+def reported(data_dir: Path) -> tuple[Result, Report, Path]:
+    return train(data_dir, 2, *REPORTED, "--steps=120", "--evaluations=2")
+
+
+def test_flights_report(reported: tuple[Result, Report, Path]) -> None:
+    result, report, model_dir = reported
     assert len(list(model_dir.glob("model.ckpt-120.index"))) == 1
     assert report["workers"] == 2 and report["steps"] == 120
     assert [(row["step"], row["examples"]) for row in report["curve"]] == [
-        (60, 60 * 2048),
-        (120, 120 * 2048),
+        (60, 60 * 1024),
+        (120, 120 * 1024),
     ]
     assert 0 < report["curve"][0]["seconds"] < report["curve"][1]["seconds"]
     for key in ("auc", "log_loss", "accuracy"):
@@ -110,13 +110,14 @@ def test_flights_report(data_dir: Path) -> None:
     check_pictures(report, model_dir, "learning_curve.png", "speed_up.png")
 
 
-def test_flights_go_on_from_a_checkpoint(data_dir: Path) -> None:
-    words = ("--one-in=20", "--batch=256", "--no-baseline")
-    _, first, model_dir = train(data_dir, 1, *words, "--steps=20", "--evaluations=1")
-    more = (*words, "--steps=40", "--evaluations=2")
+def test_flights_go_on_from_a_checkpoint(
+    data_dir: Path, reported: tuple[Result, Report, Path]
+) -> None:
+    _, first, model_dir = reported
+    more = (*REPORTED, "--no-baseline", "--steps=160", "--evaluations=4")
     _, second, _ = train(data_dir, 2, *more, model_dir=model_dir)
-    assert [row["step"] for row in second["curve"]] == [20, 40]
-    assert second["curve"][0] == first["curve"][0]
+    assert [row["step"] for row in second["curve"]] == [60, 120, 160]
+    assert second["curve"][:2] == first["curve"]
 
 
 def test_flights_as_a_stream(data_dir: Path) -> None:
@@ -138,4 +139,4 @@ def test_short_scripts(data_dir: Path, script: str) -> None:
     result = run_ranks(command(EXAMPLES / script, data_dir, "--steps=400"), 2, 300)
     check(result)
     assert "200 steps on 2 rank(s)" in result.outputs[0], result.text
-    assert result.outputs[1].strip() == "", result.text
+    assert OF_TENSORFLOW.sub("", result.outputs[1]).strip() == "", result.text
