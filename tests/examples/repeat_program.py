@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the flights Estimator on made-up flights; rank 0 prints its checkpoint's variables' marks.
 
-HVD_TEST_DELAY_SEED=7 in the environment: every rank sleeps at random around its steps.
+    repeat_program.py '[{}, {"HVD_AUTOTUNE": "1"}]'
+
+Once for each environment, which is set from `init` to `shutdown`. Two names are for this program:
+HVD_TEST_DELAY_SEED=7: every rank sleeps at random around its steps.
 HVD_TEST_TRAINING_SEED=2: another seed than 1.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import time
@@ -57,24 +61,35 @@ def made_up() -> Flights:
     return Flights(categorical, numeric, late, np.full(RECORDS, 101, np.int16))
 
 
-def main() -> None:
-    v1.logging.set_verbosity(v1.logging.ERROR)
-    hvd.init()
-    args = arguments(["--batch=128", f"--steps={STEPS}", *sys.argv[1:]])
-    args.seed = int(os.environ.get("HVD_TEST_TRAINING_SEED", "1"))
-    limit_threads(args.threads)
+def trained(folder: Path, settings: dict[str, str]) -> tf.estimator.Estimator:
+    args = arguments(["--batch=128", f"--steps={STEPS}", "--threads=1"])
+    args.seed = int(settings.get("HVD_TEST_TRAINING_SEED", "1"))
     watch = []
-    if "HVD_TEST_DELAY_SEED" in os.environ:
-        delay_seed = int(os.environ["HVD_TEST_DELAY_SEED"])
+    if "HVD_TEST_DELAY_SEED" in settings:
+        delay_seed = int(settings["HVD_TEST_DELAY_SEED"])
         watch.append(Delays(np.random.default_rng([delay_seed, hvd.rank()])))
     shards = prepare_on_all(hvd, Path("shards").absolute(), lambda: {"train": made_up()})
     share = training(hvd, shards, args.batch, args.seed, first_pass=0)
-    estimator = train(args, hvd, share, Path("model"), watch)
+    estimator = train(args, hvd, share, folder, watch)
     hvd.allreduce(1.0, name="trained")  # all have
-    if hvd.rank() == 0:
-        for name in sorted(estimator.get_variable_names()):
-            bits = np.ascontiguousarray(estimator.get_variable_value(name)).tobytes()
-            print("variable", name, hashlib.sha256(bits).hexdigest(), flush=True)
+    return estimator
+
+
+def main() -> None:
+    v1.logging.set_verbosity(v1.logging.ERROR)
+    # One thread: in which order TensorFlow's own kernels add in several is not ours to promise.
+    limit_threads(1)
+    for number, settings in enumerate(json.loads(sys.argv[1])):
+        os.environ.update(settings)
+        hvd.init()
+        estimator = trained(Path(f"model-{number}"), settings)
+        if hvd.rank() == 0:
+            for name in sorted(estimator.get_variable_names()):
+                bits = np.ascontiguousarray(estimator.get_variable_value(name)).tobytes()
+                print("variable", number, name, hashlib.sha256(bits).hexdigest(), flush=True)
+        hvd.shutdown()
+        for name in settings:
+            del os.environ[name]
 
 
 if __name__ == "__main__":
