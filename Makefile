@@ -77,6 +77,10 @@ $(DONE)/test-tools: $(DONE)/tensorflow
 	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
 	@touch $@
 
+$(DONE)/keras-2: $(DONE)/tensorflow
+	@$(PIP) install --no-deps 'tf_keras==$(TF)'
+	@touch $@
+
 # Without dependencies: all that is needed is in the list, and they could change TensorFlow's numpy.
 $(DONE)/flights: $(DONE)/tensorflow $(FLIGHTS)/requirements.txt
 	@$(PIP) install --no-deps -r $(FLIGHTS)/requirements.txt
@@ -118,19 +122,23 @@ core_tests = echo "== core tests$(if $(1), ($(1) sanitizer))" && \
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
-test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests of ops, optimizer and hook
+test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version matters to
 	@$(MAKE) --no-print-directory TF=$(MODERN_TF) test-python-modern
 
 # Every op in eager mode, tf.function and v1 sessions, and what is built on them: sharded input,
-# and Estimators by the package that the flights model brings along.
+# Estimators by the package that the flights model brings along, checkpoints, the errors that
+# TensorFlow wraps, the examples. The launcher and its faults are the same with any TensorFlow.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py \
   gradients.py optimizer.py optimizer_checkpoints.py accumulation.py functions.py hooks.py \
   data.py data_training.py estimator_config.py estimator_evaluation.py estimator_hooks.py \
-  estimator_input.py estimator_train_and_evaluate.py)
+  estimator_input.py estimator_train_and_evaluate.py flights_input.py metric_state.py) \
+  tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
+  tests/examples/test_examples_run.py
 
 .PHONY: test-python-modern
-test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights
+test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/keras-2
 	@$(BIN)/pytest $(MODERN_TESTS) $(ARGS)
+	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 $(BIN)/pytest $(KERAS_2_TESTS))
 
 lint: $(LINT)/.done ## Checks style: ruff and clang-format
 	@$(LINT)/bin/ruff check .
