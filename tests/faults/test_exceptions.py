@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank goes wrong: the others say why, everything ends within seconds, its words are last."""
+"""One rank goes wrong: the others say why, everything ends within seconds, its words are last.
+
+HVD_TEST_ALL=1 tries more combinations.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cases import in_full, needs_estimator
 from mpi import Job, Result
 
 PROGRAM = Path(__file__).with_name("exception_program.py")
@@ -22,15 +27,17 @@ LIMIT_OF_ORDERLY_EXIT_S = 10.0
 ERROR = "ValueError: wrong shoe size"
 
 
-def has_estimator() -> bool:
-    try:
-        return bool(version("tensorflow-estimator"))
-    except PackageNotFoundError:
-        return False
+PLACES = ("eager", "session", "estimator")
 
 
-needs_estimator = pytest.mark.skipif(not has_estimator(), reason="tf.estimator ended with 2.15")
-PLACES = ["eager", "session", pytest.param("estimator", marks=needs_estimator)]
+def chosen(few: set[tuple[Any, ...]], *parts: Any) -> list[Any]:
+    """Every combination of the parts as parameters; by default, the few run."""
+    found = []
+    for case in itertools.product(*parts):
+        marks = [] if case in few else [in_full]
+        marks += [needs_estimator] if "estimator" in case else []
+        found.append(pytest.param(*case, marks=marks, id="-".join(map(str, case))))
+    return found
 
 
 class Run:
@@ -70,9 +77,16 @@ def run(n: int, *arguments: str, launcher: list[str] | None = None, **env: str) 
         return Run(job.wait(timeout_s=120), started_s)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(("n", "bad"), [(2, 0), (2, 1), (4, 2)])
-def test_an_exception(place: str, n: int, bad: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "ranks"),
+    chosen(
+        {("eager", (2, 0)), ("session", (4, 2)), ("estimator", (2, 1))},
+        PLACES,
+        [(2, 0), (2, 1), (4, 2)],
+    ),
+)
+def test_an_exception(place: str, ranks: tuple[int, int]) -> None:
+    n, bad = ranks
     done = run(n, place, "fail", str(bad))
     done.check()
     rank, traceback = done.last_words
@@ -85,7 +99,7 @@ def test_an_exception(place: str, n: int, bad: int) -> None:
         assert re.search(line, done.text), done.text
 
 
-@pytest.mark.parametrize("bad", ["0", "1"])
+@pytest.mark.parametrize("bad", ["0", pytest.param("1", marks=in_full)])
 def test_under_plain_mpirun(bad: str) -> None:
     command = [sys.executable, str(PROGRAM), "eager", "fail", bad]
     started_s = time.time()
@@ -100,8 +114,12 @@ def test_under_plain_mpirun(bad: str) -> None:
     assert f"ends because rank {bad} failed: {ERROR}" in done.result.outputs[1 - int(bad)]
 
 
-@pytest.mark.parametrize("order", ["first", "last"])
-@pytest.mark.parametrize("place", ["eager", "before_init"])
+@pytest.mark.parametrize(
+    ("order", "place"),
+    chosen(
+        {("first", "before_init"), ("last", "eager")}, ["first", "last"], ["eager", "before_init"]
+    ),
+)
 def test_with_mpi4py(order: str, place: str) -> None:
     pytest.importorskip("mpi4py.rc")
     done = run(2, place, "fail", "1", MPI4PY=order)
@@ -127,13 +145,20 @@ def test_after_shutdown_it_is_the_ranks_own_affair() -> None:
     assert done.seconds < LIMIT_OF_ORDERLY_EXIT_S and done.result.leftovers == []
 
 
-def test_peers_that_compute_are_ended() -> None:
-    done = run(2, "slow_peers", "fail", "1")
-    done.check()
+@pytest.mark.parametrize(
+    ("grace", "limit_s"),
+    [({"HVD_ABORT_GRACE_S": "0"}, 2.0), pytest.param({}, LIMIT_S, marks=in_full)],
+)
+def test_peers_that_compute_are_ended(grace: dict[str, str], limit_s: float) -> None:
+    done = run(2, "slow_peers", "fail", "1", **grace)
+    done.check(limit_s=limit_s)
     assert done.last_words[0] == 1
 
 
-@pytest.mark.parametrize(("place", "n", "bad"), [("eager", 2, "0 1"), ("session", 4, "1 2")])
+@pytest.mark.parametrize(
+    ("place", "n", "bad"),
+    [("eager", 2, "0 1"), pytest.param("session", 4, "1 2", marks=in_full)],
+)
 def test_two_fail_together(place: str, n: int, bad: str) -> None:
     done = run(n, place, "fail", *bad.split())
     done.check()
@@ -151,13 +176,14 @@ def test_a_hook_of_the_users_own() -> None:
     assert done.last_words[1].endswith(f"{ERROR}\nsecond line\n")
 
 
-def test_the_grace_can_be_shorter() -> None:
-    done = run(2, "slow_peers", "fail", "1", HVD_ABORT_GRACE_S="0")
-    done.check(limit_s=2.0)
-
-
-@pytest.mark.parametrize("place", ["eager", "session"])
-@pytest.mark.parametrize("what", ["exit", "leave", "interrupt"])
+@pytest.mark.parametrize(
+    ("place", "what"),
+    chosen(
+        {("eager", "exit"), ("session", "leave"), ("eager", "interrupt")},
+        ["eager", "session"],
+        ["exit", "leave", "interrupt"],
+    ),
+)
 def test_a_rank_that_leaves(place: str, what: str) -> None:
     done = run(2, place, what, "1")
     done.check()
@@ -166,18 +192,20 @@ def test_a_rank_that_leaves(place: str, what: str) -> None:
     assert rank == 0 and "rank 1 (" in traceback and "has left" in traceback
 
 
+@in_full  # test_kill.py does it at any moment
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_rank_is_killed(n: int) -> None:
     with Job([sys.executable, str(PROGRAM), "endless", "fail"], n, launcher=hvdrun(n)) as job:
         job.wait_for(f"[{n - 1}] step 3")
         begin = time.monotonic()
         os.kill(rank_pid(job, n - 1), signal.SIGKILL)
-        result = job.wait(timeout_s=60)
+        result = job.wait(job.age_s + 60)
         seconds = time.monotonic() - begin
     assert result.returncode == 137 and seconds < LIMIT_S, result.text
     assert result.leftovers == []
 
 
+@in_full  # test_launcher_faults.py does it with busy cores
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_launcher_is_stopped(number: int) -> None:
     launcher = [*hvdrun(2), "--verbose"]
@@ -186,7 +214,7 @@ def test_the_launcher_is_stopped(number: int) -> None:
             job.wait_for(f"[{rank}] step 3")
         begin = time.monotonic()
         job.process.send_signal(number)
-        result = job.wait(timeout_s=60)
+        result = job.wait(job.age_s + 60)
         seconds = time.monotonic() - begin
     assert result.returncode == 128 + number and seconds < LIMIT_S, result.text
     assert result.leftovers == []
