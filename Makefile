@@ -135,6 +135,9 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
   tests/examples/test_examples_run.py
 
+# Canned Estimators need Keras 2, which a program has to choose before all else.
+KERAS_2_TESTS := tests/multi/test_estimator_canned.py
+
 .PHONY: test-python-modern
 test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/keras-2
 	@$(BIN)/pytest $(MODERN_TESTS) $(ARGS)
