@@ -55,7 +55,8 @@ def run_config(
         the rank sees, so that a CUDA_VISIBLE_DEVICES of one GPU a rank is right as well);
         intra_op_parallelism_threads and inter_op_parallelism_threads with the cores of this
         process divided among the ranks of its host, or with all of them where the launcher has
-        bound the rank to cores of its own.
+        bound the rank to cores of its own. Eager code gets these numbers of threads too, where
+        neither it nor the program has settled them yet, since sessions share its threads.
       **arguments: any others of RunConfig.
 
     Returns:
@@ -139,10 +140,26 @@ def _session_config(given: Optional[v1.ConfigProto]) -> v1.ConfigProto:
     threads = threads_per_rank(_launcher_cores(), os.sched_getaffinity(0), local_size())
     config.intra_op_parallelism_threads = config.intra_op_parallelism_threads or threads
     config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or threads
+    _settle_eager_threads(config)
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus and not config.gpu_options.visible_device_list:
         config.gpu_options.visible_device_list = str(local_rank() % gpus)
     return config
+
+
+def _settle_eager_threads(config: v1.ConfigProto) -> None:
+    """Sessions use the pool of intra-op threads of whatever ran first in the process.
+
+    Often that is eager code, of `hvd_tf.data` for example.
+    """
+    threading = tf.config.threading
+    try:
+        if threading.get_intra_op_parallelism_threads() == 0:
+            threading.set_intra_op_parallelism_threads(config.intra_op_parallelism_threads)
+        if threading.get_inter_op_parallelism_threads() == 0:
+            threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
+    except RuntimeError:
+        pass  # it has run, with the threads that it has
 
 
 def threads_per_rank(launcher_cores: set[int], own_cores: set[int], ranks: int) -> int:

@@ -30,6 +30,23 @@ def test_tensorflow_loads_with_the_toolkit_and_not_before() -> None:
     )
 
 
+def test_eager_code_has_the_threads_of_the_sessions() -> None:
+    """TensorFlow's pool of intra-op threads is that of what runs first; of 21 and 23 here."""
+    program = (
+        "import os\nimport tensorflow as tf, hvd_tf as hvd\nhvd.init()\n"
+        "def threads():\n    return len(os.listdir('/proc/self/task'))\n"
+        "asked = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=21)\n"
+        "asked.inter_op_parallelism_threads = 23\n"
+        "before = threads()\n"
+        "{first}\n"
+        "hvd.estimator.run_config(session_config=asked)\n"
+        "(tf.ones([2]) + 1).numpy()\n"
+        "print(threads() - before >= 21 + 23)"
+    )
+    assert run(program.format(first="")) == "True\n"
+    assert run(program.format(first="tf.ones([2]).numpy()")) == "False\n"  # too late, and no error
+
+
 def test_private_directories_go_with_the_process(tmp_path: Path) -> None:
     """As on rank 1 of a job, so far as model_dir can tell; a child that was forked cleans nothing.
 
