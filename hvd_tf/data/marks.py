@@ -8,6 +8,7 @@ from typing import Optional
 import tensorflow as tf
 
 from hvd_tf.compat import dataset_chain, nondeterministic_dataset
+from hvd_tf.data.early_values import early_value
 
 _MARK = "_hvd_tf_sharded"  # its value: whether each record is in one share, once
 
@@ -67,7 +68,8 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
     for source in dataset_chain(dataset):
         if "ShuffleDataset" not in type(source).__name__:
             continue
-        pair = [tf.get_static_value(getattr(source, name, None)) for name in ("_seed", "_seed2")]
+        given = [getattr(source, name, None) for name in ("_seed", "_seed2")]
+        pair = [None if seed is None else early_value(seed) for seed in given]
         if any(seed is None for seed in pair):
             seeds.append(None)
             continue
@@ -77,5 +79,5 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
                 "own, and records would be lost and repeated. Shuffle after the split, with "
                 "shuffle_buffer=, or give that shuffle a seed"
             )
-        seeds.append([int(seed) for seed in pair])
+        seeds.append(pair)
     return seeds

@@ -9,7 +9,6 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf.compat import v1
 from hvd_tf.data.agreement import (
     END,
     FRESH,
@@ -20,6 +19,7 @@ from hvd_tf.data.agreement import (
     Agreement,
     Verdict,
 )
+from hvd_tf.data.early_values import early_value
 from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.runtime import ProcessSet, global_process_set
@@ -83,14 +83,8 @@ def at_length(dataset: tf.data.Dataset, wanted: int, length: int) -> tf.data.Dat
 
 def length_of(dataset: tf.data.Dataset) -> int:
     """The number of elements, INFINITE or UNKNOWN; reads nothing."""
-    cardinality = tf.data.experimental.cardinality(dataset)
-    if tf.executing_eagerly():
-        return int(cardinality)
-    try:
-        with v1.Session(config=v1.ConfigProto(device_count={"GPU": 0})) as session:
-            return int(session.run(cardinality))
-    except tf.errors.OpError:  # it needs what the program initialises later
-        return UNKNOWN
+    length = early_value(tf.data.experimental.cardinality(dataset))
+    return UNKNOWN if length is None else length
 
 
 class Steps:

@@ -14,6 +14,8 @@ import hvd_tf as hvd
 
 RANKS = (3,)
 
+v1 = tf.compat.v1
+
 
 @pytest.fixture
 def folder(tmp_path, rank):
@@ -322,6 +324,21 @@ def test_shuffles_before_the_split(rank, size):
     dataset = hvd.data.shard(with_length(12).shuffle(5, seed=3))
     assert sorted(sum(everyones([int(x) for x in dataset]), [])) == list(range(12))
     refused("the seeds of a shuffle .*differs", with_length(12).shuffle(5, seed=3 + rank))
+
+
+def test_shuffles_before_the_split_in_a_graph(rank, size):
+    """As in an input_fn. Its graph's seed, which run_config makes differ by rank, counts too."""
+    with tf.Graph().as_default():
+        refused("a shuffle without a seed", with_length(12).shuffle(5))
+        v1.set_random_seed(7 + rank)
+        for seed in (None, 3):
+            refused("the seeds of a shuffle .*differs", with_length(12).shuffle(5, seed=seed))
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(7)
+        dataset = hvd.data.shard(with_length(12).shuffle(5))
+        number = v1.data.make_one_shot_iterator(dataset).get_next()
+        seen = [int(session.run(number)) for _ in range(12 // size)]
+    assert sorted(sum(everyones(seen), [])) == list(range(12))
 
 
 def test_files_that_are_not_there(folder, rank, size):
