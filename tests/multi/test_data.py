@@ -277,7 +277,7 @@ def test_leaving_a_loop_on_one_rank_only(rank, size):
 
 
 def test_a_rank_that_leaves_concerns_only_who_needs_its_data(rank, size, capfd):
-    """The others read ahead what rank 0 does not have yet. Nothing is logged of that."""
+    """The others read ahead what rank 0 does not have yet. No traceback is logged of that."""
     dataset = hvd.data.shard(without_length(40 * size)).prefetch(1 if rank == 0 else 20)
     for count, _ in enumerate(dataset):
         if count == 3:
@@ -295,7 +295,9 @@ def test_a_rank_that_leaves_concerns_only_who_needs_its_data(rank, size, capfd):
         assert "Traceback" not in str(caught.value)
     everyones(None)
     told = capfd.readouterr().err
-    assert "left its dataset" not in told
+    assert "Traceback" not in told
+    if tf.__version__.startswith("2.15."):  # later ones log every failure of a function, in a line
+        assert "left its dataset" not in told
 
 
 def test_the_steps_of_a_process_set(rank, size):
