@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.mpirun import Mpirun, Remote
 from hvd_tf.launcher.options import Options
 from hvd_tf.launcher.output import Output, RankFiles, Watch, of_rank, tagged
+from hvd_tf.launcher.rank_main import STDIN
 from hvd_tf.launcher.starts import Starts
 from hvd_tf.launcher.watcher import Watcher
 
@@ -61,6 +63,8 @@ class Attempt:
             try:
                 directories = stack.enter_context(private_directories(self.options.ranks))
                 watcher.watch(directories)
+                if sys.stdin is not None:  # it is where the launcher was started without
+                    (directories.job / STDIN).symlink_to(f"/proc/{os.getpid()}/fd/0")
                 starts, env = self._starts(directories)
                 remote = remote_of(self.options, env)
                 env = mpirun.environment(
@@ -84,6 +88,15 @@ class Attempt:
                     f"temporary files in {directories.job}, shared memory in {directories.segments}"
                 )
             return self._run(arguments, env, output, starts, over, directories)
+
+    def _has_children(self) -> bool:
+        """Whether mpirun has a child as long as there are ranks."""
+        # The ssh of Open MPI 4 may end as soon as the daemon on the other host has begun.
+        return (
+            not self.options.hosts
+            or self.launcher.family != mpirun.OPEN_MPI
+            or self.launcher.major >= 5
+        )
 
     def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
         """What to know about ranks that have started, and the environment for that."""
@@ -113,7 +126,12 @@ class Attempt:
             for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
                 output.add(pipe.fileno(), sink, tagged(self.launcher.major))
         output.start()
-        ending = job.wait([over.check(job.pid), *([starts.check()] if starts else [])])
+        ending = job.wait(
+            [
+                over.check(job.pid, output.quiet_s, lambda: _end_strays(job), self._has_children()),
+                *([starts.check()] if starts else []),
+            ]
+        )
         failed, words = None, b""
         if ending.stopped_by:
             words = line(f"stopped by {process.name_of(ending.stopped_by)}")
@@ -134,6 +152,17 @@ class Attempt:
             # ended has no status to tell: that is no reason.
             code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def _end_strays(job: process.Job) -> bool:
+    """Ends what ranks that have ended have left behind, so that mpirun can end."""
+    ended = job.end_strays()
+    if ended:
+        say(
+            f"ended {', '.join(ended)}, left behind by a rank: it held the rank's output open, for "
+            "which mpirun would wait; redirect the output of what is to outlive the job"
+        )
+    return bool(ended)
 
 
 def _watch(over: ends.Over, starts: Starts | None) -> Watch:

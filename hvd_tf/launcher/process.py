@@ -10,7 +10,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
@@ -100,6 +102,7 @@ class Job:
         self._process = subprocess.Popen(
             arguments,
             env=dict(env),
+            stdin=subprocess.DEVNULL,  # the ranks see to that themselves
             stdout=pipe,
             stderr=pipe,
             # A Ctrl-C of the terminal reaches this process only, which passes it on once.
@@ -144,6 +147,10 @@ class Job:
         """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
         kill_marked(failure_report.DIRECTORY_VARIABLE, self._directory)
 
+    def end_strays(self) -> list[str]:
+        """Ends what there is of the job on this host but mpirun itself; names each."""
+        return end_strays(failure_report.DIRECTORY_VARIABLE, self._directory, self.pid)
+
     def _pass_on(self, number: int) -> None:
         # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.
         if self._process.poll() is None:
@@ -170,6 +177,28 @@ def kill_marked(variable: str, value: str) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(0.01)
+
+
+def end_strays(variable: str, value: str, keep: int) -> list[str]:
+    """Ends at once those of them that are not `keep`; returns "name (pid 7)" of each."""
+    ended = []
+    for pid in _marked(variable, value):
+        if pid != keep:
+            with suppress(OSError):
+                ended.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})")
+            _signal(pid, signal.SIGKILL)
+    return ended
+
+
+def has_collected_children(pid: int) -> bool:
+    """Whether children of it have ended and it has collected their status.
+
+    Raises:
+      OSError: there is no such process.
+    """
+    # Page faults of those children, of which the shortest program has some.
+    faults = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]
+    return int(faults) > 0
 
 
 def end_marked(variable: str, value: str, patience_s: float) -> None:

@@ -2,7 +2,8 @@
 """What mpirun starts as every rank: it becomes the user's command.
 
 Arguments: the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names its
-private directory, which may hold variables that are right for this host's ranks only.
+private directory, which may hold variables that are right for this host's ranks only, and a link
+to the launcher's standard input.
 
 mpirun runs this file by its path, isolated and without `site`, so it may import nothing of hvd_tf.
 """
@@ -11,6 +12,9 @@ import os
 import sys
 
 LOCAL_VARIABLES = "local-variables"
+STDIN = "stdin"
+# Set for each rank by the launchers of Open MPI 5 and 4, PMIx and MPICH.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 def decode(word: bytes) -> bytes:
@@ -32,10 +36,30 @@ def local_variables() -> "dict[bytes, bytes]":
     return dict(line.split(b"=", 1) for line in lines)
 
 
+def open_stdin() -> None:
+    """Rank 0 reads what the launcher would read; the others, and one on another host, nothing."""
+    # Not what mpirun offers: its pipe may stay open for ever behind the last byte.
+    sources = [os.devnull]
+    directory = os.environ.get("HVD_JOB_DIR")
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "")
+    if directory and rank == "0":
+        sources.insert(0, os.path.join(directory, STDIN))
+    for source in sources:
+        try:
+            file = os.open(source, os.O_RDONLY | os.O_NOCTTY)
+        except OSError:
+            continue  # a socket cannot be opened; nor can what the launcher has not got
+        os.dup2(file, 0)
+        if file:
+            os.close(file)
+        return
+
+
 def main(*words: str) -> int:
     command = [decode(os.fsencode(word)) for word in words]
     for name, value in local_variables().items():
         os.environb.setdefault(name, value)
+    open_stdin()
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -117,6 +119,35 @@ note(arrived=True); sys.exit(4)
     with process:
         assert process.wait(timeout=30) == 4
     assert facts(job) == {"arrived": True}
+
+
+# --- Input --------------------------------------------------------------------
+
+# As mpirun has it, whose pipe to rank 0 may never end.
+RANKS_WITH_OPEN_PIPES = """
+read, write = os.pipe()
+env = lambda rank: {**os.environ, "PMIX_RANK": str(rank)}
+for rank in (0, 1): subprocess.run(command, stdin=read, env=env(rank))
+print("mpirun:", sys.stdin.read(), flush=True)
+"""
+SHOW_INPUT = ["sh", "-c", 'echo "$PMIX_RANK: $(cat)"']
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "null", "socket", "closed"])
+def test_rank_0_reads_the_launchers_input_to_its_end(job: Path, kind: str) -> None:
+    fake_mpirun(job, RANKS_WITH_OPEN_PIPES)
+    (job / "input").write_text("a\nb\n")
+    mine, other = socket.socketpair()
+    with mine, other, (job / "input").open() as file:
+        source = {"pipe": subprocess.PIPE, "file": file, "null": subprocess.DEVNULL}.get(
+            kind, other
+        )
+        close = (lambda: os.close(0)) if kind == "closed" else None
+        process = start(job, ["-np", "2", *SHOW_INPUT], stdin=source, preexec_fn=close)
+        out, errors = process.communicate(b"a\nb\n" if kind == "pipe" else None, timeout=30)
+    text = "a\nb" if kind in ("pipe", "file") else ""
+    assert (process.returncode, errors) == (0, b"")
+    assert out.decode() == f"0: {text}\n1: \nmpirun: \n"
 
 
 # --- Exit codes and the last words ----------------------------------------------
@@ -239,6 +270,56 @@ def test_an_mpirun_that_waits_for_nothing_is_ended(job: Path, listens: bool) -> 
     assert result.returncode == (14 if listens else 1)
     assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
     assert left_of(job) == []
+
+
+def test_an_mpirun_that_never_was_seen_with_a_rank_is_ended(job: Path) -> None:
+    # All ranks had ended before the first look.
+    fake_mpirun(job, "subprocess.run(['true'])\nwhile True: time.sleep(1)")
+    result = run(job, ["-np", "1", "true"])
+    assert result.returncode == 1
+    assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
+
+
+def test_what_holds_the_output_after_its_rank_is_ended_and_the_status_stays(job: Path) -> None:
+    body = """
+read, write = os.pipe()
+rank = "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+subprocess.run([sys.executable, "-c", rank], stdout=write)
+os.close(write)
+os.read(read, 1)  # as mpirun waits for the end of a rank's output
+sys.exit({status})
+"""
+    fake_mpirun(job, body.format(status=0))
+    result = run(job, ["-np", "1", "true"])
+    assert result.returncode == 0
+    assert re.fullmatch(
+        r"hvdrun: ended sleep \(pid \d+\), left behind by a rank: .*\n", result.stderr
+    )
+    assert left_of(job) == []
+
+
+def test_output_that_comes_after_the_ranks_have_gone_arrives_whole(job: Path) -> None:
+    body = """
+subprocess.run(["sleep", "1.5"])
+for i in range(8):
+    print(f"[1,0]<stdout>: {i}", flush=True); time.sleep(1)
+"""
+    fake_mpirun(job, body)
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "".join(f"[0] {i}\n" for i in range(8))
+
+
+def test_a_reader_may_take_its_time_after_the_ranks_have_gone(job: Path) -> None:
+    body = """
+subprocess.run(["sleep", "1.5"])
+for i in range(3000): print("[1,0]<stdout>: " + "x" * 99)
+"""
+    fake_mpirun(job, body)
+    process = start(job, ["-np", "1", "true"])
+    time.sleep(10)  # longer than mpirun has where it is only waited for
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"") and len(out) == 3000 * 104
 
 
 def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
