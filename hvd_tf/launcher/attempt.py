@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hvd_tf import failure_report, start_notice
-from hvd_tf.launcher import ends, mpirun, process, variables
+from hvd_tf.launcher import ends, mpich_segments, mpirun, process, variables
 from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.mpirun import Mpirun, Remote
@@ -87,7 +87,12 @@ class Attempt:
                 say(
                     f"temporary files in {directories.job}, shared memory in {directories.segments}"
                 )
-            return self._run(arguments, env, output, starts, over, directories)
+            began_s = time.time()
+            try:
+                return self._run(arguments, env, output, starts, over, directories)
+            finally:
+                if self.launcher.family == mpirun.MPICH:
+                    mpich_segments.remove_left(began_s)
 
     def _has_children(self) -> bool:
         """Whether mpirun has a child as long as there are ranks."""

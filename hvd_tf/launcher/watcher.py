@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from contextlib import suppress
 
 from hvd_tf import failure_report
-from hvd_tf.launcher import process
+from hvd_tf.launcher import mpich_segments, process
 from hvd_tf.launcher.directories import Directories
 
 # mpirun gets SIGTERM when the launcher dies and has this long to end the job in its own way.
@@ -60,7 +61,7 @@ def _child(source: int) -> None:
 
 
 def _wait_and_tidy(source: int) -> None:
-    told = b""
+    began_s, told = time.time(), b""
     while chunk := os.read(source, 1 << 12):
         told += chunk
     names = [os.fsdecode(name) for name in told.split(b"\0")[:-1]]
@@ -69,3 +70,4 @@ def _wait_and_tidy(source: int) -> None:
     process.end_marked(failure_report.DIRECTORY_VARIABLE, names[0], _GRACE_S)
     for name in names:
         shutil.rmtree(name, ignore_errors=True)
+    mpich_segments.remove_left(began_s)

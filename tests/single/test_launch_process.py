@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import facts, fake_mpirun, left_of, run, start, stop_left
+from launching import MPICH, facts, fake_mpirun, left_of, run, start, stop_left
 
 # Ranks as mpirun starts them: in process groups of their own; and one that goes further.
 TWO_CHILDREN = """
@@ -252,6 +252,25 @@ def test_what_a_failed_mpirun_leaves_is_killed(job: Path) -> None:
     fake_mpirun(job, TWO_CHILDREN + "sys.exit(3)")
     assert run(job, ["-np", "1", "true"]).returncode == 3
     assert left_of(job) == []
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
+@pytest.mark.parametrize("status", [0, 1])
+def test_segments_that_mpich_leaves_are_removed(job: Path, status: int) -> None:
+    name = f"/dev/shm/mpich_shm_test-{os.getpid()}"
+    used, old, left = (Path(f"{name}-{kind}") for kind in ("used", "old", "left"))
+    old.touch()
+    body = f"time.sleep(0.1); open({str(left)!r}, 'w'); sys.exit({status})"
+    fake_mpirun(job, body, MPICH)
+    try:
+        os.utime(old, (time.time() - 100, time.time() - 100))
+        with used.open("w"):
+            os.utime(used, (time.time() + 100, time.time() + 100))  # made while the job runs
+            assert run(job, ["-np", "1", "true"]).returncode == status
+            assert not left.exists() and old.exists() and used.exists()
+    finally:
+        for path in (used, old, left):
+            path.unlink(missing_ok=True)
 
 
 # A rank that runs for so long, the mpirun itself for ever.
