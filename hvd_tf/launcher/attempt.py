@@ -122,14 +122,14 @@ class Attempt:
         over: ends.Over,
         directories: Directories,
     ) -> Outcome:
-        from_mpirun = self.launcher.family == mpirun.OPEN_MPI
+        hydra = ends.HydraStatus() if self.launcher.family == mpirun.MPICH else None
         try:
-            job = process.Job(arguments, env, self.signals, capture=from_mpirun)
+            job = process.Job(arguments, env, self.signals)
         except OSError as error:
             raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
-        if from_mpirun:
-            for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
-                output.add(pipe.fileno(), sink, tagged(self.launcher.major))
+        split = hydra.split if hydra else tagged(self.launcher.major)
+        for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
+            output.add(pipe.fileno(), sink, split)
         output.start()
         ending = job.wait(
             [
@@ -149,7 +149,8 @@ class Attempt:
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
         if ending.stopped_by or not (ending.failed or failed):
-            code = process.exit_code(ending.status, ending.stopped_by)
+            status = hydra.code(ending.status) if hydra else ending.status
+            code = process.exit_code(status, ending.stopped_by)
         elif starts and starts.late:
             code = _LATE
         else:

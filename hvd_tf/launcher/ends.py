@@ -29,6 +29,29 @@ WORDS = "mpirun did not end when the job was over, and was ended"
 _ABORTS = re.compile(rb"^\[[^\]\n]+\] \*\*\* MPI_ERRORS_ARE_FATAL \(processes in ", re.MULTILINE)
 
 
+# Hydra's, on its own stdout.
+_BY_SIGNAL = re.compile(
+    rb"^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)$", re.M
+)
+
+
+class HydraStatus:
+    """MPICH's mpirun returns the bare number of the signal that has ended a rank."""
+
+    def __init__(self) -> None:
+        self._signal = 0
+
+    def split(self, lines: bytes) -> list[tuple[None, bytes]]:
+        """Looks at lines of mpirun's own; for Output."""
+        if found := _BY_SIGNAL.search(lines):
+            self._signal = int(found[1])
+        return [(None, lines)]
+
+    def code(self, status: int) -> int:
+        """What a shell would return instead of mpirun's status."""
+        return 128 + status if status == self._signal != 0 else status
+
+
 class Over:
     """Looks for it. Owner: the launcher's main thread; see() is called by that of the output."""
 

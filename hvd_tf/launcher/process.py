@@ -89,22 +89,16 @@ class Ending(NamedTuple):
 class Job:
     """A started mpirun. Owner: the launcher's main thread."""
 
-    def __init__(
-        self, arguments: Sequence[str], env: Mapping[str, str], signals: Signals, capture: bool
-    ) -> None:
-        """Starts mpirun.
-
-        capture: its own streams are pipes, `stdout` and `stderr`; else they are the launcher's.
-        """
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], signals: Signals) -> None:
+        """Starts mpirun. Its own streams are pipes, `stdout` and `stderr`."""
         self._directory = env[failure_report.DIRECTORY_VARIABLE]
         self._signals = signals
-        pipe = subprocess.PIPE if capture else None
         self._process = subprocess.Popen(
             arguments,
             env=dict(env),
             stdin=subprocess.DEVNULL,  # the ranks see to that themselves
-            stdout=pipe,
-            stderr=pipe,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             # A Ctrl-C of the terminal reaches this process only, which passes it on once.
             start_new_session=True,
             # No thread has been started yet, so this is safe.

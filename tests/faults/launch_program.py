@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 WHAT = sys.argv[1] if len(sys.argv) > 1 else ""
-RANK = int(os.environ["OMPI_COMM_WORLD_RANK"])
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
 Path(os.environ["HVD_TEST_DIR"], f"rank-{RANK}.pid").write_text(str(os.getpid()))
 
 import numpy as np  # noqa: E402

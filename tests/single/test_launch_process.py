@@ -169,6 +169,25 @@ def test_exit_code_is_mpiruns(job: Path, body: str, code: int) -> None:
     assert left_of(job) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "code"),
+    [
+        (9, "Killed (signal 9)", 137),
+        (9, "", 9),
+        (15, "Terminated (signal 15)", 143),
+        (1, "Hangup (signal 1)", 129),
+        (3, "Killed (signal 9)", 3),
+    ],
+)
+def test_exit_code_after_a_signal_under_mpich(
+    job: Path, status: int, words: str, code: int
+) -> None:
+    words = f"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: {words}"
+    fake_mpirun(job, f"print({words!r}); sys.exit({status})", MPICH)
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stdout) == (code, words + "\n")
+
+
 def test_status_survives_a_parent_that_ignores_its_children(job: Path) -> None:
     fake_mpirun(job, "sys.exit(3)")
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
