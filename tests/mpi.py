@@ -258,6 +258,11 @@ class Job:
             time.sleep(0.02)
 
 
+def is_open_mpi() -> bool:
+    """Whether that is Open MPI's; else it is MPICH's."""
+    return len(mpirun()) > 1
+
+
 @functools.cache
 def mpirun() -> tuple[str, ...]:
     """The launcher of the environment that the tests run in, with what its flavour needs."""

@@ -142,7 +142,7 @@ class Job:
         kill_marked(failure_report.DIRECTORY_VARIABLE, self._directory)
 
     def end_strays(self) -> list[str]:
-        """Ends what there is of the job on this host but mpirun itself; names each."""
+        """Ends what is left of the job on this host and holds mpirun's pipes open; names each."""
         return end_strays(failure_report.DIRECTORY_VARIABLE, self._directory, self.pid)
 
     def _pass_on(self, number: int) -> None:
@@ -173,15 +173,26 @@ def kill_marked(variable: str, value: str) -> None:
         time.sleep(0.01)
 
 
-def end_strays(variable: str, value: str, keep: int) -> list[str]:
-    """Ends at once those of them that are not `keep`; returns "name (pid 7)" of each."""
-    ended = []
+def end_strays(variable: str, value: str, reader: int) -> list[str]:
+    """Ends at once those that hold what the reader reads; returns "name (pid 7)" of each."""
+    ended, read = [], set(_open_files(reader))
     for pid in _marked(variable, value):
-        if pid != keep:
+        # A rank's terminal, where it has one, is mpirun's; its other side has no such name.
+        held = [name for name in _open_files(pid) if name in read or name.startswith("/dev/pts/")]
+        if pid != reader and any(name.startswith(("pipe:", "/dev/pts/")) for name in held):
             with suppress(OSError):
                 ended.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})")
             _signal(pid, signal.SIGKILL)
     return ended
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    with suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(file))
+    return found
 
 
 def has_collected_children(pid: int) -> bool:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpi import mpirun
+from mpi import is_open_mpi, mpirun
 
 INTERFACE = "cable"
 # So large that what the network adds to each packet does not show beside the data.
@@ -108,6 +108,8 @@ class TwoHosts:
 
     def mpi_arguments(self) -> list[str]:
         """How mpirun starts something on a host, and which network it takes."""
+        if not is_open_mpi():
+            return ["-launcher-exec", str(self._agent), "-iface", INTERFACE]
         network = ["--prtemca", "prte_if_include", INTERFACE]
         network += ["--mca", "btl_tcp_if_include", INTERFACE]
         return ["--prtemca", "plm_ssh_agent", str(self._agent), *network]
