@@ -45,9 +45,10 @@ _LONGEST_PEER_TEXT = 4096
 # By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# In the errors that the library gives to operations.
+# In the errors that the library gives to operations, and where ranks meet.
 _BLAMES_PEER = re.compile(
     r"\brank \d+( \([^)\n]*\))? ((failed|aborted its step): |was shut down or lost a peer )"
+    r"|\b(will not come from|failed on) rank \d+"
 )
 
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]

@@ -118,6 +118,8 @@ def test_a_launcher_that_is_gone_gets_nothing(tmp_path: Path) -> None:
         'try: raise OSError("rank 0 failed: no")\nexcept OSError: raise TypeError("another")',
         'raise RuntimeError("it failed because rank 0 (host a) aborted its step: no")',
         'raise RuntimeError("rank 0 was shut down or lost a peer while the data was on the way.")',
+        "raise RuntimeError(\"'x' will not come from rank 0: its input failed\")",
+        'raise RuntimeError("evaluate failed on rank 0: KeyError: no")',
     ],
 )
 def test_a_consequence_is_one_line(tmp_path: Path, error: str) -> None:
