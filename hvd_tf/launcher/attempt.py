@@ -129,7 +129,9 @@ class Attempt:
             raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
         split = hydra.split if hydra else tagged(self.launcher.major)
         for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
-            output.add(pipe.fileno(), sink, split)
+            # One of its own, to be closed when it has been read to its end.
+            output.add(os.dup(pipe.fileno()), sink, split, own=True)
+            pipe.close()
         output.start()
         ending = job.wait(
             [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PATTERN = "mpich_shm_*"
+_PF_EXITING = 4
 
 
 def remove_left(since_s: float) -> None:
@@ -41,9 +42,19 @@ def _is_mine(path: Path, since_s: float) -> bool:
     return mine and facts.st_mtime >= since_s
 
 
+def _is_exiting(process: Path) -> bool:
+    try:
+        flags = (process / "stat").read_text().rpartition(")")[2].split()[6]
+    except OSError:
+        return True
+    return bool(int(flags) & _PF_EXITING)
+
+
 def _used() -> Iterator[bytes]:
     """Paths of what processes have open or mapped."""
     for process in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
+        if _is_exiting(process):
+            continue  # what has just been killed has its files open for a moment longer
         with suppress(OSError):
             for line in (process / "maps").read_bytes().splitlines():
                 yield line[line.find(b"/") :] if b"/" in line else b""

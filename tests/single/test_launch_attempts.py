@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MPICH, facts, fake_mpirun, left_of, run, start, stop_left
+from launching import MPICH, OPEN_MPI, facts, fake_mpirun, left_of, run, start, stop_left
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} "
 # Fails until its directory has as many files as it is started with.
@@ -88,13 +88,14 @@ def test_an_error_of_the_user_is_not_tried_again(job: Path) -> None:
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
 
 
-def test_descriptors_do_not_add_up(job: Path) -> None:
+@pytest.mark.parametrize("version", [OPEN_MPI, MPICH])
+def test_descriptors_do_not_add_up(job: Path, version: str) -> None:
     body = """
 count = len(os.listdir(f"/proc/{os.getppid()}/fd"))
 print(count, file=open(os.path.join(me, "counts"), "a"))
 sys.exit(1)
 """
-    fake_mpirun(job, body, MPICH)
+    fake_mpirun(job, body, version)
     run(job, ["-np", "2", "--restarts", "3", "true"])
     counts = (job / "counts").read_text().split()
     assert len(counts) == 4 and len(set(counts)) == 1
