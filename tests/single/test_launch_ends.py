@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun: an mpirun that does not end with its job, and what a job leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import MPICH, fake_mpirun, left_of, run, start, stop_left
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    if (tmp_path / "tmp").exists():
+        stop_left(tmp_path)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
+@pytest.mark.parametrize("status", [0, 1])
+def test_segments_that_mpich_leaves_are_removed(job: Path, status: int) -> None:
+    name = f"/dev/shm/mpich_shm_test-{os.getpid()}"
+    used, old, left = (Path(f"{name}-{kind}") for kind in ("used", "old", "left"))
+    old.touch()
+    body = f"time.sleep(0.1); open({str(left)!r}, 'w'); sys.exit({status})"
+    fake_mpirun(job, body, MPICH)
+    try:
+        os.utime(old, (time.time() - 100, time.time() - 100))
+        with used.open("w"):
+            os.utime(used, (time.time() + 100, time.time() + 100))  # made while the job runs
+            assert run(job, ["-np", "1", "true"]).returncode == status
+            assert not left.exists() and old.exists() and used.exists()
+    finally:
+        for path in (used, old, left):
+            path.unlink(missing_ok=True)
+
+
+# A rank that runs for so long, the mpirun itself for ever.
+CHILD = "subprocess.Popen(['sleep', '{seconds}'])\nwhile True: time.sleep(1)"
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_an_mpirun_that_waits_for_nothing_is_ended(job: Path, listens: bool) -> None:
+    listen = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(14))\n"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    # The rank has ended after that time, and its mpirun does not even collect it.
+    fake_mpirun(job, (listen if listens else deaf) + CHILD.format(seconds=2))
+    begin = time.monotonic()
+    result = run(job, ["-np", "1", "true"])
+    assert 6 < time.monotonic() - begin < 16
+    assert result.returncode == (14 if listens else 1)
+    assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
+    assert left_of(job) == []
+
+
+def test_an_mpirun_that_never_was_seen_with_a_rank_is_ended(job: Path) -> None:
+    # All ranks had ended before the first look.
+    fake_mpirun(job, "subprocess.run(['true'])\nwhile True: time.sleep(1)")
+    result = run(job, ["-np", "1", "true"])
+    assert result.returncode == 1
+    assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
+
+
+def test_what_holds_the_output_after_its_rank_is_ended_and_the_status_stays(job: Path) -> None:
+    body = """
+read, write = os.pipe()
+rank = (
+    "import subprocess as s; free = dict.fromkeys(('stdin', 'stdout', 'stderr'), s.DEVNULL);"
+    "s.Popen(['sleep', '1000'], start_new_session=True);"
+    "s.Popen(['sleep', '1000'], start_new_session=True, **free)"
+)
+subprocess.run([sys.executable, "-c", rank], stdout=write)
+os.close(write)
+os.read(read, 1)  # as mpirun waits for the end of a rank's output
+"""
+    fake_mpirun(job, body)
+    result = run(job, ["-np", "1", "true"])
+    assert result.returncode == 0
+    assert re.fullmatch(
+        r"hvdrun: ended sleep \(pid \d+\), left behind by a rank: .*\n", result.stderr
+    )
+    # What holds nothing may go on, as after every job that has not failed.
+    assert len(left_of(job)) == 1
+
+
+def test_output_that_comes_after_the_ranks_have_gone_arrives_whole(job: Path) -> None:
+    body = """
+subprocess.run(["sleep", "1.5"])
+for i in range(8):
+    print(f"[1,0]<stdout>: {i}", flush=True); time.sleep(1)
+"""
+    fake_mpirun(job, body)
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "".join(f"[0] {i}\n" for i in range(8))
+
+
+def test_a_reader_may_take_its_time_after_the_ranks_have_gone(job: Path) -> None:
+    body = """
+subprocess.run(["sleep", "1.5"])
+for i in range(3000): print("[1,0]<stdout>: " + "x" * 99)
+"""
+    fake_mpirun(job, body)
+    process = start(job, ["-np", "1", "true"])
+    time.sleep(10)  # longer than mpirun has where it is only waited for
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"") and len(out) == 3000 * 104
+
+
+def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
+    words = "[node1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,"
+    body = f"print('[1,0]<stderr>: ' + {words!r}, file=sys.stderr, flush=True)\n"
+    fake_mpirun(job, body + CHILD.format(seconds=1000))
+    begin = time.monotonic()
+    result = run(job, ["-np", "1", "true"])
+    assert 4 < time.monotonic() - begin < 16
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"[0] {words}\nhvdrun: mpirun did not end when the job was")
+    assert left_of(job) == []
+
+
+def test_an_mpirun_that_has_something_to_wait_for_goes_on(job: Path) -> None:
+    fake_mpirun(job, "sys.exit(subprocess.run(['sleep', '9']).returncode)")
+    assert run(job, ["-np", "1", "true"]).returncode == 0
