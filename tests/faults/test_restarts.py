@@ -26,7 +26,8 @@ LONGEST_DELAY_S = 6.0
 
 
 def command(model_dir: Path) -> list[str]:
-    return [sys.executable, str(PROGRAM), "last_step", str(model_dir)]
+    # Asks for the step first: a job whose rank is killed at its very end has no step left to do.
+    return [sys.executable, str(PROGRAM), "own_loop", str(model_dir)]
 
 
 def weights(output: str) -> list[str]:
