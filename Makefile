@@ -136,7 +136,7 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
   tests/examples/test_examples_run.py
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
-KERAS_2_TESTS := tests/multi/test_estimator_canned.py
+KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py)
 
 .PHONY: test-python-modern
 test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/keras-2

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import needs_estimator
 
+import hvd_tf as hvd
 from hvd_tf.estimator.metric_state import NotAdditiveError, state_of, states_of
 
 RANKS = (1,)
@@ -179,9 +181,14 @@ def test_what_cannot_be_summed_is_found(name: str) -> None:
         state_of(make(tf.ones([3], tf.int64), v1.placeholder(tf.float32, [None]), tf.ones([3])))
 
 
-@pytest.mark.skipif(not hasattr(tf, "estimator"), reason="needs tf.estimator, and Keras 2")
+@needs_estimator
+@pytest.mark.skipif(
+    not hasattr(tf.keras.metrics.Metric, "updates"),
+    reason="Estimators take metrics of Keras 2: tf_keras, and TF_USE_LEGACY_KERAS=1",
+)
 @pytest.mark.parametrize("name", ["Mean", "AUC", "BinaryAccuracy"])
 def test_keras_metrics_can_be_summed(name: str) -> None:
+    hvd.estimator.provide_tf_estimator()
     with tf.Graph().as_default():
         labels, scores = v1.placeholder(tf.float32, [None]), v1.placeholder(tf.float32, [None])
         metric = getattr(tf.keras.metrics, name)()
