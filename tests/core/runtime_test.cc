@@ -105,7 +105,7 @@ TEST(runtime_a_disagreement_fails_on_all_and_the_job_goes_on) {
   });
 }
 
-TEST(runtime_an_aborted_step_fails_the_peer_that_waits) {
+TEST(runtime_an_aborted_step_is_seen_within_a_second) {
   RunJob(2, [](int rank, Runtime* runtime) {
     Ask ask{"x"};
     ask.step = 10 + rank;
@@ -116,7 +116,7 @@ TEST(runtime_an_aborted_step_fails_the_peer_that_waits) {
     } else {
       std::this_thread::sleep_for(milliseconds(20));
       auto call = Start(runtime, ask, {Filled(2, 1.0f)});
-      Status status = call->Wait();
+      Status status = call->Wait(milliseconds(1000));
       EXPECT_NE(status.message().find("rank 1 aborted its step: NaN"),
                 std::string::npos);
     }
