@@ -68,7 +68,9 @@ def _header(path: str) -> list[str]:
     except (csv.Error, ValueError) as error:
         if is_compressed(path):
             raise ValueError(f"{path}: it is compressed: unpack it first") from None
-        raise ValueError(f"{path}: its first line cannot be read: {error}") from None
+        raise ValueError(
+            f"{path}: its first line cannot be read: {error}: write it as UTF-8 text"
+        ) from None
     if not header or len(set(header)) != len(header):
         raise ValueError(f"{path}: its first line is no header of different column names")
     return header

@@ -95,7 +95,7 @@ def _chunks(
             if name not in names:
                 raise ValueError(
                     f"{path}: it has no column {name!r}, as the first file has; it has "
-                    f"{', '.join(names)}"
+                    f"{', '.join(names)}: name columns that all files have, or other files"
                 )
         for batch in file.iter_batches(batch_size=_CHUNK, columns=list(spec)):
             yield {

@@ -138,7 +138,8 @@ class _Passes:
         if length == 0 and self._wanted is not None:
             raise ValueError(
                 f"batch_size={self._batch_size} with drop_remainder=True leaves no batch: every "
-                f"rank has {self._wanted} records in a pass"
+                f"rank has {self._wanted} records in a pass: pass a batch_size of at most "
+                f"{self._wanted}"
             )
         return passes.apply(tf.data.experimental.assert_cardinality(length * epochs))
 

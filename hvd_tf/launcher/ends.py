@@ -106,7 +106,7 @@ def _is_childless(pid: int) -> bool:
     try:
         # Each belongs to the thread that has started it.
         tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
         had_some = bool(children) or process.has_collected_children(pid)
     except OSError:
         return False  # it has just ended, or the kernel does not tell

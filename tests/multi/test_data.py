@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from shares import (
+    as_numpy,
+    check_steps,
+    everyones,
+    flat,
+    numbers,
+    refused,
+    write_tfrecords,
+)
 
 import hvd_tf as hvd
 
@@ -21,47 +29,6 @@ v1 = tf.compat.v1
 def folder(tmp_path, rank):
     """A directory that all ranks share, made by rank 0."""
     return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
-
-
-def write_tfrecords(folder, counts, rank):
-    """Files of so many records; record i of all is its number, followed by some padding."""
-    number = 0
-    for place, count in enumerate(counts):
-        if rank == 0:
-            with tf.io.TFRecordWriter(f"{folder}/part-{place:02}.tfrecord") as writer:
-                for i in range(number, number + count):
-                    writer.write(b"%05d" % i + b"." * 20)
-        number += count
-    hvd.broadcast_object(None, name="written")
-    return f"{folder}/part-*.tfrecord"
-
-
-def numbers(dataset):
-    """The numbers of the records of each step."""
-    return [[int(record[:5]) for record in np.atleast_1d(step)] for step in as_numpy(dataset)]
-
-
-def as_numpy(dataset):
-    return list(dataset.as_numpy_iterator())
-
-
-def everyones(steps):
-    return hvd.allgather_object(steps, name="everyones")
-
-
-def flat(steps):
-    return sorted(number for step in steps for number in step)
-
-
-def check_steps(steps, total, dropped_at_most):
-    """As many steps everywhere, and no record twice; all but so many."""
-    all_steps = everyones(steps)
-    assert len({len(theirs) for theirs in all_steps}) == 1
-    seen = sorted(sum(map(flat, all_steps), []))
-    assert len(set(seen)) == len(seen)
-    assert set(seen) <= set(range(total))
-    assert total - len(seen) <= dropped_at_most
-    return seen
 
 
 # ---- files -------------------------------------------------------------------------------------
@@ -308,11 +275,6 @@ def test_the_steps_of_a_process_set(rank, size):
 # ---- mistakes ----------------------------------------------------------------------------------
 
 
-def refused(text, *args, **kwargs):
-    with pytest.raises(ValueError, match=text):
-        hvd.data.shard(*args, **kwargs)
-
-
 def test_sharding_twice(rank, size):
     shared = hvd.data.shard(with_length(12))
     refused("sharded already, by hvd.data.shard", shared.map(lambda x: x + 1).batch(2))
@@ -343,44 +305,6 @@ def test_shuffles_before_the_split_in_a_graph(rank, size):
     assert sorted(sum(everyones(seen), [])) == list(range(12))
 
 
-def test_files_that_are_not_there(folder, rank, size):
-    refused("no file matches .*nothing-", f"{folder}/nothing-*.csv")
-    refused("/absent.csv does not exist", f"{folder}/absent.csv")
-    refused("is a directory", str(folder), format="csv")
-    refused("do not tell one format", [f"{folder}/a.csv", f"{folder}/a.tfrecord"])
-    refused("format='json'", f"{folder}/a.json", format="json")
-    refused(r"source=\[\]", [])
-
-
-def test_empty_files(folder, rank, size):
-    refused("all files are empty", write_tfrecords(folder, (0, 0), rank))
-    few = write_tfrecords(folder, (size - 1,), rank)
-    with pytest.raises(tf.errors.OpError, match=f"rank {size - 1} has no batch at all"):
-        list(hvd.data.shard(few))
-    dataset = hvd.data.shard(few, epochs=None)
-    if rank == size - 1:
-        with pytest.raises(tf.errors.OpError, match=f"rank {rank} has no record at all"):
-            next(iter(dataset))
-
-
-def test_files_that_one_rank_does_not_have(tmp_path, rank, size):
-    own = tmp_path / "own.tfrecord"  # in a folder of each rank's own
-    link = Path(hvd.broadcast_object(str(tmp_path), 0, name="folder")) / "link.tfrecord"
-    refused("the list of files .*differs", write_own(own))
-    hidden = link if rank == 0 else link.with_name("absent.tfrecord")
-    if rank == 0:
-        write_own(link)
-    hvd.broadcast_object(None, name="written")
-    ranks = ", ".join(map(str, range(1, size)))
-    refused(f"rank {ranks}: .*absent.tfrecord does not exist", str(hidden))
-
-
-def write_own(path):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(b"x")
-    return str(path)
-
-
 def test_ranks_that_ask_for_different_things(rank, size):
     refused("what was asked for differs", with_length(12), 2 + rank)
     refused("uneven= differs", with_length(12), uneven="drop" if rank else "repeat")
@@ -394,63 +318,3 @@ def test_ranks_that_ask_for_different_things(rank, size):
 
     with pytest.raises(RuntimeError, match="cannot be a part of a tf.function"):
         traced()
-
-
-@pytest.mark.parametrize("damage", ["corrupt", "truncated", "compressed"])
-def test_a_damaged_tfrecord_is_named(folder, rank, size, damage):
-    pattern = write_tfrecords(folder, [50] * size, rank)
-    path = f"{folder}/part-00.tfrecord"
-    if rank == 0:
-        data = bytearray(Path(path).read_bytes())
-        data[10 * 41 + 20] ^= 1  # in the record at 10 * 41
-        if damage == "truncated":
-            data = data[: 10 * 41 + 20]
-        if damage == "compressed":
-            options = tf.io.TFRecordOptions(compression_type="GZIP")
-            with tf.io.TFRecordWriter(path, options) as writer:
-                writer.write(os.urandom(4000))
-        else:
-            Path(path).write_bytes(data)
-    hvd.broadcast_object(None, name="damaged")
-    dataset = hvd.data.shard(pattern, epochs=None)
-    offset = 0 if damage == "compressed" else 410
-    text = f"{path}: corrupted or truncated record at byte {offset} of "
-    whole = damage == "corrupt"
-    if rank == 0 or not whole:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=text) as caught:
-            as_numpy(dataset.take(1000))
-        assert ("It is compressed" in str(caught.value)) == (damage == "compressed")
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("7,x", r"line 4: column 'b' is 'x', which is no float32"),
-        ("7,", r"line 4: column 'b' is '', which is no float32; give a default"),
-        ("7", r"line 4: 1 fields, and the header has 2"),
-        ('7,"8', r"line \d: unexpected end of data"),
-    ],
-)
-def test_a_damaged_csv_is_named(folder, rank, size, line, text):
-    path = folder / "a.csv"
-    if rank == 0:
-        path.write_text(f"a,b\n1,2\n3,4\n{line}\n")
-    hvd.broadcast_object(None, name="damaged")
-    dataset = hvd.data.shard(str(path), columns={"b": tf.float32}, uneven="keep")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{path}: {text}"):
-        as_numpy(dataset)
-    refused("has no column 'c'; it has a, b", str(path), columns=["c"])
-
-
-def test_a_damaged_parquet_is_named(folder, rank, size):
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = f"{folder}/a.parquet"
-    if rank == 0:
-        parquet.write_table(pa.table({"a": [1, None] * 5, "l": [[1]] * 10}), path)
-        Path(folder, "b.parquet").write_bytes(b"nothing of the kind")
-    hvd.broadcast_object(None, name="damaged")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{path}: .*column 'a' has 5 missing"):
-        as_numpy(hvd.data.shard(path, columns=["a"], uneven="keep"))
-    refused("'l' is of type list", path)
-    refused("b.parquet: not a Parquet file", f"{folder}/b.parquet")
