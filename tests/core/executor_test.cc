@@ -26,15 +26,17 @@ class HeldTransport : public Transport {
     if (dones_.empty()) return false;
     BatchDone done = std::move(dones_.back());
     dones_.pop_back();
-    done(Status::Ok());
+    done(std::exchange(next_, Status::Ok()));
     return true;
   }
   void Cancel(BatchId, const Status&) override {}
   int in_flight() const override { return static_cast<int>(dones_.size()); }
 
   const std::vector<size_t>& sizes() const { return sizes_; }
+  void FailNext(Status why) { next_ = std::move(why); }
 
  private:
+  Status next_;
   std::vector<size_t> sizes_;
   std::vector<BatchDone> dones_;
 };
@@ -85,6 +87,49 @@ TEST(executor_knows_the_entries_on_the_wire) {
   EXPECT_TRUE(executor.Progress());
   EXPECT_EQ(done, 3);
   EXPECT_TRUE(executor.FindRunning(11) == nullptr);
+}
+
+// Keeps what it is to run.
+struct HeldRunner {
+  std::vector<std::function<void()>> closures;
+  const Runner run = [this](std::function<void()> closure) {
+    closures.push_back(std::move(closure));
+  };
+};
+
+TEST(executor_leaves_dones_to_one_of_the_runners) {
+  auto transport = std::make_unique<HeldTransport>();
+  Executor executor(std::move(transport));
+  HeldRunner runner, another;
+  int done = 0;
+  ReadyBatch batch = MakeBatch(1, {1, 2, 3, 4}, &done);
+  batch.tensors[1].entry.runner = &runner.run;
+  batch.tensors[2].entry.runner = &another.run;
+  batch.tensors[3].entry.runner = &another.run;
+  batch.tensors[3].cancelled = true;
+  executor.Execute(std::move(batch));
+  EXPECT_TRUE(executor.Progress());
+  // Only the one without a runner is done; nothing is on the wire.
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(executor.FindRunning(2) == nullptr);
+  ASSERT_EQ(runner.closures.size() + another.closures.size(), size_t{1});
+  (runner.closures.empty() ? another : runner).closures[0]();
+  EXPECT_EQ(done, 3);
+}
+
+TEST(executor_calls_the_dones_of_a_failure_itself) {
+  auto transport = std::make_unique<HeldTransport>();
+  HeldTransport* held = transport.get();
+  Executor executor(std::move(transport));
+  HeldRunner runner;
+  int done = 0;
+  ReadyBatch batch = MakeBatch(1, {1, 2}, &done);
+  for (Outstanding& tensor : batch.tensors) tensor.entry.runner = &runner.run;
+  executor.Execute(std::move(batch));
+  held->FailNext(PeerLost("rank 1 failed"));
+  EXPECT_TRUE(executor.Progress());
+  EXPECT_EQ(done, 2);
+  EXPECT_TRUE(runner.closures.empty());
 }
 
 TEST(executor_takes_pieces_that_there_is_memory_for_and_refuses_others) {

@@ -39,6 +39,44 @@ def test_fifty_at_once(rank, size):
             np.testing.assert_array_equal(result, [sum(range(size)) + size * i, size * (1 + i)])
 
 
+def test_results_are_written_to_only_where_nobody_reads_them(rank, size):
+    # TensorFlow computes in place where an op is the last reader of its input.
+    @tf.function
+    def step(x):
+        sums = [hvd.allreduce(x + i, op=hvd.Sum) for i in range(20)]
+        return sums[:10], [3 * y - 1 for y in sums], [tf.square(y) for y in sums[5:]]
+
+    expected = [sum(range(size)) + size * i for i in range(20)]
+    for _ in range(3):
+        sums, lines, squares = step(tf.constant([float(rank)] * 100))
+        for got, want in zip(
+            sums + lines + squares,
+            [
+                *expected[:10],
+                *(3 * y - 1 for y in expected),
+                *(y * y for y in expected[5:]),
+            ],
+        ):
+            np.testing.assert_array_equal(got, [want] * 100)
+
+
+def test_an_eager_call_on_the_only_thread_of_a_session(rank, size):
+    # The graph's results wait for that thread, which waits for the eager call.
+    def in_python(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="in_python")
+
+    one_thread = v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    with tf.Graph().as_default(), v1.Session(config=one_thread) as session:
+        x = v1.placeholder(tf.float32, [2])
+        results = [hvd.allreduce(x + i, op=hvd.Sum) for i in range(30)]
+        results.append(tf.py_function(in_python, [x], tf.float32))
+        for _ in range(5):
+            got = session.run(results, {x: [rank, 1.0]})
+            for i, result in enumerate(got):
+                i %= 30
+                np.testing.assert_array_equal(result, [sum(range(size)) + size * i, size * (1 + i)])
+
+
 def test_all_are_under_way_together(rank, size):
     # The first waits for what the last gives: it can only end if the others do not wait for it.
     @tf.function

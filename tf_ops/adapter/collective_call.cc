@@ -29,6 +29,16 @@ int64_t StepOf(tf::OpKernelContext* ctx) {
   return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
 }
 
+// The step's threads, for what follows the call: those that follow it anyway.
+// Null where the pool's last thread may be the one that waits for the call: an
+// eager op, called by a Python op of a graph, and executors that run one op at
+// a time.
+const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
+  const std::string& executor = ctx->executor_type();
+  const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
+  return waits ? nullptr : ctx->runner();
+}
+
 std::string RanksText(const ProcessSet& set) {
   std::string text = "[";
   for (size_t i = 0; i < set.ranks.size(); ++i) {
@@ -94,6 +104,9 @@ void CollectiveCall::Done(const Status& status) {
     if (result.ok()) result = on_success();
     on_success = nullptr;
   }
+  // The wire has let go of them: what follows may write to the outputs in
+  // place, and the inputs' memory is free.
+  if (result.ok()) tensors.clear();
   End(ToTf(result));
 }
 
@@ -103,6 +116,7 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
   Entry& entry = call->entry;
   entry.request.key = Key{name, InstanceOf(ctx->frame_iter())};
   entry.request.step = StepOf(ctx);
+  entry.runner = RunnerOf(ctx, entry.request.step);
   entry.ticket = runtime->NewTicket();
   StepCancellation& cancellation =
       call->cancellation_.emplace(runtime, process_set_id, entry.ticket, ctx);

@@ -25,10 +25,10 @@ class CollectiveCall {
   // For an entry with an error: nothing of it is read or written.
   void DropBuffers();
 
-  // Without key, step, ticket, keep_alive and done.
+  // Without key, step, ticket, runner, keep_alive and done.
   Entry entry;
-  // Inputs and outputs: kept until the wire has let go of them. Two of each
-  // call, but for groups.
+  // Inputs and outputs: kept until the wire has let go of them, which after an
+  // error is later than End. Two of each call, but for groups.
   absl::InlinedVector<tensorflow::Tensor, 2> tensors;
   // Runs on success, before End; may be empty.
   std::function<Status()> on_success;

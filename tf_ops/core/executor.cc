@@ -2,6 +2,7 @@
 // From agreed entries to a scatter list, and back to each entry's done.
 #include "core/executor.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -65,6 +66,18 @@ std::vector<Shape> GatheredShapes(
   return shapes;
 }
 
+bool IsForRunner(const Outstanding& tensor) {
+  return !tensor.cancelled && tensor.entry.runner != nullptr;
+}
+
+// One that takes all dones left to runners at once, or null. What follows a
+// done is work for the framework's threads: called here, each would wake one of
+// them, which takes this thread's core and sleeps again.
+const Runner* RunnerFor(const std::vector<Outstanding>& tensors) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), IsForRunner);
+  return found == tensors.end() ? nullptr : found->entry.runner;
+}
+
 }  // namespace
 
 // What must live until the wire is done.
@@ -122,17 +135,36 @@ void Executor::Execute(ReadyBatch ready) {
   // Registered first: a transport may not call done from Start, but Cancel
   // calls it at once.
   const BatchId id = transport_->Start(
-      std::move(batch), [this, work, number](const Status& status) {
-        running_.erase(number);
-        if (status.code() == StatusCode::kInternal &&
-            (!breakdown_.has_value() || number < breakdown_->log_number)) {
-          breakdown_ = Breakdown{number, status};
-        }
-        for (Outstanding& tensor : work->ready.tensors) {
-          if (!tensor.cancelled) tensor.entry.done(status);
-        }
-      });
+      std::move(batch),
+      [this, work](const Status& status) { Finish(work, status); });
   running_[number] = {id, work};
+}
+
+void Executor::Finish(const std::shared_ptr<const Work>& work,
+                      const Status& status) {
+  const uint64_t number = work->ready.log_number;
+  running_.erase(number);
+  if (status.code() == StatusCode::kInternal &&
+      (!breakdown_.has_value() || number < breakdown_->log_number)) {
+    breakdown_ = Breakdown{number, status};
+  }
+  const std::vector<Outstanding>& tensors = work->ready.tensors;
+  // A failure must not wait for a thread that perhaps waits for this rank's
+  // end.
+  const Runner* const runner = status.ok() ? RunnerFor(tensors) : nullptr;
+  if (runner != nullptr) {
+    // A copy: all may be done, and this one gone, before the call returns.
+    const Runner run = *runner;
+    run([work] {
+      for (const Outstanding& tensor : work->ready.tensors) {
+        if (IsForRunner(tensor)) tensor.entry.done(Status::Ok());
+      }
+    });
+  }
+  for (const Outstanding& tensor : tensors) {
+    if (tensor.cancelled) continue;
+    if (runner == nullptr || !IsForRunner(tensor)) tensor.entry.done(status);
+  }
 }
 
 bool Executor::Progress() { return transport_->Progress(); }

@@ -16,8 +16,8 @@
 namespace hvd {
 
 // Turns a ReadyBatch into the transport's Batch: allocates gathered outputs,
-// lists the segments, and calls each entry's done when the wire is. Background
-// thread only.
+// lists the segments, and calls each entry's done when the wire is, or leaves
+// it to the entry's runner. Background thread only.
 class Executor {
  public:
   explicit Executor(std::unique_ptr<Transport> host_transport);
@@ -57,6 +57,9 @@ class Executor {
     BatchId id;
     std::shared_ptr<const Work> work;
   };
+
+  // The wire is done with the batch.
+  void Finish(const std::shared_ptr<const Work>& work, const Status& status);
 
   std::unique_ptr<Transport> transport_;
   std::map<uint64_t, Running> running_;  // by log number

@@ -86,11 +86,14 @@ struct Request {
   Status error;
 };
 
+// Runs a closure soon, on a thread of the framework's.
+using Runner = std::function<void(std::function<void()>)>;
+
 // Where one rank's part of a collective lies. Never crosses the wire.
 //
 // Owned by the TensorQueue, then by the Negotiator, then by the Executor: it
-// moves with the tensor. `done` is called exactly once, on the background
-// thread (or, before Enqueue returns, on the caller's).
+// moves with the tensor. `done` is called exactly once: on the background
+// thread, by a runner, or, before Enqueue returns, on the caller's.
 struct Entry {
   Request request;
   // From Runtime::NewTicket; names this entry to Runtime::Cancel.
@@ -105,6 +108,9 @@ struct Entry {
                        std::vector<void*>* outputs)>
       allocate;
   std::function<void(const Status&)> done;
+  // Null: `done` is not left to a runner. Else lives until `done` is called;
+  // then it may be, by this one or by that of another entry of the batch.
+  const Runner* runner = nullptr;
   // Keeps the buffers alive until the wire has let go of them, which may be
   // after done when the step was aborted.
   std::shared_ptr<void> keep_alive;
