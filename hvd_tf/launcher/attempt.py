@@ -151,7 +151,13 @@ class Attempt:
         output.start()
         ending = job.wait(
             [
-                over.check(job.pid, output.quiet_s, lambda: _end_strays(job), self._has_children()),
+                over.check(
+                    job.pid,
+                    output.quiet_s,
+                    end_strays=lambda: _end_strays(job),
+                    has_failed=lambda: failure_report.read_first(directories.job) is not None,
+                    children_matter=self._has_children(),
+                ),
                 *([starts.check()] if starts else []),
             ]
         )

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """An mpirun whose job is over has to end too.
 
-Open MPI's waits for ever in two cases that have been seen:
+Open MPI's waits for ever in three cases that have been seen:
 - A daemon tells of the first of its ranks that fails, and not of a second one. So where a rank of
   another host was killed, and a peer of it there aborted over that, the peer counts as running.
 - A process that a rank has left behind holds the rank's output open.
+- The network to another host is down: the order to end does not arrive there, nor does its ssh end.
 So once its last child has gone, what ranks have left behind is ended, and then mpirun itself; it is
-ended too when a rank's MPI has said that it aborts the job. All that only after a while without any
-output, for mpirun may have much of it to hand on when its ranks have gone.
+ended too when a rank or its MPI has said that it aborts the job. All that only after a while
+without any output, for mpirun may have much of it to hand on when its ranks have gone.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Over:
         pid: int,
         quiet_s: Callable[[], float],
         end_strays: Callable[[], bool],
+        has_failed: Callable[[], bool],
         children_matter: bool,
     ) -> Check:
         """Of a job; fails when it is over and its mpirun still there.
@@ -78,6 +80,7 @@ class Over:
           pid: mpirun's.
           quiet_s: how long there has been no output.
           end_strays: ends what ranks have left behind; False where there is nothing.
+          has_failed: whether a rank has told of an exception that ends the job.
           children_matter: whether mpirun has a child as long as the job has a rank.
         """
 
@@ -86,6 +89,8 @@ class Over:
             check.at_s = now_s + _LOOK_EVERY_S
             childless = children_matter and _is_childless(pid)
             self._childless_at_s = min(self._childless_at_s, now_s) if childless else math.inf
+            if self._aborted_at_s == math.inf and has_failed():
+                self._aborted_at_s = now_s
             if now_s - min(self._childless_at_s, self._aborted_at_s) < LIMIT_S:
                 return True
             if quiet_s() < LIMIT_S:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -120,6 +121,19 @@ def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
     assert 4 < time.monotonic() - begin < 16
     assert result.returncode == 1
     assert result.stderr.startswith(f"[0] {words}\nhvdrun: mpirun did not end when the job was")
+    assert left_of(job) == []
+
+
+def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Path) -> None:
+    # As where the network to the other host is down: its ssh does not end either.
+    report = {"time_ns": 5, "rank": 0, "host": "a", "pid": 7, "traceback": "E\n"}
+    place = 'os.environ["HVD_JOB_DIR"] + "/failure-7"'
+    body = f"open({place}, 'w').write({json.dumps(report)!r})\n"
+    fake_mpirun(job, body + CHILD.format(seconds=1000))
+    begin = time.monotonic()
+    result = run(job, ["-np", "1", "true"])
+    assert 4 < time.monotonic() - begin < 16
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "E")
     assert left_of(job) == []
 
 
