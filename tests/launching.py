@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,22 @@ def stop_left(directory: Path) -> None:
     for line in left_of(directory):
         if line.startswith("process "):
             os.kill(int(line.split()[1]), signal.SIGKILL)
+
+
+def gone(pids: Sequence[int], limit_s: float) -> float:
+    """Waits for the end of all of these; returns the seconds."""
+    begin = time.monotonic()
+    while any(map(_runs, pids)) and time.monotonic() - begin < limit_s:
+        time.sleep(0.05)
+    assert not any(map(_runs, pids))
+    return time.monotonic() - begin
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def _environment(pid: str) -> list[bytes]:

@@ -11,13 +11,13 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import two_hosts
+from launching import gone
 from mpi import ROOT, Job, is_open_mpi
 
 PROGRAM = Path(__file__).with_name("hosts_program.py")
@@ -55,21 +55,6 @@ def facts(directory: Path) -> list[dict[str, Any]]:
 def wait_for_ranks(job: Job) -> None:
     for rank in range(RANKS):
         job.wait_for(f"[{rank}] written")
-
-
-def gone(pids: list[int], limit_s: float) -> float:
-    begin = time.monotonic()
-    while any(map(_alive, pids)) and time.monotonic() - begin < limit_s:
-        time.sleep(0.05)
-    assert not any(map(_alive, pids))
-    return time.monotonic() - begin
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:

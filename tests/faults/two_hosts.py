@@ -101,8 +101,11 @@ class TwoHosts:
 
     def first(self) -> list[str]:
         """What a command begins with that is to run on the first host."""
+        return self.on(self.addresses[0])
+
+    def on(self, name: str) -> list[str]:
+        """The same, of the host with this address. What it mounts is seen by itself alone."""
         inside = 'hostname "$0" && exec "$@"'
-        name = self.addresses[0]
         where = ["ip", "netns", "exec", self._namespaces[name], "unshare", "--uts"]
         return [*where, "sh", "-c", inside, name]
 
