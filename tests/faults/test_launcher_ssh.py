@@ -77,8 +77,6 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     missing = [name for name in ("ssh", "ssh-keygen", "mount") if shutil.which(name) is None]
     if SSHD is None or missing:
         pytest.skip(f"needs {', '.join(missing or ['sshd'])}")
-    if not is_open_mpi():
-        pytest.skip("how a lost connection shows is Open MPI's")
     if reason := two_hosts.why_not():
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("ssh")
@@ -113,13 +111,17 @@ def test_variables_and_arguments_arrive(hosts: Hosts) -> None:
     with hosts.start("-x", "SPECIAL", sys.executable, "-c", TELL, "SPECIAL") as job:
         result = job.wait(timeout_s=60)
     assert result.returncode == 0 and result.leftovers == [], result.text
-    told = sorted(result.launcher_output.splitlines())
+    # Not mpirun's own, such as its harmless "Warning: setpgid failed" where ssh starts fast.
+    lines = result.launcher_output.splitlines()
+    told = sorted(line for line in lines if line.startswith(("[0] ", "[1] ")))
     assert [line[:4] for line in told] == ["[0] ", "[1] "]
     assert [json.loads(line[4:]) for line in told] == [[one, VALUE] for one in hosts.two.addresses]
 
 
 @pytest.mark.parametrize("killed", ["ssh", "sshd", "launcher"])
 def test_a_connection_that_is_lost(hosts: Hosts, killed: str) -> None:
+    if killed != "launcher" and not is_open_mpi():
+        pytest.skip("MPICH has a connection of its own beside ssh, and the job goes on")
     with hosts.start(sys.executable, "-c", WAIT) as job:
         pids = []
         for rank in range(2):
