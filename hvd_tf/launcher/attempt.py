@@ -189,7 +189,9 @@ def _last_words(
         return None, line(starts.words())
     if ending.status and (failed := failure_report.read_first(directories.job)):
         return failed, line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
-    return None, line(ends.WORDS) if ending.failed else b""
+    if ending.failed:
+        return None, line(ends.WORDS)
+    return None, line(f"signal {-ending.status} has ended mpirun") if ending.status < 0 else b""
 
 
 def _end_strays(job: process.Job) -> bool:

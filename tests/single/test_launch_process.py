@@ -153,18 +153,19 @@ def test_rank_0_reads_the_launchers_input_to_its_end(job: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "code"),
+    ("body", "code", "words"),
     [
-        ("pass", 0),
-        ("sys.exit(3)", 3),
-        ("sys.exit(137)", 137),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 139),
+        ("pass", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(137)", 137, ""),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "hvdrun: signal 9 has ended mpirun\n"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "hvdrun: signal 11 has ended mpirun\n"),
     ],
 )
-def test_exit_code_is_mpiruns(job: Path, body: str, code: int) -> None:
+def test_exit_code_is_mpiruns(job: Path, body: str, code: int, words: str) -> None:
     fake_mpirun(job, body)
-    assert run(job, ["-np", "1", "true"]).returncode == code
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stderr) == (code, words)
     assert left_of(job) == []
 
 
