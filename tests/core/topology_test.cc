@@ -126,5 +126,22 @@ TEST(WarningBeforeALibraryMeetsAnotherLauncher) {
   EXPECT_EQ(LauncherWarning(Reader({}), "MPICH 5"), "");
 }
 
+TEST(WarningWhenTasksOfSlurmAreAlone) {
+  const Variables tasks = {{"SLURM_STEP_NUM_TASKS", "8"},
+                           {"SLURM_PROCID", "0"}};
+  EXPECT_TRUE(AloneWarning(Reader(tasks)).find("srun started 8 tasks") !=
+              std::string::npos);
+  Variables other = tasks;
+  other["SLURM_PROCID"] = "3";
+  EXPECT_EQ(AloneWarning(Reader(other)), "");
+  Variables by_mpirun = tasks;
+  by_mpirun["OMPI_COMM_WORLD_SIZE"] = "1";
+  EXPECT_EQ(AloneWarning(Reader(by_mpirun)), "");
+  // A job script, and one task.
+  EXPECT_EQ(AloneWarning(Reader({{"SLURM_NTASKS", "8"}})), "");
+  EXPECT_EQ(AloneWarning(Reader({{"SLURM_STEP_NUM_TASKS", "1"}})), "");
+  EXPECT_EQ(AloneWarning(Reader({})), "");
+}
+
 }  // namespace
 }  // namespace hvd

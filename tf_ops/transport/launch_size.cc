@@ -56,6 +56,18 @@ Status CheckLaunchSize(const GetVariable& get, int size,
   return Status::Ok();
 }
 
+std::string AloneWarning(const GetVariable& get) {
+  const long tasks = Read(get, "SLURM_STEP_NUM_TASKS");
+  // A launcher within the step knows how many ranks it was asked for.
+  const bool launched =
+      get("OMPI_COMM_WORLD_SIZE") != nullptr || get("PMI_SIZE") != nullptr;
+  if (tasks <= 1 || launched || Read(get, "SLURM_PROCID") != 0) return "";
+  return "srun started " + std::to_string(tasks) +
+         " tasks, but each of them is a job of one rank and would train "
+         "alone. Should they be ranks of one job, choose what the MPI of "
+         "hvd_tf understands with srun --mpi=..., or start them by hvdrun.";
+}
+
 std::string LauncherWarning(const GetVariable& get,
                             const std::string& library) {
   const long announced = Read(get, "OMPI_COMM_WORLD_SIZE");

@@ -19,6 +19,11 @@ using GetVariable = std::function<const char*(const char* name)>;
 Status CheckLaunchSize(const GetVariable& get, int size,
                        const std::string& library);
 
+// What to warn of when this rank is alone, or "": Slurm started several tasks
+// without telling them of each other, which may be meant and mostly is not. One
+// of the tasks warns.
+std::string AloneWarning(const GetVariable& get);
+
 // What to warn of before MPI starts, or "": some libraries end the process
 // when they meet another's launcher, and their text helps nobody.
 std::string LauncherWarning(const GetVariable& get, const std::string& library);

@@ -147,6 +147,8 @@ Result<std::shared_ptr<MpiSession>> MpiSession::Open(const JobArgs& args) {
   HVD_MPI_TRY(MPI_Comm_rank, MPI_COMM_WORLD, &rank);
   HVD_MPI_TRY(MPI_Comm_size, MPI_COMM_WORLD, &size);
   HVD_RETURN_IF_ERROR(CheckLaunchSize(GetEnvironment, size, LibraryName()));
+  const std::string alone = size == 1 ? AloneWarning(GetEnvironment) : "";
+  if (!alone.empty()) Log(LogLevel::kWarning, alone);
   MPI_Comm job = MPI_COMM_WORLD;
   const bool subset = !args.mpi_comm.has_value() && !args.world_ranks.empty();
   if (args.mpi_comm.has_value()) {

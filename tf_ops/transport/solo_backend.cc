@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/log.h"
 #include "transport/launch_size.h"
 #include "transport/staged_transport.h"
 #include "transport/topology.h"
@@ -98,12 +99,13 @@ Result<std::unique_ptr<Backend>> OpenSoloBackend(const JobArgs& args,
   if (!args.world_ranks.empty() && args.world_ranks != std::vector<int>{0}) {
     return InvalidArgument(remedy + "init was given other ranks than [0].");
   }
-  const Status launched =
-      CheckLaunchSize([](const char* name) { return std::getenv(name); }, 1,
-                      "hvd_tf, built without MPI,");
+  const GetVariable get = [](const char* name) { return std::getenv(name); };
+  const Status launched = CheckLaunchSize(get, 1, "hvd_tf, built without MPI,");
   if (!launched.ok()) {
     return FailedPrecondition(remedy + launched.message());
   }
+  const std::string alone = AloneWarning(get);
+  if (!alone.empty()) Log(LogLevel::kWarning, alone);
   return std::unique_ptr<Backend>(
       std::make_unique<SoloBackend>(options.piece_bytes));
 }
