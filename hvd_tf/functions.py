@@ -62,7 +62,7 @@ def broadcast_variables(
     """
     unique = {variable_key(v): tf_variable(v) for v in variables}
     variables = list(unique.values())
-    for variable in variables:
+    for variable in {v.dtype: v for v in reversed(variables)}.values():  # the first of each dtype
         _check_dtype(variable)
     size = process_set.size()
     if tf.executing_eagerly():
