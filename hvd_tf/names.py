@@ -30,8 +30,10 @@ def variable_names(variables: Sequence[Variable]) -> list[str]:
     The second variable called "w" is "w#1" and so on: eager variables often share a name. The
     order of `variables` must be the same on every rank.
     """
-    plain = [str(tf_variable(variable).name).split(":")[0] for variable in variables]
+    plain = [str(tf_variable(variable).name).partition(":")[0] for variable in variables]
     taken = set(plain)
+    if len(taken) == len(plain):
+        return plain
     seen: Counter[str] = Counter()
     names = []
     for name in plain:

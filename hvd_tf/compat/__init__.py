@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Optional
 
@@ -61,13 +61,15 @@ def is_resource_variable(variable: Variable) -> bool:
     return not str(tf_variable(variable).dtype.name).endswith("_ref")
 
 
-def is_in_host_memory(variable: Variable) -> bool:
-    """Whether it is a resource variable of eager code whose value lies in memory of the CPU."""
+def are_in_host_memory(variables: Iterable[Variable]) -> bool:
+    """Whether all are resource variables of eager code whose values lie in memory of the CPU."""
     try:
-        handle = tf_variable(variable).handle
+        handles = [tf_variable(variable).handle for variable in variables]
     except (AttributeError, ValueError):  # a reference variable; one of several replicas
         return False
-    return isinstance(handle, tf.Tensor) and "device:CPU" in str(handle.device)
+    if not all(isinstance(handle, tf.Tensor) for handle in handles):
+        return False
+    return all("device:CPU" in str(device) for device in {handle.device for handle in handles})
 
 
 def is_keras_optimizer(candidate: Any) -> bool:

@@ -101,7 +101,7 @@ class ThreadWorld {
 };
 
 // Passes moves on, but for its faults.
-class FaultyWire final : public Wire {
+class FaultyWire : public Wire {
  public:
   FaultyWire(std::unique_ptr<Wire> wire, std::shared_ptr<Faults> faults);
   int rank() const override { return wire_->rank(); }

@@ -181,7 +181,7 @@ TEST(FrozenRankGoesOnWhenThawed) {
     if (rank == 1) {
       faults[1]->Freeze();
       frozen = true;
-      call.Start(transport.get(), {});  // stands still in here
+      call.Start(transport.get(), {});
     } else {
       call.Start(transport.get(), {});
       while (!frozen) std::this_thread::yield();
@@ -192,6 +192,48 @@ TEST(FrozenRankGoesOnWhenThawed) {
     Drive(transport.get(), [&] { return call.done(); });
     EXPECT_EQ(call.status().message(), "");
   });
+}
+
+// Looks at what leaves its rank.
+class WatchedWire final : public FaultyWire {
+ public:
+  explicit WatchedWire(std::unique_ptr<Wire> wire)
+      : FaultyWire(std::move(wire), std::make_shared<Faults>()) {}
+
+  MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override {
+    ++sends;
+    const auto payload =
+        reinterpret_cast<uintptr_t>(data) + sizeof(BlockHeader);
+    aligned_sends += payload % 64 == 0;
+    return FaultyWire::Send(peer, tag, data, bytes);
+  }
+
+  int sends = 0, aligned_sends = 0;
+};
+
+void CheckWhatLeaves(ThreadWorld* world, int rank) {
+  auto owned = std::make_unique<WatchedWire>(world->NewWire(rank, 0, {0, 1}));
+  const WatchedWire& wire = *owned;
+  StagedTransport transport(std::move(owned), {0, 1}, HeapPieces(1000));
+  for (const Verb verb : {Verb::kAllreduce, Verb::kBroadcast}) {
+    const int before = wire.sends;
+    Batch batch;
+    batch.verb = verb;
+    Call call(std::vector<float>(1001, rank + 1.0f), 1001);
+    call.Start(&transport, std::move(batch));
+    // The leader starts a batch before it has told the peers of it.
+    EXPECT_EQ(wire.sends, before);
+    Drive(&transport, [&] { return call.done() && !transport.in_flight(); });
+    const float expected = verb == Verb::kAllreduce ? 3.0f : 1.0f;
+    EXPECT_TRUE(call.out() == std::vector<float>(1001, expected));
+  }
+  EXPECT_TRUE(wire.sends > 0);
+  EXPECT_EQ(wire.aligned_sends, wire.sends);
+}
+
+TEST(PiecesLeaveInProgressAndBeginAtCacheLines) {
+  ThreadWorld world(2);
+  RunRanks(2, [&](int rank) { CheckWhatLeaves(&world, rank); });
 }
 
 TEST(StagingMemoryIsUsedAgain) {

@@ -9,8 +9,11 @@ namespace hvd {
 namespace {
 
 constexpr uint8_t kHeaderCheck = 0xb7;
-// Blocks begin at cache lines.
-constexpr size_t kBlockAlignment = 64;
+// Payloads begin at cache lines, right behind their headers: vectors do not
+// cross lines, and a processor may copy between buffers that are not aligned
+// alike at a third of its speed (Zen 4, by `rep movsb`).
+constexpr size_t kLine = 64;
+constexpr size_t kHeaderOffset = kLine - sizeof(BlockHeader);
 constexpr int kPhaseBits = 2;
 constexpr int kPieceBits = 4;
 
@@ -37,9 +40,9 @@ void Piece::Start(StagingBuffer staging) {
 }
 
 Piece::Block Piece::AddBlock(int64_t payload_bytes) {
-  const Block block{staging_bytes_, payload_bytes, false, {}};
-  const size_t bytes = sizeof(BlockHeader) + static_cast<size_t>(payload_bytes);
-  staging_bytes_ += (bytes + kBlockAlignment - 1) & ~(kBlockAlignment - 1);
+  const Block block{staging_bytes_ + kHeaderOffset, payload_bytes, false, {}};
+  const size_t bytes = kLine + static_cast<size_t>(payload_bytes);
+  staging_bytes_ += (bytes + kLine - 1) / kLine * kLine;
   return block;
 }
 

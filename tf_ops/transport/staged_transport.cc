@@ -54,7 +54,8 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
     flight.status = local_error;
     flight.work->Fail({local_error.code(), rank()});
   }
-  if (wire_->status().ok()) StartPieces(id, &flight);
+  // Its pieces start in Progress: packing them here would keep back what the
+  // leader has to tell the peers of the batch.
   return id;
 }
 

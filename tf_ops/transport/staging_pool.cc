@@ -10,6 +10,14 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+// Of a cache line: what is aligned within a buffer is aligned.
+constexpr std::align_val_t kAlignment{64};
+
+struct AlignedDelete {
+  void operator()(std::byte* data) const {
+    ::operator delete(data, kAlignment);
+  }
+};
 
 }  // namespace
 
@@ -26,14 +34,14 @@ StagingBuffer HeapStagingPool::Take(size_t bytes, Urgency urgency) {
     kept_bytes_ -= buffer.bytes;
     kept_.erase(fit);
   } else {
-    std::unique_ptr<std::byte[]> fresh(new (std::nothrow) std::byte[wanted]);
+    std::unique_ptr<std::byte, AlignedDelete> fresh(static_cast<std::byte*>(
+        ::operator new(wanted, kAlignment, std::nothrow)));
     if (fresh == nullptr) {
       kept_.clear();
       kept_bytes_ = 0;
       return {};
     }
-    std::byte* const data = fresh.get();
-    buffer.data = {std::shared_ptr<std::byte[]>(std::move(fresh)), data};
+    buffer.data = std::move(fresh);
     buffer.bytes = wanted;
   }
   in_use_bytes_ += buffer.bytes;

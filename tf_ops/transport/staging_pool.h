@@ -26,7 +26,8 @@ inline constexpr size_t kSmallStagingBytes = 64 << 10;
 class StagingPool {
  public:
   virtual ~StagingPool() = default;
-  // At least `bytes` of uninitialised memory; none when there is none now.
+  // At least `bytes` of uninitialised memory that begins at a cache line; none
+  // when there is none now.
   virtual StagingBuffer Take(size_t bytes, Urgency urgency) = 0;
   virtual void Give(StagingBuffer buffer) = 0;
 };
