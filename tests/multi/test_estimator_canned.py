@@ -137,7 +137,12 @@ def check_like_one_process(together, alone):
     for name, value in together.values.items():
         assert name == "global_step" or not np.array_equal(value, together.start[name]), name
         difference = np.linalg.norm(value - alone.values[name])
-        assert difference <= 2e-6 * np.linalg.norm(alone.values[name]), name
+        allowed = 2e-6 * np.linalg.norm(alone.values[name])
+        if name.endswith("/bias/part_0/Adam"):
+            # A bias' gradient is a mean of terms up to 1 that cancel out: what it differs by where
+            # they are added in another order goes with the terms' size, not with the mean's.
+            allowed += np.finfo(np.float32).epsneg * np.sqrt(np.size(value))
+        assert difference <= allowed, name
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
