@@ -134,32 +134,32 @@ class Rank {
             [this] { return executor_.in_flight(); }) {}
 
   // `index` goes to executed() when the entry is done.
-  Entry MakeEntry(Signature signature, const std::string& name, int64_t step,
-                  int index) {
-    Entry entry;
-    entry.request.key.name = name;
-    entry.request.signature = std::move(signature);
-    entry.request.step = step;
-    entry.ticket = ++last_ticket_;
-    entry.inputs = {nullptr};
-    entry.outputs = {nullptr};
-    if (entry.request.signature.verb == Verb::kAllgather) {
-      entry.allocate = [](const std::vector<Shape>&,
-                          std::vector<void*>* outputs) {
+  EntryPtr MakeEntry(Signature signature, const std::string& name, int64_t step,
+                     int index) {
+    auto entry = std::make_shared<Entry>();
+    entry->request.key.name = name;
+    entry->request.signature = std::move(signature);
+    entry->request.step = step;
+    entry->ticket = ++last_ticket_;
+    entry->inputs = {nullptr};
+    entry->outputs = {nullptr};
+    if (entry->request.signature.verb == Verb::kAllgather) {
+      entry->allocate = [](const std::vector<Shape>&,
+                           std::vector<void*>* outputs) {
         *outputs = {nullptr};
         return Status::Ok();
       };
     }
-    entry.done = [this, index](const Status& status) {
+    entry->done = [this, index](const Status& status) {
       StopUnlessOk(status);
       executed_.push_back(index);
     };
     return entry;
   }
 
-  void Submit(std::vector<Entry>* entries) {
+  void Submit(std::vector<EntryPtr>* entries) {
     Meter meter(&cost_);
-    for (Entry& entry : *entries) negotiator_.Submit(std::move(entry));
+    for (EntryPtr& entry : *entries) negotiator_.Submit(std::move(entry));
   }
 
   // As BackgroundLoop::Pass.
@@ -254,7 +254,7 @@ class Job {
     std::vector<size_t> order;
     for (size_t i = begin; i < end; ++i) order.push_back(i);
     std::shuffle(order.begin(), order.end(), random_);
-    std::vector<Entry> entries;
+    std::vector<EntryPtr> entries;
     for (size_t i : order) {
       Signature signature;
       signature.verb = workload_.verb;

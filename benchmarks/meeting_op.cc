@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A TensorFlow op that does the least a collective can: small_tensors.py's
-// yardstick. Two ranks of one host; one batch at a time.
+// yardstick. Up to 16 ranks of one host; one batch at a time.
 //
 // Each kernel copies its input and leaves its done to one thread, which waits
-// for `batch` of them, meets the other rank's thread in shared memory (if
+// for `batch` of them, meets the other ranks' threads in shared memory (if
 // `meet`), and calls the dones.
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -33,11 +33,11 @@ namespace tf = ::tensorflow;
 
 using Counter = std::atomic<uint32_t>;
 
-// How often each rank has arrived, in memory that both have.
+// How often each rank has arrived, in memory that all have.
 class Meeting {
  public:
-  Meeting(int file, int rank) : rank_(rank) {
-    void* const memory = mmap(nullptr, 2 * sizeof(Counter),
+  Meeting(int file, int rank, int size) : rank_(rank), size_(size) {
+    void* const memory = mmap(nullptr, size * sizeof(Counter),
                               PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     arrived_ = memory == MAP_FAILED ? nullptr : static_cast<Counter*>(memory);
   }
@@ -47,10 +47,12 @@ class Meeting {
   void Meet() {
     const uint32_t round = arrived_[rank_].fetch_add(1) + 1;
     Futex(&arrived_[rank_], FUTEX_WAKE, INT_MAX);
-    Counter& other = arrived_[1 - rank_];
-    for (uint32_t seen = other.load(); static_cast<int32_t>(seen - round) < 0;
-         seen = other.load()) {
-      Futex(&other, FUTEX_WAIT, seen);
+    for (int rank = 0; rank < size_; ++rank) {
+      Counter& other = arrived_[rank];
+      for (uint32_t seen = other.load(); static_cast<int32_t>(seen - round) < 0;
+           seen = other.load()) {
+        Futex(&other, FUTEX_WAIT, seen);
+      }
     }
   }
 
@@ -60,7 +62,8 @@ class Meeting {
   }
 
   const int rank_;
-  Counter* arrived_ = nullptr;  // of rank 0 and 1
+  const int size_;
+  Counter* arrived_ = nullptr;  // by rank
 };
 
 // The thread that the kernels hand over to. Lives as long as the process.
@@ -75,9 +78,11 @@ class Worker {
     std::thread([this] { Run(); }).detach();
   }
 
-  void Open(int file, int rank) {
+  void Open(int file, int rank, int size) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (meeting_ == nullptr) meeting_ = std::make_unique<Meeting>(file, rank);
+    if (meeting_ == nullptr) {
+      meeting_ = std::make_unique<Meeting>(file, rank, size);
+    }
   }
 
   bool ok() {
@@ -122,12 +127,13 @@ class Worker {
 class MeetKernel : public tf::AsyncOpKernel {
  public:
   explicit MeetKernel(tf::OpKernelConstruction* ctx) : tf::AsyncOpKernel(ctx) {
-    int file = -1, rank = 0;
+    int file = -1, rank = 0, size = 1;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("meet", &meet_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("batch", &batch_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("file", &file));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rank", &rank));
-    Worker::Get().Open(file, rank);
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("size", &size));
+    Worker::Get().Open(file, rank, size);
     OP_REQUIRES(ctx, Worker::Get().ok(),
                 absl::InvalidArgumentError("no shared memory in that file"));
   }
@@ -153,6 +159,7 @@ REGISTER_OP("BenchmarkMeet")
     .Attr("batch: int")
     .Attr("file: int")
     .Attr("rank: int")
+    .Attr("size: int")
     .SetShapeFn([](tf::shape_inference::InferenceContext* ctx) {
       ctx->set_output(0, ctx->input(0));
       return absl::OkStatus();

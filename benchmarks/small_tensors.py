@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares ways of reducing many small tensors by turns in the same processes: one rank of two.
+"""Compares ways of reducing many small tensors by turns in the same processes.
 
     hvdrun -np 2 python small_tensors.py hvd_tf --in session
     mpirun -n 2 python small_tensors.py horovod.tensorflow --in session
+
+Any number of ranks of one host up to 16.
 
 What is done with each of the tensors, and what follows:
 
     plain     tf.negative in place of a collective
     handed    meeting_op.cc: copied, and ended by another thread; the least of any asynchronous op
-    meeting   the same, after that thread has met the other rank's, once for all the tensors
+    meeting   the same, after that thread has met the other ranks', once for all the tensors
     single    an allreduce each
     grouped   one grouped_allreduce
 
@@ -18,7 +20,8 @@ What is done with each of the tensors, and what follows:
     assigned  a tf.function that subtracts each result from a variable
 
 handed and meeting need hvd_tf's compiler and are left out for another module. Prints medians of
-blocks of steps in milliseconds, with their quartiles, and the changes of threads in a step.
+blocks of steps in milliseconds with their quartiles, and rank 0's CPU time and changes of
+threads in a step.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ BLOCK_STEPS = 25
 
 
 def load_meeting_op(module: ModuleType) -> Callable[..., Any]:
-    """Compiles the yardstick on rank 0, and gives both ranks memory to meet in."""
-    rank = module.rank()
+    """Compiles the yardstick on rank 0, and gives the ranks memory to meet in."""
+    rank, size = module.rank(), module.size()
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory, "meeting_op.so")
         if rank == 0:
@@ -62,8 +65,8 @@ def load_meeting_op(module: ModuleType) -> Callable[..., Any]:
         directory_of_0 = module.broadcast_object(directory, 0)
         op = tf.load_op_library(str(Path(directory_of_0, library.name))).benchmark_meet
         file = os.open(Path(directory_of_0, "shared"), os.O_RDWR)
-        module.allreduce(tf.zeros([]), name="both_have_opened_it")
-    return lambda tensor, **attributes: op(tensor, file=file, rank=rank, **attributes)
+        module.allreduce(tf.zeros([]), name="all_have_opened_it")
+    return lambda tensor, **attributes: op(tensor, file=file, rank=rank, size=size, **attributes)
 
 
 def ways_of(module: ModuleType, count: int) -> Ways:
@@ -146,8 +149,8 @@ def main() -> None:
     arguments = parser.parse_args()
     module = importlib.import_module(arguments.module)
     module.init()
-    if module.size() != 2:
-        parser.error(f"this is a job of {module.size()} ranks; start 2")
+    if not 2 <= module.size() <= 16:
+        parser.error(f"this is a job of {module.size()} ranks; start 2 to 16")
     size = arguments.tensors, [arguments.elements]
     ways = ways_of(module, arguments.tensors)
     if arguments.place in ("session", "applied"):
@@ -157,20 +160,25 @@ def main() -> None:
     barrier = tf.function(lambda: module.allreduce(tf.zeros([]), name="barrier"))
     times_ms: dict[str, list[float]] = {name: [] for name in steps}
     changes: dict[str, list[float]] = {name: [] for name in steps}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(arguments.rounds + 1):
         for name, step in steps.items():
             barrier()
-            before = switches()
+            before, cpu_before_s = switches(), time.process_time()
             block_ms = statistics.median(timed_ms(step) for _ in range(BLOCK_STEPS))
             if turn:  # The first round warms up.
                 times_ms[name].append(block_ms)
                 changes[name].append((switches() - before) / BLOCK_STEPS)
+                cpu_ms[name].append(1e3 * (time.process_time() - cpu_before_s) / BLOCK_STEPS)
     if module.rank() == 0:
-        print(f"{arguments.module}, {arguments.place}, {arguments.tensors} tensors")
+        job = f"{arguments.module}, {module.size()} ranks"
+        print(f"{job}, {arguments.place}, {arguments.tensors} tensors")
         for name, blocks_ms in times_ms.items():
             low, median, high = statistics.quantiles(blocks_ms, n=4)
             often = statistics.median(changes[name])
-            print(f"{name:8}{median:8.2f} ms [{low:.2f} - {high:.2f}]{often:6.0f} changes")
+            cpu = statistics.median(cpu_ms[name])
+            spread = f"[{low:.2f} - {high:.2f}]"
+            print(f"{name:8}{median:8.2f} ms {spread}{cpu:8.2f} ms of CPU{often:6.0f} changes")
 
 
 def timed_ms(step: Callable) -> float:

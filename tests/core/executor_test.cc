@@ -48,7 +48,8 @@ ReadyBatch MakeBatch(uint64_t log_number, std::vector<uint64_t> tickets,
   ready.log_number = log_number;
   for (uint64_t ticket : tickets) {
     Outstanding& tensor = ready.tensors.emplace_back();
-    Entry& entry = tensor.entry;
+    tensor.entry = std::make_shared<Entry>();
+    Entry& entry = *tensor.entry;
     entry.ticket = ticket;
     entry.request.key.name = "t" + std::to_string(ticket);
     entry.request.step = 5;
@@ -103,9 +104,9 @@ TEST(executor_leaves_dones_to_one_of_the_runners) {
   HeldRunner runner, another;
   int done = 0;
   ReadyBatch batch = MakeBatch(1, {1, 2, 3, 4}, &done);
-  batch.tensors[1].entry.runner = &runner.run;
-  batch.tensors[2].entry.runner = &another.run;
-  batch.tensors[3].entry.runner = &another.run;
+  batch.tensors[1].entry->runner = &runner.run;
+  batch.tensors[2].entry->runner = &another.run;
+  batch.tensors[3].entry->runner = &another.run;
   batch.tensors[3].cancelled = true;
   executor.Execute(std::move(batch));
   EXPECT_TRUE(executor.Progress());
@@ -124,7 +125,7 @@ TEST(executor_calls_the_dones_of_a_failure_itself) {
   HeldRunner runner;
   int done = 0;
   ReadyBatch batch = MakeBatch(1, {1, 2}, &done);
-  for (Outstanding& tensor : batch.tensors) tensor.entry.runner = &runner.run;
+  for (Outstanding& tensor : batch.tensors) tensor.entry->runner = &runner.run;
   executor.Execute(std::move(batch));
   held->FailNext(PeerLost("rank 1 failed"));
   EXPECT_TRUE(executor.Progress());

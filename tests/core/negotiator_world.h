@@ -54,14 +54,14 @@ class World {
   uint64_t Submit(int rank, const std::string& name, int64_t step = 0,
                   Signature signature = Plain(), uint64_t instance = 0,
                   Status error = Status::Ok()) {
-    Entry entry;
-    entry.request = {{name, instance}, signature, step, std::move(error)};
-    entry.ticket = ++tickets_;
-    entry.done = [this, rank, name](const Status& status) {
+    auto entry = std::make_shared<Entry>();
+    entry->request = {{name, instance}, signature, step, std::move(error)};
+    entry->ticket = ++tickets_;
+    entry->done = [this, rank, name](const Status& status) {
       results_[rank][name].push_back(status);
     };
-    at(rank).Submit(std::move(entry));
-    return entry.ticket;
+    at(rank).Submit(entry);
+    return entry->ticket;
   }
 
   // One rank's news, to the leader and back; then everything.
@@ -114,10 +114,10 @@ class World {
   void Execute(int rank, ReadyBatch ready) {
     std::vector<std::string> names;
     for (Outstanding& tensor : ready.tensors) {
-      const Request& request = tensor.entry.request;
+      const Request& request = tensor.entry->request;
       names.push_back(request.key.name);
       steps_[{rank, request.key.name}].push_back(request.step);
-      if (!tensor.cancelled) tensor.entry.done(Status::Ok());
+      if (!tensor.cancelled) tensor.entry->done(Status::Ok());
     }
     batches_[rank].push_back(names);
   }

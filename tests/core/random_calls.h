@@ -90,7 +90,7 @@ class CallBuffers {
     }
   }
 
-  // Fills in all but key, step, ticket, done and keep_alive.
+  // Fills in all but key, step, ticket and done.
   void Describe(Entry* entry) {
     entry->request.signature = call_.signature;
     for (size_t i = 0; i < in_.size(); ++i) {

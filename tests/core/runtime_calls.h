@@ -45,6 +45,7 @@ class Pending {
 
   uint64_t ticket = 0;
   std::vector<Floats> in, out;
+  Entry entry;
 
  private:
   std::mutex mutex_;
@@ -67,7 +68,7 @@ inline PendingPtr Start(Runtime* runtime, const Ask& ask,
                         std::vector<Floats> in) {
   auto pending = std::make_shared<Pending>();
   pending->in = std::move(in);
-  Entry entry;
+  Entry& entry = pending->entry;
   Request& request = entry.request;
   request.key.name = ask.name;
   request.step = ask.step;
@@ -90,9 +91,8 @@ inline PendingPtr Start(Runtime* runtime, const Ask& ask,
     return Status::Ok();
   };
   entry.ticket = pending->ticket = runtime->NewTicket();
-  entry.keep_alive = pending;
   entry.done = [raw](const Status& status) { raw->Finish(status); };
-  runtime->Enqueue(ask.set, std::move(entry));
+  runtime->Enqueue(ask.set, EntryPtr(pending, &entry));
   return pending;
 }
 

@@ -43,15 +43,16 @@ class Step : public std::enable_shared_from_this<Step> {
     const ProcessSet& set = *runtime_->process_set(call.set);
     const Key key{call.name, 0};
     auto running = std::make_shared<Running>(call, set, salt);
-    Entry entry;
+    // The entry lives in what has its buffers.
+    Entry& entry = running->entry;
     running->buffers.Describe(&entry);
     entry.request.key = key;
     entry.request.step = number_;
     if (spoil) spoil(&entry.request);
     entry.ticket = running->ticket = runtime_->NewTicket();
-    entry.keep_alive = running;
-    entry.done = [this, self = shared_from_this(), raw = running.get()](
-                     const Status& status) { Finish(raw, status); };
+    entry.done = [this, raw = running.get()](const Status& status) {
+      Finish(raw, status);
+    };
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!why_.ok()) {
@@ -64,7 +65,11 @@ class Step : public std::enable_shared_from_this<Step> {
       running_.push_back(running);
       ++open_;
     }
-    runtime_->Enqueue(call.set, std::move(entry));
+    // What it is done with must live as long as its buffers.
+    auto owners =
+        std::make_shared<std::pair<std::shared_ptr<void>, RunningPtr>>(
+            shared_from_this(), running);
+    runtime_->Enqueue(call.set, EntryPtr(std::move(owners), &entry));
     std::unique_lock<std::mutex> lock(mutex_);
     running->enqueued = true;
     const Status why = why_;
@@ -126,6 +131,7 @@ class Step : public std::enable_shared_from_this<Step> {
     const std::string name;
     const int set;
     CallBuffers buffers;
+    Entry entry;
     uint64_t ticket = 0;
     bool enqueued = false;
     std::optional<Status> result;

@@ -129,10 +129,9 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
   }
   // The peers are told who failed; this rank, only what.
   call->own_error_ = Named(name, entry.request.error);
-  // The entry keeps the call alive while it runs done.
+  // Whoever runs done holds the entry, and so the call.
   entry.done = [raw = call.get()](const Status& status) { raw->Done(status); };
-  entry.keep_alive = call;
-  runtime->Enqueue(process_set_id, std::move(entry));
+  runtime->Enqueue(process_set_id, EntryPtr(call, &entry));
   cancellation.Enqueued(runtime.get());
 }
 

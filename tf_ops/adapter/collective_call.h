@@ -17,7 +17,7 @@
 
 namespace hvd {
 
-// Made by a kernel, kept alive by its entry: by done, and by the wire.
+// Made by a kernel, kept alive by the runtime as long as its entry.
 class CollectiveCall {
  public:
   virtual ~CollectiveCall() = default;
@@ -25,7 +25,7 @@ class CollectiveCall {
   // For an entry with an error: nothing of it is read or written.
   void DropBuffers();
 
-  // Without key, step, ticket, runner, keep_alive and done.
+  // Without key, step, ticket, runner and done.
   Entry entry;
   // Inputs and outputs: kept until the wire has let go of them, which after an
   // error is later than End. Two of each call, but for groups.

@@ -159,7 +159,7 @@ bool BackgroundLoop::TakeCommands() {
 
 void BackgroundLoop::CarryOut(EnqueueCommand command) {
   if (!ended_scope_.name_prefix.empty() &&
-      command.entry.request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
+      command.entry->request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
     ended_scope_ = {0, "", ""};
   }
   FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));

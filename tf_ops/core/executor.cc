@@ -67,7 +67,7 @@ std::vector<Shape> GatheredShapes(
 }
 
 bool IsForRunner(const Outstanding& tensor) {
-  return !tensor.cancelled && tensor.entry.runner != nullptr;
+  return !tensor.cancelled && tensor.entry->runner != nullptr;
 }
 
 // One that takes all dones left to runners at once, or null. What follows a
@@ -75,7 +75,7 @@ bool IsForRunner(const Outstanding& tensor) {
 // them, which takes this thread's core and sleeps again.
 const Runner* RunnerFor(const std::vector<Outstanding>& tensors) {
   const auto found = std::find_if(tensors.begin(), tensors.end(), IsForRunner);
-  return found == tensors.end() ? nullptr : found->entry.runner;
+  return found == tensors.end() ? nullptr : found->entry->runner;
 }
 
 }  // namespace
@@ -95,10 +95,10 @@ void Executor::Execute(ReadyBatch ready) {
   auto work = std::make_shared<Work>();
   work->ready = std::move(ready);
   std::vector<Outstanding>& tensors = work->ready.tensors;
-  Batch batch = HeadOf(tensors[0].entry.request.signature);
+  Batch batch = HeadOf(tensors[0].entry->request.signature);
   batch.segments.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
-    Entry& entry = tensors[t].entry;
+    Entry& entry = *tensors[t].entry;
     const Signature& signature = entry.request.signature;
     const int64_t units = UnitsPerElement(signature);
     const int64_t unit_bytes =
@@ -157,13 +157,13 @@ void Executor::Finish(const std::shared_ptr<const Work>& work,
     const Runner run = *runner;
     run([work] {
       for (const Outstanding& tensor : work->ready.tensors) {
-        if (IsForRunner(tensor)) tensor.entry.done(Status::Ok());
+        if (IsForRunner(tensor)) tensor.entry->done(Status::Ok());
       }
     });
   }
   for (const Outstanding& tensor : tensors) {
     if (tensor.cancelled) continue;
-    if (runner == nullptr || !IsForRunner(tensor)) tensor.entry.done(status);
+    if (runner == nullptr || !IsForRunner(tensor)) tensor.entry->done(status);
   }
 }
 
@@ -184,8 +184,8 @@ Status Executor::Tune(const Tuning& tuning) {
 const Request* Executor::FindRunning(uint64_t ticket) const {
   for (const auto& [number, running] : running_) {
     for (const Outstanding& tensor : running.work->ready.tensors) {
-      if (tensor.entry.ticket == ticket && !tensor.cancelled) {
-        return &tensor.entry.request;
+      if (tensor.entry->ticket == ticket && !tensor.cancelled) {
+        return &tensor.entry->request;
       }
     }
   }
@@ -195,7 +195,7 @@ const Request* Executor::FindRunning(uint64_t ticket) const {
 void Executor::AppendRunning(std::vector<std::string>* names) const {
   for (const auto& [number, running] : running_) {
     for (const Outstanding& tensor : running.work->ready.tensors) {
-      if (!tensor.cancelled) names->push_back(tensor.entry.request.key.name);
+      if (!tensor.cancelled) names->push_back(tensor.entry->request.key.name);
     }
   }
 }

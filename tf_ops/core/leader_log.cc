@@ -74,22 +74,26 @@ void Leader::Plan(int in_flight) {
     // What does not fit on the wire now may still grow.
     if (static_cast<int64_t>(planned_.size()) == room) break;
     std::vector<Agreed>& batch = planned_.emplace_back();
+    batch.reserve(positions.size());
     for (size_t position : positions) {
       batch.push_back(std::move(agreed_[position]));
       planned[position] = true;
     }
   }
-  std::vector<Agreed> kept;
+  size_t kept = 0;
   for (size_t i = 0; i < agreed_.size(); ++i) {
-    if (!planned[i]) kept.push_back(std::move(agreed_[i]));
+    if (planned[i]) continue;
+    if (kept != i) agreed_[kept] = std::move(agreed_[i]);
+    ++kept;
   }
-  agreed_ = std::move(kept);
+  agreed_.resize(kept);
 }
 
 // Called when the record is given out, so that the cache is what every member
 // will have when it carries the record out.
 AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
   AgreedBatch batch;
+  batch.tensors.reserve(tensors.size());
   std::map<std::string, CacheId> added;  // a loop's instances share a name
   for (Agreed& agreed : tensors) {
     AgreedTensor tensor;

@@ -36,27 +36,24 @@ void Negotiator::Autotune(std::unique_ptr<Autotuner> autotuner) {
   leader_->Autotune(std::move(autotuner));
 }
 
-void Negotiator::Submit(Entry entry) {
+void Negotiator::Submit(EntryPtr entry) {
   if (!ended_.ok()) {
-    entry.done(FailureOf(entry.request.key.name, ended_));
+    entry->done(FailureOf(entry->request.key.name, ended_));
     return;
   }
-  const Key& key = entry.request.key;
+  const Key& key = entry->request.key;
+  if (!by_ticket_.empty()) by_ticket_.clear();
   Queue& queue = outstanding_.FindOrInsert(key)->second;
   if (!queue.empty() && !queue.back().cancelled) {
-    entry.done(InvalidArgument(
+    entry->done(InvalidArgument(
         "'" + key.name +
         "' is already in flight on this rank; give tensors that are in flight "
         "together different name= arguments."));
     return;
   }
-  AddNews(entry.request);
-  const Status error = entry.request.error;
-  if (error.ok()) {
-    by_ticket_.FindOrInsert(entry.ticket)->second = &queue;
-  } else {
-    entry.done(error);
-  }
+  AddNews(entry->request);
+  const Status& error = entry->request.error;
+  if (!error.ok()) entry->done(error);
   queue.push_back({std::move(entry), !error.ok()});
 }
 
@@ -90,15 +87,27 @@ void Negotiator::AddNews(const Request& request) {
 
 bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
   if (!ended_.ok()) return true;  // FailAll is near
-  const auto found = by_ticket_.find(ticket);
-  if (found == by_ticket_.end()) return false;
-  Outstanding& outstanding = found->second->back();
-  by_ticket_.Erase(found);
-  const Request& request = outstanding.entry.request;
+  Queue* const queue = FindByTicket(ticket);
+  if (queue == nullptr) return false;
+  Outstanding& outstanding = queue->back();
+  const Request& request = outstanding.entry->request;
   AbortStep(request.key, request.step, why);
   outstanding.cancelled = true;
-  outstanding.entry.done(why);
+  outstanding.entry->done(why);
   return true;
+}
+
+Negotiator::Queue* Negotiator::FindByTicket(uint64_t ticket) {
+  if (by_ticket_.empty()) {
+    for (auto& [key, queue] : outstanding_) {
+      by_ticket_[queue.back().entry->ticket] = &queue;
+    }
+  }
+  const auto found = by_ticket_.find(ticket);
+  if (found == by_ticket_.end() || found->second->back().cancelled) {
+    return nullptr;
+  }
+  return found->second;
 }
 
 void Negotiator::AbortStep(const Key& key, int64_t step, const Status& why) {
@@ -207,7 +216,7 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
                       "', which this rank has not submitted.");
     }
     if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
-      const Request& request = ready.tensors.back().entry.request;
+      const Request& request = ready.tensors.back().entry->request;
       cache_.Insert(tensor.cache_id, key->name,
                     std::make_shared<Signature>(request.signature));
     }
@@ -227,7 +236,7 @@ Status Negotiator::CarryOut(const Failure& failure) {
     return Internal("the log fails '" + failure.key.name +
                     "', which this rank has not submitted.");
   }
-  if (!failed[0].cancelled) failed[0].entry.done(failure.status);
+  if (!failed[0].cancelled) failed[0].entry->done(failure.status);
   return Status::Ok();
 }
 
@@ -242,8 +251,7 @@ bool Negotiator::Take(const Key& key, std::vector<Outstanding>* taken) {
   Queue& queue = found->second;
   taken->push_back(std::move(queue.front()));
   queue.erase(queue.begin());
-  const auto ticket = by_ticket_.find(taken->back().entry.ticket);
-  if (ticket != by_ticket_.end()) by_ticket_.Erase(ticket);
+  if (!by_ticket_.empty()) by_ticket_.clear();
   if (queue.empty()) outstanding_.Erase(found);
   return true;
 }
@@ -264,11 +272,11 @@ void Negotiator::FailIfEnded() {
 void Negotiator::FailAll(const Status& why) {
   if (ended_.ok()) ended_ = why;
   auto outstanding = std::exchange(outstanding_, {});
-  by_ticket_ = {};
+  if (!by_ticket_.empty()) by_ticket_.clear();
   news_.clear();
   for (auto& [key, queue] : outstanding) {
     for (Outstanding& lost : queue) {
-      if (!lost.cancelled) lost.entry.done(FailureOf(key.name, why));
+      if (!lost.cancelled) lost.entry->done(FailureOf(key.name, why));
     }
   }
 }

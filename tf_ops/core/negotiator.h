@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/autotuner.h"
@@ -24,7 +25,7 @@ namespace hvd {
 // An entry on its way. Once cancelled its done has been called: what the wire
 // still delivers for it is dropped.
 struct Outstanding {
-  Entry entry;
+  EntryPtr entry;
   bool cancelled = false;
 };
 
@@ -58,7 +59,7 @@ class Negotiator {
   // On the leader, before anything is submitted: values may change from now on.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
 
-  void Submit(Entry entry);
+  void Submit(EntryPtr entry);
   // Fails the entry here and tells the peers of the aborted step. False when
   // the log has decided on it: then it may be on the wire.
   bool Cancel(uint64_t ticket, const Status& why);
@@ -94,6 +95,8 @@ class Negotiator {
   using Queue = std::vector<Outstanding>;
 
   void AddNews(const Request& request);
+  // The queue whose last entry it is, and is not cancelled; or null.
+  Queue* FindByTicket(uint64_t ticket);
   Status CarryOut(const LogRecord& record);
   Status CarryOut(const AgreedBatch& batch);
   Status CarryOut(const Failure& failure);
@@ -112,8 +115,9 @@ class Negotiator {
   const std::function<int()> batches_in_flight_;
 
   RecyclingMap<Key, Queue, KeyHash> outstanding_;
-  // By ticket: the queue whose last entry it is, and is not cancelled.
-  RecyclingMap<uint64_t, Queue*> by_ticket_;
+  // By ticket: the queue whose last entry it is. Made by the first Cancel, for
+  // those that follow it; empty as soon as outstanding_ changes.
+  std::unordered_map<uint64_t, Queue*> by_ticket_;
   ResponseCache cache_;
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;

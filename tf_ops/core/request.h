@@ -91,9 +91,9 @@ using Runner = std::function<void(std::function<void()>)>;
 
 // Where one rank's part of a collective lies. Never crosses the wire.
 //
-// Owned by the TensorQueue, then by the Negotiator, then by the Executor: it
-// moves with the tensor. `done` is called exactly once: on the background
-// thread, by a runner, or, before Enqueue returns, on the caller's.
+// Filled in by the caller and not changed by it once enqueued. `done` is called
+// exactly once: on the background thread, by a runner, or, before Enqueue
+// returns, on the caller's.
 struct Entry {
   Request request;
   // From Runtime::NewTicket; names this entry to Runtime::Cancel.
@@ -111,10 +111,12 @@ struct Entry {
   // Null: `done` is not left to a runner. Else lives until `done` is called;
   // then it may be, by this one or by that of another entry of the batch.
   const Runner* runner = nullptr;
-  // Keeps the buffers alive until the wire has let go of them, which may be
-  // after done when the step was aborted.
-  std::shared_ptr<void> keep_alive;
 };
+
+// The runtime's hold of an entry: from Enqueue until the wire has let go of its
+// buffers, which may be after done when the step was aborted. So the buffers
+// must live as long: let it share the ownership of what has them.
+using EntryPtr = std::shared_ptr<Entry>;
 
 }  // namespace hvd
 

@@ -122,28 +122,28 @@ const ProcessSet* Runtime::process_set(int id) const {
   return &sets_[id];
 }
 
-void Runtime::Enqueue(int process_set_id, Entry entry) {
+void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
   const ProcessSet* set = process_set(process_set_id);
   Status status;
   if (set == nullptr) {
     status =
-        InvalidArgument("'" + entry.request.key.name + "' names process set " +
+        InvalidArgument("'" + entry->request.key.name + "' names process set " +
                         std::to_string(process_set_id) +
                         ", which does not exist; give it to hvd.init().");
   } else if (set->rank < 0) {
     status = InvalidArgument(
-        "'" + entry.request.key.name + "' was called on rank " +
+        "'" + entry->request.key.name + "' was called on rank " +
         std::to_string(topology().rank) + ", which is not in process set " +
         std::to_string(process_set_id) + ".");
   }
   if (!status.ok()) {
-    entry.done(status);
+    entry->done(status);
     return;
   }
   Command command = EnqueueCommand{process_set_id, std::move(entry)};
   status = queue_->Push(std::move(command));
   if (status.ok()) return;
-  Entry& refused = std::get<EnqueueCommand>(command).entry;
+  const Entry& refused = *std::get<EnqueueCommand>(command).entry;
   refused.done(Status(
       status.code(),
       "'" + refused.request.key.name + "' cannot start: " + status.message()));

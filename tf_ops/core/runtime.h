@@ -67,7 +67,7 @@ class Runtime {
   // rank found the call invalid) travels too, so that the peers' entry fails.
   // `done` may be called before Enqueue returns when hvd is stopped, the set
   // is unknown or this rank is not in it.
-  void Enqueue(int process_set_id, Entry entry);
+  void Enqueue(int process_set_id, EntryPtr entry);
 
   // The step of this entry was aborted here with `why`: `done` is called with
   // it within milliseconds, and the peers' entries fail naming this rank.

@@ -18,7 +18,7 @@ namespace hvd {
 // What framework threads ask of the background thread, in the order asked.
 struct EnqueueCommand {
   int set_id;
-  Entry entry;
+  EntryPtr entry;
 };
 struct CancelCommand {
   int set_id;

@@ -17,8 +17,9 @@ namespace {
 using std::chrono::microseconds;
 
 // An answer is often this near, and a sleep and its end cost as much. Others
-// may have the core meanwhile.
-constexpr microseconds kLook{30};
+// may have the core meanwhile. Of 0 to 200 it was the best or as good as that
+// for 2 and 4 ranks on two cores (docs/performance.md).
+constexpr microseconds kLook{60};
 
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
                microseconds limit) {
