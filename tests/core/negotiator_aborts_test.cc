@@ -29,6 +29,19 @@ TEST(negotiator_a_local_error_fails_the_peers_too) {
   for (int rank = 0; rank < 3; ++rank) ExpectDone(&world, rank, "x");
 }
 
+TEST(negotiator_a_cancel_is_too_late_once_the_log_has_decided) {
+  World world(2);
+  const uint64_t decided = world.Submit(1, "x", 21);
+  const uint64_t lost = world.Submit(1, "y", 22);
+  EXPECT_TRUE(world.at(1).Cancel(lost, kNan));
+  world.Submit(0, "x", 11);
+  world.Deliver();
+  EXPECT_FALSE(world.at(1).Cancel(decided, kNan));
+  for (int rank : {0, 1}) ExpectDone(&world, rank, "x");
+  ExpectFailed(&world, 1, "y", StatusCode::kCancelled, "NaN");
+  EXPECT_EQ(world.Results(1, "x").size(), 0u);  // not told again
+}
+
 TEST(negotiator_an_aborted_step_fails_peers_that_wait_for_it) {
   World world(2);
   uint64_t ticket = world.Submit(1, "x", 21);
