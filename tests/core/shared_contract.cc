@@ -20,16 +20,25 @@ int CountHosts(const std::vector<std::string>& hosts) {
 
 }  // namespace
 
-void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
-                       const std::vector<std::string>& hosts,
-                       int64_t copy_threads, bool autotune) {
+Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes) {
   Options options = Options::Defaults();
-  options.autotune = autotune ? 1 : 0;
   options.shm_piece_bytes = options.piece_bytes = piece_bytes;
   options.shm_bytes = shm_bytes;
+  options.copy_threads = 1;
+  return options;
+}
+
+void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
+                       const std::vector<std::string>& hosts) {
+  RunSharedContract(size, ContractOptions(piece_bytes, shm_bytes), hosts);
+}
+
+void RunSharedContract(int size, const Options& options,
+                       const std::vector<std::string>& hosts) {
+  const int64_t piece_bytes = options.piece_bytes;
   for (const ContractCase& one : ContractCases()) {
     const int before = test::failures;
-    ThreadWorld world(size, hosts, piece_bytes, copy_threads);
+    ThreadWorld world(size, hosts, piece_bytes, options.copy_threads);
     RunRanks(size, [&](int rank) {
       auto backend = world.OpenShared(rank, options, kSetsPerCase);
       ContractRank self(backend.get(), 0, piece_bytes, true);

@@ -7,14 +7,20 @@
 #include <string>
 #include <vector>
 
+#include "core/options.h"
+
 namespace hvd {
 
+// What a job of the contract has unless a test changes it: pieces of that size,
+// so much staging memory for a rank, and one thread to copy.
+Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes);
+
 // Every case of the contract. hosts[r] is the host of rank r; empty: all on
-// one. A rank has shm_bytes of staging memory, and copy_threads. `autotune`:
-// pieces may become as long as with it.
+// one.
+void RunSharedContract(int size, const Options& options,
+                       const std::vector<std::string>& hosts = {});
 void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
-                       const std::vector<std::string>& hosts = {},
-                       int64_t copy_threads = 1, bool autotune = false);
+                       const std::vector<std::string>& hosts = {});
 
 }  // namespace hvd
 

@@ -107,6 +107,7 @@ class FaultyWire : public Wire {
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
   StagingPool& staging() override { return wire_->staging(); }
+  StreamChoice* stream_choice() override { return wire_->stream_choice(); }
   const HostMap& hosts() const override { return wire_->hosts(); }
   bool lends(int peer) const override { return wire_->lends(peer); }
   Lent Arrived(MoveId id) const override { return wire_->Arrived(id); }

@@ -1,16 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transports of jobs that span hosts, and of ranks with several threads: the
-// contract.
+// Transports of jobs that span hosts, of ranks with several threads and of
+// blocks that are streamed: the contract.
 #include "harness.h"
 #include "shared_contract.h"
 #include "transport/staged_transport.h"
+#include "transport/stream_choice.h"
 
 namespace hvd {
 namespace {
 
 TEST(ContractWithSeveralThreadsARank) {
-  RunSharedContract(2, kDefaultPieceBytes / 4, 8 << 20, {}, 3);
-  RunSharedContract(3, kDefaultPieceBytes / 4, 8 << 20, {"a", "a", "b"}, 2);
+  Options options = ContractOptions(kDefaultPieceBytes / 4, 8 << 20);
+  options.copy_threads = 3;
+  RunSharedContract(2, options);
+  options.copy_threads = 2;
+  RunSharedContract(3, options, {"a", "a", "b"});
+}
+
+TEST(ContractOfBlocksPastTheCache) {
+  Options options = ContractOptions(4096, 1 << 20);
+  options.shm_stream = StreamChoice::kAlways;
+  RunSharedContract(2, options);
+  RunSharedContract(9, options);
+  RunSharedContract(4, options, {"a", "a", "b", "b"});
+  options = ContractOptions(kDefaultPieceBytes / 4, 8 << 20);
+  options.shm_stream = StreamChoice::kAlways;
+  options.copy_threads = 2;
+  RunSharedContract(3, options);
 }
 
 TEST(ContractOf2HostsOf2) {

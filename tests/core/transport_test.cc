@@ -56,8 +56,10 @@ TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
 // Memory for a few pieces of those that there are at first, and for one of the
 // longest that autotune may ask for.
 TEST(SharedContractWithAutotune) {
-  RunSharedContract(3, 4096, 65536, {}, 1, true);
-  RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"}, 1, true);
+  Options options = ContractOptions(4096, 65536);
+  options.autotune = 1;
+  RunSharedContract(3, options);
+  RunSharedContract(4, options, {"a", "a", "b", "b"});
 }
 TEST(SharedContractWithLargePieces) {
   RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);

@@ -38,6 +38,8 @@ const Knob kKnobs[] = {
      "bytes of shared memory for the data of each rank on its way"},
     {"HVD_SHM_PIECE_BYTES", nullptr, &Options::shm_piece_bytes, "262144", 1024,
      1e9, "bytes that a batch is cut into in shared memory"},
+    {"HVD_SHM_STREAM", nullptr, &Options::shm_stream, "-1", -1, 1,
+     "1: what peers read is written past the cache; 0: never; -1: as measured"},
     {"HVD_COPY_THREADS", nullptr, &Options::copy_threads, "0", 0, 64,
      "threads of a rank that copy and add large batches; 0: by idle cores"},
     {"HVD_CACHE_ENTRIES", "HOROVOD_CACHE_CAPACITY", &Options::cache_entries,

@@ -2,6 +2,7 @@
 // Cuts a batch into pieces; copies between segments and staging memory.
 #include "transport/batch_work.h"
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -122,12 +123,24 @@ void BatchWork::Share(int64_t begin, int64_t end, const Work& work) const {
 }
 
 void BatchWork::Pack(int64_t begin, int64_t end, std::byte* out) const {
-  Share(begin, end, [&](int64_t from, int64_t to) {
-    PackPart(from, to, out + (from - begin) * element_bytes_);
-  });
+  const auto pack = [&](bool streams) {
+    Share(begin, end, [&](int64_t from, int64_t to) {
+      PackPart(from, to, out + (from - begin) * element_bytes_, streams);
+    });
+  };
+  StreamChoice* const choice = wire_->stream_choice();
+  if (choice == nullptr) return pack(false);
+  using Clock = std::chrono::steady_clock;
+  const auto bytes = static_cast<size_t>((end - begin) * element_bytes_);
+  const bool streams = choice->Next(bytes);
+  const Clock::time_point start = Clock::now();
+  pack(streams);
+  choice->Took(bytes, streams,
+               std::chrono::duration<double>(Clock::now() - start).count());
 }
 
-void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out) const {
+void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out,
+                         bool streams) const {
   const bool reduces = batch_.verb == Verb::kAllreduce;
   const int64_t in_bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   map(rank()).ForRange(
@@ -135,7 +148,9 @@ void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out) const {
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         const std::byte* in = At(batch_.segments[segment].in, first * in_bytes);
         std::byte* to = out + done * element_bytes_;
-        if (reduces) {
+        if (streams) {
+          StreamInput(batch_.segments[segment], first, count, to);
+        } else if (reduces) {
           hvd::Pack(batch_.dtype, batch_.wire_dtype, in, to, count,
                     batch_.prescale);
         } else {
@@ -196,24 +211,45 @@ const std::byte* BatchWork::Input(const Segment& segment, int64_t first,
                                   int64_t count, std::byte* space) const {
   const std::byte* const in =
       At(segment.in, first * static_cast<int64_t>(SizeOf(batch_.dtype)));
-  if (batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0) return in;
+  if (SendsUnchanged()) return in;
   hvd::Pack(batch_.dtype, batch_.wire_dtype, in, space, count, batch_.prescale);
   return space;
+}
+
+bool BatchWork::SendsUnchanged() const {
+  return batch_.verb != Verb::kAllreduce ||
+         (batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0);
+}
+
+void BatchWork::StreamInput(const Segment& segment, int64_t first,
+                            int64_t count, std::byte* out) const {
+  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
+  const int64_t chunk = SendsUnchanged() ? count : kReduceChunk;
+  for (int64_t at = 0; at < count; at += chunk) {
+    const int64_t length = std::min(chunk, count - at);
+    StreamCopy(out + at * element_bytes_,
+               Input(segment, first + at, length, packed),
+               static_cast<size_t>(length * element_bytes_));
+  }
 }
 
 void BatchWork::Reduce(int64_t begin, int64_t end,
                        const std::vector<const std::byte*>& blocks,
                        std::byte* result) {
+  StreamChoice* const choice = wire_->stream_choice();
+  const bool streams =
+      result != nullptr && choice != nullptr &&
+      choice->Streams(static_cast<size_t>((end - begin) * element_bytes_));
   Share(begin, end, [&](int64_t from, int64_t to) {
     const int64_t offset = (from - begin) * element_bytes_;
     ReducePart(from, to, Advanced(blocks, offset),
-               result == nullptr ? nullptr : result + offset);
+               result == nullptr ? nullptr : result + offset, streams);
   });
 }
 
 void BatchWork::ReducePart(int64_t begin, int64_t end,
                            const std::vector<const std::byte*>& blocks,
-                           std::byte* result) {
+                           std::byte* result, bool streams) {
   const auto bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   const bool is_cast = batch_.dtype != batch_.wire_dtype;
   alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
@@ -227,11 +263,17 @@ void BatchWork::ReducePart(int64_t begin, int64_t end,
       parts[peer] = blocks[peer] + offset * element_bytes_;
     }
     parts[rank()] = Input(segment, first, count, packed);
-    std::byte* const to = result != nullptr ? result + offset * element_bytes_
+    std::byte* const sent =
+        result == nullptr ? nullptr : result + offset * element_bytes_;
+    std::byte* const to = streams           ? reduced
+                          : sent != nullptr ? sent
                           : is_cast         ? reduced
                                             : out;
     ReduceBlocks(batch_.wire_dtype, batch_.reduce_op, parts, to, count,
                  batch_.postscale);
+    if (streams) {
+      StreamCopy(sent, to, static_cast<size_t>(count * element_bytes_));
+    }
     if (is_cast) {
       hvd::Unpack(batch_.wire_dtype, batch_.dtype, to, out, count);
     } else if (to != out) {

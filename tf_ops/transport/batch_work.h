@@ -124,12 +124,13 @@ class BatchWork {
   template <typename Work>
   void Share(int64_t begin, int64_t end, const Work& work) const;
 
-  // The same as the public ones of that name, on one thread.
-  void PackPart(int64_t begin, int64_t end, std::byte* out) const;
+  // The same as the public ones of that name, on one thread. `streams`: what
+  // peers read is written past the cache.
+  void PackPart(int64_t begin, int64_t end, std::byte* out, bool streams) const;
   void UnpackPart(int rank, int64_t begin, int64_t end, const std::byte* in);
   void ReducePart(int64_t begin, int64_t end,
                   const std::vector<const std::byte*>& blocks,
-                  std::byte* result);
+                  std::byte* result, bool streams);
   void ReduceHostPart(int64_t begin, int64_t end,
                       const std::vector<const std::byte*>& blocks,
                       int own_place, std::byte* partial) const;
@@ -138,6 +139,11 @@ class BatchWork {
   // `space`.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
                          std::byte* space) const;
+  // Whether elements of the input cross the wire as they are.
+  bool SendsUnchanged() const;
+  // Packs elements of one segment past the cache.
+  void StreamInput(const Segment& segment, int64_t first, int64_t count,
+                   std::byte* out) const;
   // Of unchanged elements into the segment's output.
   void Copy(const Segment& segment, const std::byte* from, std::byte* out,
             size_t bytes) const;

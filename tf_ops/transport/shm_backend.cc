@@ -62,7 +62,8 @@ class ShmBackend final : public Backend {
              const Options& options)
       : base_(std::move(base)),
         options_(options),
-        port_(std::make_shared<ShmPort>(host, base_->topology().local_rank)),
+        port_(std::make_shared<ShmPort>(host, base_->topology().local_rank,
+                                        options.shm_stream)),
         within_(host, port_, base_->topology().local_rank),
         channel_(base_->topology(), &within_, &base_->channel()),
         doorbell_(std::make_shared<ShmDoorbell>(

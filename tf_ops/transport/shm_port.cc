@@ -11,10 +11,11 @@
 
 namespace hvd {
 
-ShmPort::ShmPort(std::shared_ptr<ShmHost> host, int rank)
+ShmPort::ShmPort(std::shared_ptr<ShmHost> host, int rank, int64_t stream_policy)
     : host_(std::move(host)),
       rank_(rank),
       arena_(host_->arena(rank), host_->arena_bytes(), host_->segment()),
+      stream_choice_(stream_policy),
       held_(host_->ranks()) {
   for (int peer = 0; peer < host_->ranks(); ++peer) {
     to_.push_back(host_->moves(rank, peer));

@@ -17,6 +17,7 @@
 #include "core/status.h"
 #include "transport/shm_arena.h"
 #include "transport/shm_host.h"
+#include "transport/stream_choice.h"
 #include "transport/wire.h"
 
 namespace hvd {
@@ -36,9 +37,13 @@ static_assert(sizeof(ShmMove) == 32);
 // sets of the rank. Ranks are local ones. Its rank's background thread.
 class ShmPort {
  public:
-  ShmPort(std::shared_ptr<ShmHost> host, int rank);
+  // `stream_policy`: of the StreamChoice.
+  ShmPort(std::shared_ptr<ShmHost> host, int rank,
+          int64_t stream_policy = StreamChoice::kMeasured);
 
   ShmArena& arena() { return arena_; }
+  // How the arena is written.
+  StreamChoice& stream_choice() { return stream_choice_; }
   const Status& status() const { return status_; }
 
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes);
@@ -97,6 +102,7 @@ class ShmPort {
   const std::shared_ptr<ShmHost> host_;
   const int rank_;
   ShmArena arena_;
+  StreamChoice stream_choice_;
   Status status_;
   std::vector<ShmRing> to_, from_;         // by peer
   std::vector<std::deque<ShmMove>> held_;  // by peer: for a ring that is full

@@ -42,6 +42,7 @@ class ShmWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return *staging_; }
+  StreamChoice* stream_choice() override { return &port_->stream_choice(); }
   const HostMap& hosts() const override { return hosts_; }
   bool lends(int) const override { return true; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;

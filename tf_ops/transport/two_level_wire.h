@@ -28,6 +28,7 @@ class TwoLevelWire final : public Wire {
   int rank() const override { return across_->rank(); }
   int size() const override { return across_->size(); }
   StagingPool& staging() override { return *staging_; }
+  StreamChoice* stream_choice() override { return &port_->stream_choice(); }
   const HostMap& hosts() const override { return hosts_; }
   bool lends(int peer) const override { return local_ranks_[peer] >= 0; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;

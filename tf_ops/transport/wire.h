@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "transport/host_map.h"
 #include "transport/staging_pool.h"
+#include "transport/stream_choice.h"
 
 namespace hvd {
 
@@ -32,6 +33,9 @@ class Wire {
   virtual int size() const = 0;
   // Where the memory of moves comes from.
   virtual StagingPool& staging() = 0;
+  // How blocks are written that peers read where they are; null: there are
+  // none.
+  virtual StreamChoice* stream_choice() { return nullptr; }
   // The levels that a collective should respect: moves within a host are cheap.
   virtual const HostMap& hosts() const = 0;
   // Whether this rank and `peer` read what comes from the other where it has
