@@ -210,6 +210,7 @@ void BroadcastFromEveryRoot(ContractRank* self) {
       for (bool in_place : {false, true}) {
         Sample sample(dtype, ReduceOp::kSum, transport->rank(), in_place);
         sample.batch.verb = Verb::kBroadcast;
+        sample.batch.wire_dtype = DataType::kFloat16;  // of allreduces only
         sample.batch.root = root;
         EXPECT_EQ(sample.Run(transport.get()).message(), "");
         const Sample expected(dtype, ReduceOp::kSum, root, true);
@@ -233,7 +234,8 @@ void CheckAllgather(Transport* transport, DataType dtype, int64_t unit) {
   std::vector<std::vector<char>> in(kSegments), out(kSegments);
   Batch batch;
   batch.verb = Verb::kAllgather;
-  batch.dtype = batch.wire_dtype = dtype;
+  batch.dtype = dtype;
+  batch.wire_dtype = DataType::kFloat64;  // of allreduces only
   for (int s = 0; s < kSegments; ++s) {
     std::vector<int64_t> counts;
     for (int rank = 0; rank < transport->size(); ++rank) {

@@ -217,7 +217,8 @@ const std::byte* BatchWork::Input(const Segment& segment, int64_t first,
 }
 
 bool BatchWork::SendsUnchanged() const {
-  return batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0;
+  return batch_.verb != Verb::kAllreduce ||
+         (batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0);
 }
 
 void BatchWork::StreamInput(const Segment& segment, int64_t first,

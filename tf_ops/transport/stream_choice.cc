@@ -31,7 +31,7 @@ bool StreamChoice::IsMeasured(size_t bytes) const {
 }
 
 bool StreamChoice::Streams(size_t bytes) const {
-  return streams_ && (policy_ != kMeasured || IsMeasured(bytes));
+  return streams_ && (policy_ == kAlways || bytes >= kLeastBytes);
 }
 
 bool StreamChoice::Next(size_t bytes) {
