@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drives the control plane at 2 to 1024 ranks in one thread, and counts what a
-// step costs: messages, bytes, allocations and CPU time, leader and member.
+// step costs: messages, bytes, memory, allocations and CPU time, leader and
+// member.
 //
 // control_plane [TENSORS] [FIRST_RANKS] [LAST_RANKS]: the ranks are doubled
 // from the first number to the last. Negotiators, codec and executors are the
@@ -9,6 +10,12 @@
 // that of the passes of a rank, without sending, receiving and TensorFlow.
 // After every step each rank must have executed each tensor once, and in the
 // order of rank 0, or the program ends.
+//
+// An aborted step is one that the last rank aborts while its tensors wait for
+// rank 1. The others wait too ("waiting"), or submit after the abort, together
+// ("late") or each in a pass of the leader's own ("apart"). Each tensor must
+// then have failed once on each rank, and the next step must be whole.
+#include <malloc.h>
 #include <time.h>
 
 #include <algorithm>
@@ -32,9 +39,12 @@ namespace hvd {
 namespace {
 
 int64_t allocations = 0;
+int64_t live_bytes = 0;
+int64_t peak_bytes = 0;  // of live_bytes, since a Meter set it
 
 constexpr int kMostRanks = 1024;
 constexpr int kGatheredTensors = 16;
+constexpr size_t kSlowRank = 1;
 constexpr size_t kGroups = 8;
 
 struct Arguments {
@@ -56,6 +66,7 @@ struct Cost {
   double bytes_in = 0, bytes_out = 0;
   double us = 0;
   double allocations = 0;
+  double most_bytes = 0;  // of memory that one pass has added
 };
 
 double CpuMicroseconds() {
@@ -69,10 +80,15 @@ double CpuMicroseconds() {
 class Meter {
  public:
   explicit Meter(Cost* cost)
-      : cost_(cost), before_(allocations), begin_us_(CpuMicroseconds()) {}
+      : cost_(cost),
+        before_(allocations),
+        bytes_before_(peak_bytes = live_bytes),
+        begin_us_(CpuMicroseconds()) {}
   ~Meter() {
     cost_->us += CpuMicroseconds() - begin_us_;
     cost_->allocations += static_cast<double>(allocations - before_);
+    cost_->most_bytes = std::max(
+        cost_->most_bytes, static_cast<double>(peak_bytes - bytes_before_));
   }
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
@@ -80,6 +96,7 @@ class Meter {
  private:
   Cost* const cost_;
   const int64_t before_;
+  const int64_t bytes_before_;
   const double begin_us_;
 };
 
@@ -118,7 +135,7 @@ class InstantTransport : public Transport {
 
 struct Letter {
   int from;
-  std::string bytes;
+  SharedBytes bytes;
 };
 
 // One rank's background thread.
@@ -151,25 +168,36 @@ class Rank {
       };
     }
     entry->done = [this, index](const Status& status) {
-      StopUnlessOk(status);
-      executed_.push_back(index);
+      if (!may_fail_) StopUnlessOk(status);
+      (status.ok() ? executed_ : failed_).push_back(index);
     };
     return entry;
   }
 
+  // As the cancellation manager of TensorFlow does with all that a step has
+  // submitted.
+  void Abort(const std::vector<uint64_t>& tickets) {
+    Meter meter(&cost_);
+    is_rung_ = true;
+    for (uint64_t ticket : tickets) {
+      negotiator_.Cancel(ticket, Cancelled("NaN in the loss of this step"));
+    }
+  }
+
   void Submit(std::vector<EntryPtr>* entries) {
     Meter meter(&cost_);
+    is_rung_ = true;
     for (EntryPtr& entry : *entries) negotiator_.Submit(std::move(entry));
   }
 
   // As BackgroundLoop::Pass.
-  std::vector<Negotiator::OutgoingMessage> Pass() {
+  std::vector<OutgoingMessage> Pass() {
     std::vector<Letter> letters = std::exchange(inbox_, {});
     cost_.messages_in += static_cast<double>(letters.size());
     Meter meter(&cost_);
     const auto now = Negotiator::Clock::now();
     for (Letter& letter : letters) {
-      const Result<Envelope> envelope = Decode(letter.bytes);
+      const Result<Envelope> envelope = Decode(*letter.bytes);
       StopUnlessOk(envelope.status());
       const Message& message = envelope.value().message;
       if (const auto* report = std::get_if<Report>(&message)) {
@@ -180,14 +208,17 @@ class Rank {
     }
     StopUnlessOk(negotiator_.Advance(now).status());
     auto messages = negotiator_.TakeMessages();
-    executor_.Progress();
+    is_rung_ = executor_.Progress() || !messages.empty();
     return messages;
   }
 
   void Receive(Letter letter) {
-    cost_.bytes_in += static_cast<double>(letter.bytes.size());
+    cost_.bytes_in += static_cast<double>(letter.bytes->size());
     inbox_.push_back(std::move(letter));
+    is_rung_ = true;
   }
+  // Whether its thread has a reason to wake up.
+  bool is_rung() const { return is_rung_; }
   void CountSent(size_t bytes) {
     cost_.messages_out += 1;
     cost_.bytes_out += static_cast<double>(bytes);
@@ -195,13 +226,17 @@ class Rank {
 
   Cost TakeCost() { return std::exchange(cost_, {}); }
   std::vector<int>& executed() { return executed_; }
+  std::vector<int>& failed() { return failed_; }
+  void set_may_fail(bool may_fail) { may_fail_ = may_fail; }
   bool idle() const { return negotiator_.idle() && inbox_.empty(); }
 
  private:
   Executor executor_;
   Negotiator negotiator_;
   std::vector<Letter> inbox_;
-  std::vector<int> executed_;
+  std::vector<int> executed_, failed_;
+  bool may_fail_ = false;
+  bool is_rung_ = false;
   uint64_t last_ticket_ = 0;
   Cost cost_;
 };
@@ -210,6 +245,10 @@ struct StepCost {
   Cost leader;
   Cost member;  // the mean
 };
+
+// When the other ranks submit the tensors of a step that one aborts.
+enum class Others { kWaiting, kLate, kApart };
+constexpr const char* kOthersNames[] = {"waiting", "late", "apart"};
 
 // A job of so many ranks, step by step.
 class Job {
@@ -227,11 +266,7 @@ class Job {
   }
 
   StepCost Step() {
-    // Of a tf.function: a random number of its own on every rank.
-    std::vector<int64_t> steps;
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      steps.push_back(-static_cast<int64_t>(random_() >> 1));
-    }
+    const std::vector<int64_t> steps = NewSteps();
     const size_t tensors = names_.size();
     for (size_t group = 0; group < workload_.groups; ++group) {
       const size_t begin = tensors * group / workload_.groups;
@@ -242,15 +277,59 @@ class Job {
       Deliver();
     }
     CheckExecuted();
+    return TakeCost();
+  }
+
+  StepCost AbortedStep(Others others) {
+    const std::vector<int64_t> steps = NewSteps();
+    const size_t last = ranks_.size() - 1;
+    const auto submit = [&](size_t rank) {
+      return SubmitGroup(ranks_[rank].get(), steps[rank], 0, names_.size());
+    };
+    for (auto& rank : ranks_) rank->set_may_fail(true);
+    const std::vector<uint64_t> tickets = submit(last);
+    if (others == Others::kWaiting) {
+      for (size_t rank = 0; rank < last; ++rank) {
+        if (rank != kSlowRank) submit(rank);
+      }
+      Deliver();
+      TakeCost();  // what submissions cost is known from Step
+    }
+    ranks_[last]->Abort(tickets);
+    Deliver();
+    for (size_t rank = 0; rank < last; ++rank) {
+      if (others == Others::kWaiting && rank != kSlowRank) continue;
+      submit(rank);
+      if (others == Others::kApart) Deliver();
+    }
+    Deliver();
+    for (auto& rank : ranks_) rank->set_may_fail(false);
+    CheckFailed();
+    const StepCost cost = TakeCost();
+    Step();
+    return cost;
+  }
+
+ private:
+  // Of a tf.function: a random number of its own on every rank.
+  std::vector<int64_t> NewSteps() {
+    std::vector<int64_t> steps;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      steps.push_back(-static_cast<int64_t>(random_() >> 1));
+    }
+    return steps;
+  }
+
+  StepCost TakeCost() {
     StepCost cost;
     cost.leader = ranks_[0]->TakeCost();
     cost.member = MeanOfMembers();
     return cost;
   }
 
- private:
-  // In an order of the rank's own.
-  void SubmitGroup(Rank* rank, int64_t step, size_t begin, size_t end) {
+  // In an order of the rank's own. Returns the tickets.
+  std::vector<uint64_t> SubmitGroup(Rank* rank, int64_t step, size_t begin,
+                                    size_t end) {
     std::vector<size_t> order;
     for (size_t i = begin; i < end; ++i) order.push_back(i);
     std::shuffle(order.begin(), order.end(), random_);
@@ -265,17 +344,23 @@ class Job {
       entries.push_back(rank->MakeEntry(std::move(signature), names_[i], step,
                                         static_cast<int>(i)));
     }
+    std::vector<uint64_t> tickets;
+    for (const EntryPtr& entry : entries) tickets.push_back(entry->ticket);
     rank->Submit(&entries);
+    return tickets;
   }
 
+  // Until nothing is under way.
   void Deliver() {
-    const auto idle = [](const auto& rank) { return rank->idle(); };
     int rounds = 0;
-    while (!std::all_of(ranks_.begin(), ranks_.end(), idle)) {
+    for (bool moved = true; moved;) {
+      moved = false;
       if (++rounds > 10) Stop("the ranks do not come to an end");
       for (size_t from = 0; from < ranks_.size(); ++from) {
+        if (!ranks_[from]->is_rung()) continue;
         for (auto& message : ranks_[from]->Pass()) {
-          ranks_[from]->CountSent(message.bytes.size());
+          moved = true;
+          ranks_[from]->CountSent(message.bytes->size());
           ranks_[message.rank]->Receive(
               {static_cast<int>(from), std::move(message.bytes)});
         }
@@ -299,6 +384,18 @@ class Job {
     }
   }
 
+  void CheckFailed() {
+    for (auto& rank : ranks_) {
+      std::vector<int> failed = std::exchange(rank->failed(), {});
+      std::sort(failed.begin(), failed.end());
+      for (int i = 0; i < workload_.tensors; ++i) {
+        if (failed.size() != names_.size() || failed[i] != i) {
+          Stop("not every tensor of an aborted step has failed once");
+        }
+      }
+    }
+  }
+
   Cost MeanOfMembers() {
     Cost sum;
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
@@ -309,11 +406,13 @@ class Job {
       sum.bytes_out += cost.bytes_out;
       sum.us += cost.us;
       sum.allocations += cost.allocations;
+      sum.most_bytes += cost.most_bytes;
     }
     const double members = static_cast<double>(ranks_.size() - 1);
     return {sum.messages_in / members, sum.messages_out / members,
             sum.bytes_in / members,    sum.bytes_out / members,
-            sum.us / members,          sum.allocations / members};
+            sum.us / members,          sum.allocations / members,
+            sum.most_bytes / members};
   }
 
   const Workload workload_;
@@ -358,6 +457,24 @@ void Run(const Workload& workload, int ranks) {
   Print(ranks, "steady", steady, workload.tensors);
 }
 
+void RunAborted(int tensors, int ranks) {
+  const Workload workload = {"", Verb::kAllreduce, tensors, 1};
+  for (const Others others :
+       {Others::kWaiting, Others::kLate, Others::kApart}) {
+    Job job(workload, ranks);
+    job.Step();
+    const StepCost cost = job.AbortedStep(others);
+    const Cost &leader = cost.leader, &member = cost.member;
+    std::printf("%6d %8s %9.0f %10.1f %9.2f %9.2f %8.1f %9.1f %9.1f\n", ranks,
+                kOthersNames[static_cast<int>(others)],
+                leader.messages_in + leader.messages_out,
+                leader.bytes_out / 1e3, leader.us / 1e3,
+                leader.most_bytes / 1e6, member.messages_in,
+                member.bytes_in / 1e3, member.us / 1e3);
+    std::fflush(stdout);
+  }
+}
+
 int Main(const Arguments& arguments) {
   const std::vector<Workload> workloads = {
       {"allreduces, all at once", Verb::kAllreduce, arguments.tensors, 1},
@@ -375,6 +492,15 @@ int Main(const Arguments& arguments) {
       Run(workload, ranks);
     }
   }
+  std::printf(
+      "an aborted step of %d allreduces\n%15s %40s %28s\n%6s %8s %9s %10s %9s "
+      "%9s %8s %9s %9s\n",
+      arguments.tensors, "", "leader", "member", "ranks", "others", "messages",
+      "kB out", "ms", "peak MB", "messages", "kB in", "ms");
+  for (int ranks = arguments.first_ranks; ranks <= arguments.last_ranks;
+       ranks *= 2) {
+    RunAborted(arguments.tensors, ranks);
+  }
   return 0;
 }
 
@@ -383,15 +509,19 @@ int Main(const Arguments& arguments) {
 
 // Not inline: the compiler must not see a malloc freed by delete.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
   ++hvd::allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
+  hvd::live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
+  hvd::peak_bytes = std::max(hvd::peak_bytes, hvd::live_bytes);
+  return memory;
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
+  hvd::live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
   std::free(memory);
 }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
+  operator delete(memory);
 }
 
 int main(int argc, char** argv) {

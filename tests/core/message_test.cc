@@ -48,11 +48,14 @@ Envelope ExampleLog() {
   tensor.cache_id = 3;
   tensor.key = {"y", 0};
   tensor.first_dims = {{1, 2, 3}, {}};
-  return {0, LogMessage{100,
-                        {AgreedBatch{{tensor, tensor}},
-                         Failure{{"z", 2}, {0, 5}, PeerLost("rank 1 left")},
-                         Eviction{{1, 2, 300}},
-                         Tuning{128 << 20, int64_t{1} << 40, -1}}}};
+  return {0, LogMessage{
+                 100,
+                 {AgreedBatch{{tensor, tensor}},
+                  Failure{PeerLost("rank 1 left"),
+                          {{0, {"z", 2}, 0, {{0, 5}, {7, 7}}},
+                           {300, {"", 9}, 1, {{1023, 1023}}}}},
+                  Eviction{{1, 2, 300}},
+                  Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20}}}};
 }
 
 Envelope ExamplePeerEnd() {
@@ -93,14 +96,23 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   ASSERT_TRUE(decoded.ok());
   auto& log = std::get<LogMessage>(decoded.value().message);
   EXPECT_EQ(log.first_number, 100u);
-  ASSERT_EQ(log.records.size(), 4u);
+  ASSERT_EQ(log.records.size(), 5u);
   auto& batch = std::get<AgreedBatch>(log.records[0]);
   ASSERT_EQ(batch.tensors.size(), 2u);
   EXPECT_TRUE((batch.tensors[1].first_dims ==
                std::vector<std::vector<int64_t>>{{1, 2, 3}, {}}));
   auto& failure = std::get<Failure>(log.records[1]);
-  EXPECT_TRUE((failure.ranks == std::vector<int>{0, 5}));
   EXPECT_EQ(failure.status.code(), StatusCode::kPeerLost);
+  ASSERT_EQ(failure.keys.size(), 2u);
+  EXPECT_TRUE((failure.keys[0].key == Key{"z", 2}));
+  ASSERT_EQ(failure.keys[0].ranks.size(), 2u);
+  EXPECT_EQ(failure.keys[0].ranks[0].last, 5);
+  EXPECT_EQ(failure.keys[0].ranks[1].first, 7);
+  EXPECT_EQ(failure.keys[1].cache_id, 300u);
+  EXPECT_TRUE((failure.keys[1].key == Key{"", 9}));
+  EXPECT_EQ(failure.keys[1].older, 1);
+  EXPECT_EQ(failure.keys[1].ranks[0].last, 1023);
+  EXPECT_EQ(std::get<Skipped>(log.records[4]).count, uint64_t{1} << 20);
   EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
                std::vector<CacheId>{1, 2, 300}));
   EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==

@@ -250,6 +250,49 @@ TEST(negotiator_a_disagreement_takes_the_rest_of_the_step_along) {
   ExpectDone(&world, 1, "y");
 }
 
+// A call that rank 0 refuses is over there while rank 1 has yet to make it, so
+// that rank 0's next submission of the name waits behind it.
+TEST(negotiator_an_aborted_step_takes_later_submissions_along) {
+  World world(2);
+  world.Submit(0, "x", 1, World::Plain(), 0, InvalidArgument("no root 7"));
+  const uint64_t lost = world.Submit(0, "x", 2);
+  world.Deliver();
+  EXPECT_TRUE(world.at(0).Cancel(lost, kNan));
+  world.Deliver();
+  EXPECT_EQ(world.Results(0, "x").size(), 2u);
+  // Rank 1 loses a step to each of the two.
+  world.Submit(1, "x", 101);
+  world.Deliver();
+  ExpectFailed(&world, 1, "x", StatusCode::kPeerLost, "rank 0 aborted");
+  world.Submit(1, "x", 102);
+  world.Deliver();
+  ExpectFailed(&world, 1, "x", StatusCode::kInvalidArgument, "no root 7");
+  // Its next step meets rank 0's next one, and not the one that is lost.
+  for (int rank : {0, 1}) world.Submit(rank, "x", 100 * rank + 3);
+  world.Deliver();
+  for (int rank : {0, 1}) {
+    ExpectDone(&world, rank, "x");
+    EXPECT_TRUE(world.Steps(rank, "x") ==
+                std::vector<int64_t>({100 * rank + 3}));
+  }
+}
+
+TEST(negotiator_a_doomed_submission_does_not_fail_the_one_before_it) {
+  World world(2);
+  world.Submit(0, "x", 1, World::Plain(), 0, InvalidArgument("no root 7"));
+  world.at(0).Cancel(world.Submit(0, "y", 2), kNan);
+  world.Deliver();
+  world.Submit(0, "x", 2);  // of the step that is lost
+  world.Deliver();
+  EXPECT_EQ(world.Results(0, "x").size(), 2u);
+  // What rank 0 refused still waits for rank 1's call.
+  EXPECT_FALSE(world.at(0).idle());
+  world.Submit(1, "x", 101);
+  world.Deliver();
+  ExpectFailed(&world, 1, "x", StatusCode::kInvalidArgument, "no root 7");
+  EXPECT_TRUE(world.at(0).idle());
+}
+
 // Whatever ranks do, every submission is answered once, and once no rank
 // aborts any more the steps complete. (A rank that never heard of the last
 // abort in its own step loses its next one to it.)

@@ -99,7 +99,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   // hears that the leader has left after it.
   ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
   for (auto& message : world.at(1).TakeMessages()) {
-    auto envelope = Decode(message.bytes);
+    auto envelope = Decode(*message.bytes);
     EXPECT_TRUE(world.at(0)
                     .HandleReport(1, std::get<Report>(envelope.value().message),
                                   world.now())
@@ -109,7 +109,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   world.at(1).EndAt(world.at(0).log_seen(), PeerLost("rank 0 has left"));
   EXPECT_TRUE(world.Results(1, "x").empty());
   for (auto& message : world.at(0).TakeMessages()) {
-    auto envelope = Decode(message.bytes);
+    auto envelope = Decode(*message.bytes);
     EXPECT_TRUE(world.at(1)
                     .HandleLog(std::get<LogMessage>(envelope.value().message))
                     .ok());

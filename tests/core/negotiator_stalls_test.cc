@@ -24,7 +24,7 @@ TEST(negotiator_silence_with_unmatched_names_is_reported_once) {
   world.Submit(0, "metric", 1);
   world.Submit(1, "loss_1/a", 1);
   world.Deliver();
-  world.Pass(std::chrono::seconds(4));
+  world.Pass(std::chrono::seconds(2));
   EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
   world.Pass(std::chrono::seconds(2));
   auto warnings = world.at(0).Watch(world.now()).warnings;
@@ -38,16 +38,70 @@ TEST(negotiator_silence_with_unmatched_names_is_reported_once) {
   EXPECT_TRUE(world.Results(0, "metric").empty());  // it may still be right
 }
 
-TEST(negotiator_single_eager_calls_that_can_never_match_fail) {
+TEST(negotiator_eager_calls_in_opposite_order_that_match_later_are_not_failed) {
+  // Two threads on each rank; the second of each comes late.
   World world(2);
   world.Submit(0, "a");
   world.Submit(1, "b");
   world.Deliver();
-  world.Pass(std::chrono::seconds(6));
-  EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
+  world.Pass(std::chrono::seconds(7));
+  EXPECT_EQ(world.at(0).Watch(world.now()).warnings.size(), 1u);
   world.Deliver();
-  ExpectFailed(&world, 0, "a", StatusCode::kFailedPrecondition, "rank 1: 'b'");
-  ExpectFailed(&world, 1, "b", StatusCode::kFailedPrecondition, "rank 0: 'a'");
+  world.Submit(0, "b");
+  world.Submit(1, "a");
+  world.Deliver();
+  for (int rank : {0, 1}) {
+    ExpectDone(&world, rank, "a");
+    ExpectDone(&world, rank, "b");
+  }
+}
+
+TEST(negotiator_names_that_never_match_fail_at_the_limit_with_both_names) {
+  // Eager calls (step 0), and steps of a tf.function.
+  for (const int64_t step : {0, 7}) {
+    Options options = Options::Defaults();
+    options.stall_shutdown_s = 10;
+    World world(3, options);
+    world.Submit(0, "loss/a", step);
+    world.Submit(2, "loss/a", step);
+    world.Submit(1, "loss_1/a", step);
+    world.Submit(1, "metric", step);
+    world.Deliver();
+    world.Pass(std::chrono::seconds(9));
+    EXPECT_EQ(world.at(0).Watch(world.now()).warnings.size(), 1u);
+    world.Deliver();
+    EXPECT_TRUE(world.Results(0, "loss/a").empty());
+    world.Pass(std::chrono::seconds(1));
+    const auto watched = world.at(0).Watch(world.now());
+    EXPECT_FALSE(watched.lost.has_value());  // no rank has failed
+    world.Deliver();
+    const std::string pair =
+        "'loss/a' on ranks 0, 2 and 'loss_1/a' on rank 1 look like one tensor";
+    for (int rank : {0, 2}) {
+      ExpectFailed(&world, rank, "loss/a", StatusCode::kFailedPrecondition,
+                   pair);
+    }
+    for (const char* name : {"loss_1/a", "metric"}) {
+      ExpectFailed(&world, 1, name, StatusCode::kFailedPrecondition, pair);
+    }
+    // The job lives.
+    for (int rank : {0, 1, 2}) world.Submit(rank, "metric", 100);
+    world.Deliver();
+    for (int rank : {0, 1, 2}) ExpectDone(&world, rank, "metric");
+  }
+}
+
+TEST(negotiator_a_rank_that_waits_for_nothing_is_slow_and_no_mismatch) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 10;
+  World world(3, options);
+  world.Submit(0, "a");
+  world.Submit(1, "b");
+  world.Deliver();
+  world.Pass(std::chrono::seconds(10));
+  const auto watched = world.at(0).Watch(world.now());
+  EXPECT_TRUE(watched.warnings.empty());
+  EXPECT_TRUE(watched.lost.has_value());
 }
 
 TEST(negotiator_a_slow_rank_is_named_after_a_minute) {

@@ -151,6 +151,33 @@ TEST(negotiator_iterations_of_a_loop_are_told_apart) {
   EXPECT_TRUE(world.at(1).idle());
 }
 
+// One iteration gives the name a new number in the batch in which another still
+// has the shape of the old one.
+TEST(negotiator_iterations_of_one_batch_may_differ_in_shape) {
+  Signature three = World::Plain(), five = World::Plain();
+  three.shapes = {{3}};
+  five.shapes = {{5}};
+  for (const bool new_one_first : {true, false}) {
+    World world(2);
+    for (int rank : {0, 1}) world.Submit(rank, "loop", 1, three, 1);
+    world.Deliver();
+    world.set_busy(4);  // so that what follows travels together
+    for (int rank : {0, 1}) {
+      world.Submit(rank, "loop", 1, new_one_first ? five : three, 2);
+      world.Submit(rank, "loop", 1, new_one_first ? three : five, 3);
+      world.Submit(rank, "loop", 1, new_one_first ? five : three, 4);
+    }
+    world.Deliver();
+    world.set_busy(0);
+    world.Deliver();
+    for (int rank : {0, 1}) {
+      const std::vector<Status> results = world.Results(rank, "loop");
+      EXPECT_EQ(results.size(), 4u);
+      for (const Status& status : results) EXPECT_EQ(status.message(), "");
+    }
+  }
+}
+
 TEST(negotiator_a_name_in_flight_twice_is_refused) {
   World world(2);
   world.Submit(0, "x");

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -67,6 +68,9 @@ class World {
   // One rank's news, to the leader and back; then everything.
   void Deliver() {
     bool moved = true;
+    messages_.assign(negotiators_.size(), 0);
+    std::set<const std::string*> distinct;
+    std::vector<SharedBytes> kept;  // so that no address comes twice
     while (moved) {
       moved = false;
       for (size_t rank = 0; rank < negotiators_.size(); ++rank) {
@@ -74,9 +78,14 @@ class World {
         EXPECT_TRUE(advanced.ok());
         moved |= advanced.ok() && advanced.value();
         for (auto& message : at(static_cast<int>(rank)).TakeMessages()) {
-          auto envelope = Decode(message.bytes);
+          auto envelope = Decode(*message.bytes);
           EXPECT_TRUE(envelope.ok());
-          bytes_sent_ += message.bytes.size();
+          bytes_sent_ += message.bytes->size();
+          ++messages_[rank];
+          kept.push_back(message.bytes);
+          if (distinct.insert(message.bytes.get()).second) {
+            distinct_bytes_sent_ += message.bytes->size();
+          }
           Message& content = envelope.value().message;
           Status status =
               rank == 0
@@ -102,6 +111,10 @@ class World {
     return std::exchange(steps_[{rank, name}], {});
   }
   size_t bytes_sent() const { return bytes_sent_; }
+  // Bytes that several ranks are sent together count once.
+  size_t distinct_bytes_sent() const { return distinct_bytes_sent_; }
+  // Of those that the rank sent.
+  int messages_in_last_delivery(int rank) const { return messages_[rank]; }
   Negotiator::Clock::time_point now() const { return now_; }
 
   static Signature Plain() {
@@ -128,7 +141,8 @@ class World {
   std::map<std::pair<int, std::string>, std::vector<int64_t>> steps_;
   uint64_t tickets_ = 0;
   int busy_ = 0;
-  size_t bytes_sent_ = 0;
+  size_t bytes_sent_ = 0, distinct_bytes_sent_ = 0;
+  std::vector<int> messages_;
   Negotiator::Clock::time_point now_{};
 };
 

@@ -245,7 +245,8 @@ TEST(MessagesOfAnyLengthArriveInOrder) {
     for (size_t length : lengths) {
       for (int peer = 0; peer < kRanks; ++peer) {
         if (peer == rank) continue;
-        channel.Send(peer, std::string(length, static_cast<char>('a' + rank)));
+        channel.Send(peer,
+                     Share(std::string(length, static_cast<char>('a' + rank))));
       }
     }
     std::vector<size_t> count(kRanks);

@@ -19,7 +19,7 @@ namespace {
 
 struct Message {
   int peer = 0;
-  std::string bytes;
+  SharedBytes bytes;
 };
 
 // Process set, sender (rank of the job) and tag of a move.
@@ -171,7 +171,7 @@ class ThreadChannel final : public Channel {
   ThreadChannel(WorldState world, int rank, std::shared_ptr<Faults> faults)
       : world_(std::move(world)), rank_(rank), faults_(std::move(faults)) {}
 
-  void Send(int peer, std::string message) override {
+  void Send(int peer, SharedBytes message) override {
     faults_->WaitWhileFrozen();
     if (faults_->ConsumeMessageFailure()) {
       status_ = Internal("this message was made to fail.");
@@ -192,7 +192,7 @@ class ThreadChannel final : public Channel {
       std::lock_guard<std::mutex> lock(box.mutex);
       if (box.messages.empty()) return false;
       *peer = box.messages.front().peer;
-      *message = std::move(box.messages.front().bytes);
+      *message = *box.messages.front().bytes;
       box.messages.pop_front();
     }
     faults_->WaitDelay();

@@ -300,7 +300,8 @@ void MessagesArriveInOrder(ContractRank* self) {
   // Number n has n * n * 97 bytes: from none to some that no wire takes in one.
   for (int n = 0; n < kMessages; ++n) {
     for (int peer = 0; peer < size; ++peer) {
-      channel.Send(peer, std::string(n * n * 97, static_cast<char>('a' + n)));
+      channel.Send(peer,
+                   Share(std::string(n * n * 97, static_cast<char>('a' + n))));
     }
   }
   std::vector<int> received(size, 0);

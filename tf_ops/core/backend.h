@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/doorbell.h"
+#include "core/shared_bytes.h"
 #include "core/status.h"
 #include "core/transport.h"
 
@@ -34,7 +35,7 @@ struct Topology {
 class Channel {
  public:
   virtual ~Channel() = default;
-  virtual void Send(int peer, std::string message) = 0;
+  virtual void Send(int peer, SharedBytes message) = 0;
   // False when nothing has arrived.
   virtual bool Receive(int* peer, std::string* message) = 0;
   // Frees what has been sent. True while messages are still on their way.

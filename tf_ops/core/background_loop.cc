@@ -363,7 +363,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
     set.negotiator->EndAt(set.negotiator->log_seen(), why);
   }
   const Topology& topology = backend_->topology();
-  const std::string bytes = Encode({0, std::move(end)});
+  const SharedBytes bytes = Share(Encode({0, std::move(end)}));
   for (int rank = 0; rank < topology.size; ++rank) {
     if (rank != topology.rank) backend_->channel().Send(rank, bytes);
   }

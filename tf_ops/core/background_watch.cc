@@ -15,7 +15,7 @@ void BackgroundLoop::Watch() {
   if (ended_ || (end.has_value() && end->failed)) return;
   TellWhoIsBack();  // before they are asked again
   for (const int peer : heartbeats_.Ask(awake_)) {
-    backend_->channel().Send(peer, Encode({0, Beat{true, false}}));
+    backend_->channel().Send(peer, Share(Encode({0, Beat{true, false}})));
   }
   bool warned = WatchPeers();
   warned |= WatchSets();
@@ -98,7 +98,7 @@ void BackgroundLoop::AskForStacks() {
   for (int peer = 0; peer < topology.size; ++peer) {
     // One that goes on later would write what has become of it since.
     if (peer == topology.rank || heartbeats_.IsSilent(peer, awake_)) continue;
-    backend_->channel().Send(peer, Encode({0, Beat{false, true}}));
+    backend_->channel().Send(peer, Share(Encode({0, Beat{false, true}})));
   }
 }
 
@@ -106,7 +106,7 @@ void BackgroundLoop::HandleBeat(int peer, const Beat& beat) {
   if (beat.wants_stacks) {
     stacks_->Ask(now_);
   } else if (beat.asks) {
-    backend_->channel().Send(peer, Encode({0, Beat{}}));
+    backend_->channel().Send(peer, Share(Encode({0, Beat{}})));
   } else {
     heartbeats_.Answered(peer);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 
 namespace hvd {
@@ -34,6 +35,8 @@ class Writer {
     Unsigned(value.size());
     bytes_ += value;
   }
+  // What another Writer has made.
+  void Raw(const std::string& bytes) { bytes_ += bytes; }
   std::string Take() { return std::move(bytes_); }
 
  private:
@@ -62,6 +65,15 @@ class Reader {
       uint8_t byte = Byte();
       value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if ((byte & 0x80) == 0) return value;
+    }
+    ok_ = false;
+    return 0;
+  }
+  // An Unsigned that fits into a non-negative int.
+  int Int() {
+    const uint64_t value = Unsigned();
+    if (value <= static_cast<uint64_t>(std::numeric_limits<int>::max())) {
+      return static_cast<int>(value);
     }
     ok_ = false;
     return 0;

@@ -3,7 +3,6 @@
 #include "core/leader.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/agreement.h"
 
@@ -248,7 +247,7 @@ Leader::Pending* Leader::Decide(Pending* pending) {
   Agreed agreed;
   agreed.key = pending->key;
   agreed.id = pending->id;
-  agreed.decision = ++decisions_;
+  agreed.number = ++agreements_;
   agreed.signature = shares ? pending->signature : own.extra->signature;
   if (agreed.signature->verb == Verb::kAllgather) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
@@ -269,12 +268,15 @@ Leader::Pending* Leader::Decide(Pending* pending) {
 
 void Leader::FailOnAll(Pending* pending, const Status& status) {
   ClearFronts(pending);
-  std::vector<int> ranks(size_);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  Fail(pending->key, ranks, status);
+  const SharedStatus first = Share(status);
+  std::vector<StepOfRank> lost;
+  for (int rank = 0; rank < size_; ++rank) {
+    failures_.Add(pending->key, rank, 0, first, agreements_);
+    lost.push_back({rank, steps_[rank]});
+  }
   // TensorFlow aborts the step of an op that fails: here, all of them.
-  const Status why = PeerLost("Its step was aborted: " + status.message());
-  for (int rank : ranks) HitStep(0, why, rank, steps_[rank]);
+  HitSteps(0, Share(PeerLost("Its step was aborted: " + status.message())),
+           std::move(lost));
 }
 
 }  // namespace hvd

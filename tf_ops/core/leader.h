@@ -9,12 +9,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/agreement.h"
 #include "core/autotuner.h"
+#include "core/failure_queue.h"
 #include "core/message.h"
 #include "core/options.h"
 #include "core/recycling_map.h"
@@ -54,8 +56,8 @@ class Leader {
     // The job must fail: it has waited for HVD_STALL_SHUTDOWN_S.
     std::optional<Stall> lost;
   };
-  // Also fails tensors that can never be agreed because every rank waits in one
-  // eager call.
+  // Also fails tensors that could not be agreed for HVD_STALL_SHUTDOWN_S
+  // because every rank waits for another.
   Watched Watch(Clock::time_point now);
 
   // Whether Watch has something to look at.
@@ -96,11 +98,11 @@ class Leader {
     std::shared_ptr<const Signature> signature;  // the leader's own
     std::vector<std::vector<int64_t>> first_dims;
     int64_t bytes = 0;
-    uint64_t decision = 0;
+    uint64_t number = 0;  // so many were agreed up to here
   };
-  struct Failed {
-    Failure failure;
-    uint64_t decision;
+  struct StepOfRank {
+    int rank;
+    int64_t step;
   };
   struct EndedScope {
     int rank;
@@ -126,7 +128,11 @@ class Leader {
   // True when the submission is doomed: it is then failed.
   bool FailIfDoomed(int rank, const Key& key, int64_t step);
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
+  // Who waits for a key of a scope that another rank has ended.
+  void FailScope(const Key& key, const SharedStatus& why);
   void ForgetScopeIfAllEnded(const std::string& name_prefix);
+  SharedStatus WillNotCome(const Key& key, int rank,
+                           const std::string& text) const;
   Pending* FindOrAddPending(const Key& key, Clock::time_point now);
   // `kept`: the same signature, where it is kept already; or null.
   void SetSignature(Waiting* waiting, Pending* pending,
@@ -143,23 +149,39 @@ class Leader {
   void ClearFronts(Pending* pending);
   void EraseIfEmpty(const Key& key);
 
-  void Fail(const Key& key, std::vector<int> ranks, Status status);
-  // Fails every submission of that step and what they drag along.
-  void HitStep(StepAborts::AbortId abort, const Status& why, int rank,
-               int64_t step);
+  // The places of a rank's submissions of a key: 0 is its front, 1 the first of
+  // its later ones.
+  static int PlacesOf(const Pending& pending, int rank);
+  // Null: the rank has no submission at that place.
+  static Waiting* At(Pending* pending, int rank, int place);
+  // The last of that step; -1: none.
+  static int PlaceOf(Pending* pending, int rank, int64_t step);
+  static void TakeOut(Pending* pending, int rank, int place);
+  // Also takes it out.
+  void FailAt(Pending* pending, int rank, int place, const SharedStatus& why);
+  // Of one that was not let in.
+  void FailNew(const Key& key, int rank, const SharedStatus& why);
+  // Fails every submission of these steps, and of those that they drag along.
+  void HitSteps(StepAborts::AbortId abort, const SharedStatus& why,
+                std::vector<StepOfRank> lost);
+  // One of them. Adds the steps that it drags along, or fails what has no step;
+  // `swept` has the keys and places for which that is done.
+  using Swept = std::set<std::pair<const Pending*, int>>;
+  void HitStep(StepAborts::AbortId abort, const SharedStatus& why,
+               const StepOfRank& hit, Swept* swept,
+               std::vector<StepOfRank>* lost);
+  void SweepPlace(StepAborts::AbortId abort, const SharedStatus& why,
+                  Pending* pending, int place, int but,
+                  std::vector<StepOfRank>* lost);
   // Fails who waits for a key that the rank has withdrawn, or never submitted.
-  void FailWaitingFor(StepAborts::AbortId abort, const Status& why, int rank,
-                      const Key& key);
-  // Takes the rank's submission of the key out, if it belongs to the step.
-  bool TakeOut(Pending* pending, int rank, int64_t step);
+  void FailWaitingFor(StepAborts::AbortId abort, const SharedStatus& why,
+                      int rank, const Key& key);
 
   // Tells the autotuner how things stand, and takes up what it changes.
   void Tune(int in_flight, Clock::time_point now);
-  // The first failure that may be told. A rank takes what the log says of a key
-  // for the oldest of its submissions of it, which may be an agreed one that is
-  // still held back here: its step was aborted and the next one failed since.
+  // The first failure that may be told: a submission may have been agreed whose
+  // step was aborted, and the next one of its key failed since.
   std::optional<Failure> NextFailure();
-  bool HeldBackSince(const Key& key, uint64_t decision) const;
   // Moves what fits on the wire from agreed_ to planned_.
   void Plan(int in_flight);
   // How many of agreed_ may be planned together: no key twice, for batches may
@@ -174,11 +196,12 @@ class Leader {
   std::string RankName(int rank) const;
 
   void FindStalls(Clock::time_point now, Watched* watched);
-  void WarnOfMismatch(Clock::time_point now,
-                      std::vector<std::string>* warnings);
-  // `waits`: by rank, what it waits for.
-  std::string LikelyPairs(
-      const std::vector<std::vector<const Pending*>>& waits) const;
+  // For HVD_MISMATCH_WARNING_S nothing has been asked for, and every rank waits
+  // for another one.
+  bool AllWaitForOthers(Clock::time_point now) const;
+  std::string MismatchText(Clock::time_point now) const;
+  // Fails all that waits, on every rank.
+  void FailMismatch(Clock::time_point now);
 
   const std::vector<int> job_ranks_;
   const int size_;
@@ -192,7 +215,7 @@ class Leader {
   // The same, for the many submissions that come under a number.
   RecyclingMap<CacheId, Pending*> pending_by_id_;
   std::vector<Agreed> agreed_;
-  std::deque<Failed> failures_;
+  FailureQueue failures_;
   std::deque<std::vector<Agreed>> planned_;
   std::vector<EndedScope> ended_scopes_;
   StepAborts step_aborts_;
@@ -200,7 +223,7 @@ class Leader {
   std::vector<RankRequest> requests_;
   std::vector<int64_t> steps_;
 
-  uint64_t decisions_ = 0;  // made so far: to agree, or to fail
+  uint64_t agreements_ = 0;  // so far
   CacheId next_id_ = 1;
   uint64_t log_number_ = 0;  // of the last record given out
   std::vector<uint64_t> log_seen_;

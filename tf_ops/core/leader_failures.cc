@@ -16,16 +16,16 @@ bool StartsWith(const std::string& text, const std::string& prefix) {
 }  // namespace
 
 bool Leader::FailIfDoomed(int rank, const Key& key, int64_t step) {
-  if (const Status* why = step_aborts_.FindHit(rank, step)) {
-    Fail(key, {rank}, *why);
+  if (const SharedStatus why = step_aborts_.FindHit(rank, step)) {
+    FailNew(key, rank, why);
     return true;
   }
   if (step_aborts_.quiet()) return false;
-  Status why;
+  SharedStatus why;
   StepAborts::AbortId abort = step_aborts_.Find(rank, key, &why);
   if (abort == 0) return false;
-  Fail(key, {rank}, why);
-  HitStep(abort, why, rank, step);
+  FailNew(key, rank, why);
+  HitSteps(abort, why, {{rank, step}});
   return true;
 }
 
@@ -46,13 +46,18 @@ bool Leader::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
         found->second.fronts[scope.rank].signature != nullptr) {
       continue;  // it has asked for this one before it ended
     }
-    Status why = PeerLost("'" + key.name + "' will not come from " +
-                          RankName(scope.rank) + ": " + scope.end.text);
-    Fail(key, {rank}, why);
-    HitStep(0, why, rank, step);
+    const SharedStatus why = WillNotCome(key, scope.rank, scope.end.text);
+    FailNew(key, rank, why);
+    HitSteps(0, why, {{rank, step}});
     return true;
   }
   return false;
+}
+
+SharedStatus Leader::WillNotCome(const Key& key, int rank,
+                                 const std::string& text) const {
+  return Share(PeerLost("'" + key.name + "' will not come from " +
+                        RankName(rank) + ": " + text));
 }
 
 Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
@@ -62,98 +67,156 @@ Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
     // Its step is lost already and the peers know.
     return Status::Ok();
   }
-  Status why = PeerLost("'" + key.name + "' failed because " + RankName(rank) +
-                        " aborted its step: " + withdrawal.why.message());
+  const SharedStatus why =
+      Share(PeerLost("'" + key.name + "' failed because " + RankName(rank) +
+                     " aborted its step: " + withdrawal.why.message()));
   StepAborts::AbortId abort = step_aborts_.OldestFor(rank);
   if (abort == 0) abort = step_aborts_.Open(why);
   step_aborts_.AddKey(abort, key);
-  auto found = pending_.find(key);
-  if (withdrawal.step == 0 && found != pending_.end() &&
-      TakeOut(&found->second, rank, 0)) {
-    Fail(key, {rank}, why);
+  const auto found = pending_.find(key);
+  if (withdrawal.step == 0 && found != pending_.end()) {
+    const int place = PlaceOf(&found->second, rank, 0);
+    if (place >= 0) FailAt(&found->second, rank, place, why);
     EraseIfEmpty(key);
   }
-  HitStep(abort, why, rank, withdrawal.step);
+  HitSteps(abort, why, {{rank, withdrawal.step}});
   FailWaitingFor(abort, why, rank, key);
   return Status::Ok();
 }
 
-void Leader::FailWaitingFor(StepAborts::AbortId abort, const Status& why,
+void Leader::FailWaitingFor(StepAborts::AbortId abort, const SharedStatus& why,
                             int rank, const Key& key) {
-  auto found = pending_.find(key);
+  const auto found = pending_.find(key);
   if (found == pending_.end() ||
       found->second.fronts[rank].signature != nullptr) {
     return;
   }
-  std::vector<std::pair<int, int64_t>> waiting;
+  Pending* const pending = &found->second;
+  std::vector<StepOfRank> lost;
   for (int other = 0; other < size_; ++other) {
-    const Waiting& front = found->second.fronts[other];
-    if (front.signature != nullptr && step_aborts_.IsOpenFor(abort, other)) {
-      waiting.emplace_back(other, front.step);
+    const Waiting& front = pending->fronts[other];
+    if (front.signature == nullptr || !step_aborts_.IsOpenFor(abort, other)) {
+      continue;
     }
-  }
-  for (const auto& [other, step] : waiting) {
-    if (step != 0) {
-      HitStep(abort, why, other, step);
-      found = pending_.find(key);  // which may have gone with that step
-    } else if (found != pending_.end() && TakeOut(&found->second, other, 0)) {
-      Fail(key, {other}, why);
+    if (front.step != 0) {
+      lost.push_back({other, front.step});
+    } else {
+      FailAt(pending, other, 0, why);
       step_aborts_.Hit(abort, other, 0, why);
     }
   }
+  HitSteps(abort, why, std::move(lost));
   EraseIfEmpty(key);
 }
 
-bool Leader::TakeOut(Pending* pending, int rank, int64_t step) {
+int Leader::PlacesOf(const Pending& pending, int rank) {
+  if (pending.fronts[rank].signature == nullptr) return 0;
+  return 1 + static_cast<int>(std::count_if(
+                 pending.later.begin(), pending.later.end(),
+                 [rank](const auto& later) { return later.first == rank; }));
+}
+
+Leader::Waiting* Leader::At(Pending* pending, int rank, int place) {
   Waiting& front = pending->fronts[rank];
-  if (front.signature == nullptr || front.step != step) return false;
-  front = Waiting();
-  --pending->ready;
+  if (front.signature == nullptr) return nullptr;
+  if (place == 0) return &front;
+  for (auto& [later_rank, waiting] : pending->later) {
+    if (later_rank == rank && --place == 0) return &waiting;
+  }
+  return nullptr;
+}
+
+int Leader::PlaceOf(Pending* pending, int rank, int64_t step) {
+  int place = PlacesOf(*pending, rank) - 1;
+  while (place >= 0 && At(pending, rank, place)->step != step) --place;
+  return place;
+}
+
+void Leader::TakeOut(Pending* pending, int rank, int place) {
+  // Those behind it move up.
+  Waiting* free = At(pending, rank, place);
+  auto last = pending->later.end();
   for (auto later = pending->later.begin(); later != pending->later.end();
        ++later) {
     if (later->first != rank) continue;
-    front = std::move(later->second);
-    ++pending->ready;
-    pending->later.erase(later);
-    break;
+    last = later;
+    if (place-- > 0) continue;
+    *free = std::move(later->second);
+    free = &later->second;
   }
-  return true;
+  if (last != pending->later.end()) {
+    pending->later.erase(last);
+  } else {
+    *free = Waiting();
+    --pending->ready;
+  }
 }
 
-void Leader::HitStep(StepAborts::AbortId abort, const Status& why, int rank,
-                     int64_t step) {
+void Leader::FailAt(Pending* pending, int rank, int place,
+                    const SharedStatus& why) {
+  failures_.Add(pending->key, rank, place, why, agreements_);
+  TakeOut(pending, rank, place);
+}
+
+void Leader::FailNew(const Key& key, int rank, const SharedStatus& why) {
+  int older = 0;
+  if (!pending_.empty()) {
+    const auto found = pending_.find(key);
+    if (found != pending_.end()) older = PlacesOf(found->second, rank);
+  }
+  failures_.Add(key, rank, older, why, agreements_);
+}
+
+void Leader::HitSteps(StepAborts::AbortId abort, const SharedStatus& why,
+                      std::vector<StepOfRank> lost) {
+  Swept swept;
+  // A list, not a recursion: at 1000 ranks that would be 1000 deep.
+  for (size_t i = 0; i < lost.size(); ++i) {
+    const StepOfRank hit = lost[i];
+    HitStep(abort, why, hit, &swept, &lost);
+  }
+}
+
+void Leader::HitStep(StepAborts::AbortId abort, const SharedStatus& why,
+                     const StepOfRank& hit, Swept* swept,
+                     std::vector<StepOfRank>* lost) {
+  const auto [rank, step] = hit;
+  if (step == 0) return step_aborts_.Hit(abort, rank, 0, why);
   if (step_aborts_.FindHit(rank, step) != nullptr) return;
-  std::vector<Key> keys;
-  for (const auto& [key, pending] : pending_) {
-    const Waiting& front = pending.fronts[rank];
-    if (step != 0 && front.signature != nullptr && front.step == step) {
-      keys.push_back(key);
-    }
-  }
-  for (const Key& key : keys) step_aborts_.AddKey(abort, key);
   step_aborts_.Hit(abort, rank, step, why);
-  // Whom the lost submissions keep waiting is lost too.
-  std::vector<std::pair<int, int64_t>> others;
-  for (const Key& key : keys) {
-    Pending& pending = pending_.find(key)->second;
-    TakeOut(&pending, rank, step);
-    Fail(key, {rank}, why);
-    for (int other = 0; other < size_; ++other) {
-      const Waiting& front = pending.fronts[other];
-      if (other == rank || front.signature == nullptr) continue;
-      // It has lost its step and waits in a later one.
-      if (abort != 0 && !step_aborts_.IsOpenFor(abort, other)) continue;
-      others.emplace_back(other, front.step);
-      if (TakeOut(&pending, other, 0)) Fail(key, {other}, why);
+  std::vector<Pending*> emptied;
+  for (auto& [key, pending] : pending_) {
+    for (int place = PlacesOf(pending, rank) - 1; place >= 0; --place) {
+      if (At(&pending, rank, place)->step != step) continue;
+      step_aborts_.AddKey(abort, key);
+      FailAt(&pending, rank, place, why);
+      if (!swept->insert({&pending, place}).second) continue;
+      SweepPlace(abort, why, &pending, place, rank, lost);
     }
-    EraseIfEmpty(key);
+    if (pending.ready == 0) emptied.push_back(&pending);
   }
-  std::vector<int64_t> together = step_aborts_.Corresponding(rank, step);
+  for (Pending* pending : emptied) EraseIfEmpty(Key(pending->key));
+  const std::vector<int64_t> together = step_aborts_.Corresponding(rank, step);
   for (size_t other = 0; other < together.size(); ++other) {
-    others.emplace_back(static_cast<int>(other), together[other]);
+    if (together[other] == 0) continue;
+    lost->push_back({static_cast<int>(other), together[other]});
   }
-  for (const auto& [other, other_step] : others) {
-    if (other_step != 0) HitStep(abort, why, other, other_step);
+}
+
+void Leader::SweepPlace(StepAborts::AbortId abort, const SharedStatus& why,
+                        Pending* pending, int place, int but,
+                        std::vector<StepOfRank>* lost) {
+  for (int other = 0; other < size_; ++other) {
+    if (other == but) continue;
+    const Waiting* const waiting = At(pending, other, place);
+    if (waiting == nullptr) continue;
+    // It has lost its step and waits in a later one.
+    if (abort != 0 && !step_aborts_.IsOpenFor(abort, other)) continue;
+    if (waiting->step == 0) {
+      FailAt(pending, other, place, why);
+    } else {
+      lost->push_back({other, waiting->step});
+    }
   }
 }
 
@@ -168,34 +231,35 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
   if (end.text.empty()) return Status::Ok();  // open again
   ended_scopes_.push_back({rank, end});
   // What others already wait for in that scope will not come either.
-  std::vector<std::pair<int, Key>> lost;
+  std::vector<Key> keys;
   for (const auto& [key, pending] : pending_) {
-    if (!StartsWith(key.name, end.name_prefix) ||
-        pending.fronts[rank].signature != nullptr) {
-      continue;
-    }
-    for (int other = 0; other < size_; ++other) {
-      if (pending.fronts[other].signature != nullptr) {
-        lost.emplace_back(other, key);
-      }
+    if (StartsWith(key.name, end.name_prefix) &&
+        pending.fronts[rank].signature == nullptr) {
+      keys.push_back(key);
     }
   }
-  for (const auto& [other, key] : lost) {
-    auto found = pending_.find(key);
-    if (found == pending_.end()) continue;
-    const Waiting& front = found->second.fronts[other];
-    if (front.signature == nullptr) continue;
-    const int64_t step = front.step;
-    const Status why = PeerLost("'" + key.name + "' will not come from " +
-                                RankName(rank) + ": " + end.text);
-    if (step == 0 && TakeOut(&found->second, other, 0)) {
-      Fail(key, {other}, why);
-      EraseIfEmpty(key);
-    }
-    HitStep(0, why, other, step);
+  for (const Key& key : keys) {
+    FailScope(key, WillNotCome(key, rank, end.text));
   }
   ForgetScopeIfAllEnded(end.name_prefix);
   return Status::Ok();
+}
+
+void Leader::FailScope(const Key& key, const SharedStatus& why) {
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) return;  // it went with the step of another
+  std::vector<StepOfRank> lost;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Waiting& front = found->second.fronts[rank];
+    if (front.signature == nullptr) continue;
+    if (front.step != 0) {
+      lost.push_back({rank, front.step});
+    } else {
+      FailAt(&found->second, rank, 0, why);
+    }
+  }
+  HitSteps(0, why, std::move(lost));
+  EraseIfEmpty(key);
 }
 
 void Leader::ForgetScopeIfAllEnded(const std::string& name_prefix) {
@@ -210,11 +274,6 @@ void Leader::ForgetScopeIfAllEnded(const std::string& name_prefix) {
   ended_scopes_.erase(
       std::remove_if(ended_scopes_.begin(), ended_scopes_.end(), is_of_it),
       ended_scopes_.end());
-}
-
-void Leader::Fail(const Key& key, std::vector<int> ranks, Status status) {
-  failures_.push_back(
-      {{key, std::move(ranks), std::move(status)}, ++decisions_});
 }
 
 }  // namespace hvd

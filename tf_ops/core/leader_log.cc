@@ -2,7 +2,9 @@
 // The part of Leader that writes the log: batches, numbers and evictions.
 #include <algorithm>
 #include <iterator>
-#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -31,23 +33,28 @@ std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
 }
 
 std::optional<Failure> Leader::NextFailure() {
-  for (auto failed = failures_.begin(); failed != failures_.end(); ++failed) {
-    if (HeldBackSince(failed->failure.key, failed->decision)) continue;
-    Failure failure = std::move(failed->failure);
-    failures_.erase(failed);
-    return failure;
+  if (failures_.empty()) return std::nullopt;
+  // The first agreement on each key that is not in the log yet.
+  std::unordered_map<Key, uint64_t, KeyHash> held_back;
+  for (const auto& batch : planned_) {
+    for (const Agreed& agreed : batch) {
+      held_back.try_emplace(agreed.key, agreed.number);
+    }
   }
-  return std::nullopt;
-}
-
-bool Leader::HeldBackSince(const Key& key, uint64_t decision) const {
-  const auto is_older = [&](const Agreed& agreed) {
-    return agreed.decision < decision && agreed.key == key;
-  };
-  if (std::any_of(agreed_.begin(), agreed_.end(), is_older)) return true;
-  return std::any_of(planned_.begin(), planned_.end(), [&](const auto& batch) {
-    return std::any_of(batch.begin(), batch.end(), is_older);
-  });
+  for (const Agreed& agreed : agreed_) {
+    held_back.try_emplace(agreed.key, agreed.number);
+  }
+  std::optional<Failure> failure =
+      failures_.Take([&](const Key& key, uint64_t agreements) {
+        const auto first = held_back.find(key);
+        return first != held_back.end() && first->second <= agreements;
+      });
+  if (!failure.has_value()) return failure;
+  for (FailedKey& failed : failure->keys) {
+    failed.cache_id = cache_->IdOf(failed.key.name);
+    if (failed.cache_id != 0) failed.key.name.clear();
+  }
+  return failure;
 }
 
 size_t Leader::DifferentKeys() const {
@@ -94,20 +101,23 @@ void Leader::Plan(int in_flight) {
 AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
   AgreedBatch batch;
   batch.tensors.reserve(tensors.size());
-  std::map<std::string, CacheId> added;  // a loop's instances share a name
+  std::set<std::string> renamed;  // a loop's instances share a name
   for (Agreed& agreed : tensors) {
     AgreedTensor tensor;
     tensor.key.instance = agreed.key.instance;
     tensor.first_dims = std::move(agreed.first_dims);
-    tensor.cache_id = NumberOf(agreed);
+    // When a member comes to this tensor, it has forgotten the number that the
+    // name had before the batch.
+    const bool is_renamed = renamed.count(agreed.key.name) > 0;
+    if (!is_renamed) tensor.cache_id = NumberOf(agreed);
     if (tensor.cache_id != 0) {
       cache_->Touch(tensor.cache_id);
     } else {
       tensor.key.name = agreed.key.name;
-      if (options_.cache_entries > 0 && added.count(agreed.key.name) == 0) {
+      if (options_.cache_entries > 0 && !is_renamed) {
         Retire(cache_->IdOf(agreed.key.name));
         tensor.cache_id = next_id_++;
-        added[agreed.key.name] = tensor.cache_id;
+        renamed.insert(agreed.key.name);
       }
     }
     batch.tensors.push_back(std::move(tensor));

@@ -2,14 +2,13 @@
 // The part of Leader that tells people why nothing moves.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
-#include "core/agreement.h"
 #include "core/leader.h"
+#include "core/mismatch.h"
 
 namespace hvd {
 namespace {
-
-constexpr size_t kPairsShown = 4;
 
 double SecondsBetween(Leader::Clock::time_point from,
                       Leader::Clock::time_point to) {
@@ -21,8 +20,17 @@ double SecondsBetween(Leader::Clock::time_point from,
 Leader::Watched Leader::Watch(Clock::time_point now) {
   Watched watched;
   if (pending_.empty()) return watched;
-  WarnOfMismatch(now, &watched.warnings);
+  const bool is_mismatch = AllWaitForOthers(now);
+  if (is_mismatch && !mismatch_warned_) {
+    mismatch_warned_ = true;
+    watched.warnings.push_back(MismatchText(now));
+  }
   FindStalls(now, &watched);
+  if (is_mismatch && watched.lost.has_value()) {
+    // No rank is to blame: all are there, and wait.
+    watched.lost.reset();
+    FailMismatch(now);
+  }
   return watched;
 }
 
@@ -37,8 +45,11 @@ void Leader::FindStalls(Clock::time_point now, Watched* watched) {
     bool is_due = false;
   };
   std::map<std::vector<int>, Group> groups;
-  const double shortest_s = 0.5 * (warning_s > 0 ? warning_s : shutdown_s);
-  if (shortest_s <= 0) return;
+  if (warning_s <= 0 && shutdown_s <= 0) return;
+  const double shortest_s = warning_s <= 0 ? shutdown_s
+                            : shutdown_s <= 0
+                                ? 0.5 * warning_s
+                                : std::min(0.5 * warning_s, shutdown_s);
   for (auto& [key, pending] : pending_) {
     const double waited_s = SecondsBetween(pending.since, now);
     if (waited_s < shortest_s) continue;
@@ -72,76 +83,56 @@ void Leader::FindStalls(Clock::time_point now, Watched* watched) {
   }
 }
 
-void Leader::WarnOfMismatch(Clock::time_point now,
-                            std::vector<std::string>* warnings) {
-  if (mismatch_warned_ || options_.mismatch_warning_s <= 0 ||
+bool Leader::AllWaitForOthers(Clock::time_point now) const {
+  if (options_.mismatch_warning_s <= 0 ||
       SecondsBetween(last_submission_, now) < options_.mismatch_warning_s) {
-    return;
+    return false;
   }
-  std::vector<std::vector<const Pending*>> waits(size_);
-  bool all_eager = true;
-  for (const auto& [key, pending] : pending_) {
-    for (int rank = 0; rank < size_; ++rank) {
-      const Waiting& front = pending.fronts[rank];
-      if (front.signature == nullptr) continue;
-      waits[rank].push_back(&pending);
-      all_eager = all_eager && front.step == 0;
-    }
-  }
-  std::string text;
   for (int rank = 0; rank < size_; ++rank) {
-    if (waits[rank].empty()) return;  // it may just be slow
-    std::vector<std::string> names;
-    for (const Pending* pending : waits[rank]) {
-      names.push_back(pending->key.name);
-    }
-    if (!text.empty()) text += "; ";
-    text += RankName(rank) + ": " + NameSome(names);
-    all_eager = all_eager && waits[rank].size() == 1;
+    const auto waits = [rank](const auto& element) {
+      return element.second.fronts[rank].signature != nullptr;
+    };
+    // One that waits for nothing may just be slow.
+    if (std::none_of(pending_.begin(), pending_.end(), waits)) return false;
   }
-  mismatch_warned_ = true;
-  text = "Every rank waits for a tensor that no other rank has asked for in " +
-         WholeSeconds(options_.mismatch_warning_s) + " (" + text + ")." +
-         LikelyPairs(waits) +
-         " Ranks match tensors by name: give them the same name= and run the "
-         "same operations on every rank.";
-  if (!all_eager) {
-    warnings->push_back(text);
-    return;
-  }
-  // Each rank's caller sits in one eager call: nothing else can ever come.
-  std::vector<std::pair<Key, int>> lost;
-  for (int rank = 0; rank < size_; ++rank) {
-    lost.emplace_back(waits[rank][0]->key, rank);
-  }
-  for (const auto& [key, rank] : lost) {
-    TakeOut(&pending_.find(key)->second, rank, 0);
-    Fail(key, {rank}, FailedPrecondition(text));
-    EraseIfEmpty(key);
-  }
+  return true;
 }
 
-std::string Leader::LikelyPairs(
-    const std::vector<std::vector<const Pending*>>& waits) const {
-  std::string text;
-  size_t pairs = 0;
-  for (const Pending* first : waits[0]) {
-    for (int rank = 1; rank < size_ && pairs < kPairsShown; ++rank) {
-      for (const Pending* second : waits[rank]) {
-        if (first == second ||
-            !SameButFirstDims(*first->fronts[0].signature,
-                              *second->fronts[rank].signature)) {
-          continue;
-        }
-        ++pairs;
-        text += " '" + first->key.name + "' on " + RankName(0) + " and '" +
-                second->key.name + "' on " + RankName(rank) +
-                " look like one tensor under two names.";
-        break;
-      }
+std::string Leader::MismatchText(Clock::time_point now) const {
+  std::vector<WaitedFor> tensors;
+  for (const auto& [key, pending] : pending_) {
+    WaitedFor& tensor = tensors.emplace_back();
+    tensor.name = key.name;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (pending.fronts[rank].signature == nullptr) continue;
+      tensor.signature = pending.fronts[rank].signature;
+      tensor.ranks.push_back(job_ranks_[rank]);
     }
   }
-  return text;
+  return hvd::MismatchText(std::move(tensors), job_ranks_,
+                           SecondsBetween(last_submission_, now));
+}
+
+void Leader::FailMismatch(Clock::time_point now) {
+  const SharedStatus why = Share(FailedPrecondition(MismatchText(now)));
+  std::vector<Key> keys;
+  for (const auto& [key, pending] : pending_) keys.push_back(key);
+  std::vector<StepOfRank> lost;
+  for (const Key& key : keys) {
+    Pending* const pending = &pending_.find(key)->second;
+    for (int rank = 0; rank < size_; ++rank) {
+      for (int place = PlacesOf(*pending, rank) - 1; place >= 0; --place) {
+        const int64_t step = At(pending, rank, place)->step;
+        if (step != 0) {
+          lost.push_back({rank, step});
+        } else {
+          FailAt(pending, rank, place, why);
+        }
+      }
+    }
+    EraseIfEmpty(key);
+  }
+  HitSteps(0, why, std::move(lost));
 }
 
 }  // namespace hvd

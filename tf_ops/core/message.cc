@@ -182,19 +182,41 @@ AgreedBatch ReadAgreedBatch(Reader* reader) {
   return batch;
 }
 
+void Write(Writer* writer, const FailedKey& failed) {
+  writer->Unsigned(failed.cache_id);
+  Write(writer, failed.key);
+  writer->Unsigned(static_cast<uint64_t>(failed.older));
+  writer->Unsigned(failed.ranks.size());
+  for (const RankRange& range : failed.ranks) {
+    writer->Unsigned(static_cast<uint64_t>(range.first));
+    writer->Unsigned(static_cast<uint64_t>(range.last));
+  }
+}
+
+FailedKey ReadFailedKey(Reader* reader) {
+  FailedKey failed;
+  failed.cache_id = static_cast<CacheId>(reader->Unsigned());
+  failed.key = ReadKey(reader);
+  failed.older = reader->Int();
+  failed.ranks.resize(reader->Count());
+  for (RankRange& range : failed.ranks) {
+    range.first = reader->Int();
+    range.last = reader->Int();
+  }
+  return failed;
+}
+
 void Write(Writer* writer, const Failure& failure) {
-  Write(writer, failure.key);
-  writer->Unsigned(failure.ranks.size());
-  for (int rank : failure.ranks) writer->Unsigned(static_cast<uint64_t>(rank));
   Write(writer, failure.status);
+  writer->Unsigned(failure.keys.size());
+  for (const FailedKey& failed : failure.keys) Write(writer, failed);
 }
 
 Failure ReadFailure(Reader* reader) {
   Failure failure;
-  failure.key = ReadKey(reader);
-  failure.ranks.resize(reader->Count());
-  for (int& rank : failure.ranks) rank = static_cast<int>(reader->Unsigned());
   failure.status = ReadStatus(reader);
+  failure.keys.resize(reader->Count());
+  for (FailedKey& failed : failure.keys) failed = ReadFailedKey(reader);
   return failure;
 }
 
@@ -226,13 +248,27 @@ Tuning ReadTuning(Reader* reader) {
   return tuning;
 }
 
+void Write(Writer* writer, const Skipped& skipped) {
+  writer->Unsigned(skipped.count);
+}
+
+Skipped ReadSkipped(Reader* reader) {
+  Skipped skipped;
+  skipped.count = reader->Unsigned();
+  return skipped;
+}
+
+// One of a variant's kinds.
+template <typename Item>
+void WriteItem(Writer* writer, const Item& item) {
+  writer->Byte(static_cast<uint8_t>(item.index()));
+  std::visit([&](const auto& value) { Write(writer, value); }, item);
+}
+
 template <typename Item>
 void WriteItems(Writer* writer, const std::vector<Item>& items) {
   writer->Unsigned(items.size());
-  for (const Item& item : items) {
-    writer->Byte(static_cast<uint8_t>(item.index()));
-    std::visit([&](const auto& value) { Write(writer, value); }, item);
-  }
+  for (const Item& item : items) WriteItem(writer, item);
 }
 
 void Write(Writer* writer, const Report& report) {
@@ -289,6 +325,9 @@ LogMessage ReadLog(Reader* reader) {
       case 3:
         log.records.emplace_back(ReadTuning(reader));
         break;
+      case 4:
+        log.records.emplace_back(ReadSkipped(reader));
+        break;
       default:
         reader->Fail();
     }
@@ -344,6 +383,24 @@ std::string Encode(const Envelope& envelope) {
   writer.Unsigned(static_cast<uint64_t>(envelope.set_id));
   std::visit([&](const auto& message) { Write(&writer, message); },
              envelope.message);
+  return writer.Take();
+}
+
+std::string Encode(const LogRecord& record) {
+  Writer writer;
+  WriteItem(&writer, record);
+  return writer.Take();
+}
+
+std::string EncodeLog(int set_id, uint64_t first_number,
+                      const std::vector<std::string>& records) {
+  Envelope envelope{set_id, LogMessage{first_number, {}}};
+  Writer writer;
+  writer.Byte(static_cast<uint8_t>(envelope.message.index()));
+  writer.Unsigned(static_cast<uint64_t>(envelope.set_id));
+  writer.Unsigned(first_number);
+  writer.Unsigned(records.size());
+  for (const std::string& record : records) writer.Raw(record);
   return writer.Take();
 }
 

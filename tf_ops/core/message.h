@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/request.h"
+#include "core/shared_bytes.h"
 #include "core/status.h"
 #include "core/tuning.h"
 
@@ -77,11 +78,26 @@ struct AgreedBatch {
   std::vector<AgreedTensor> tensors;
 };
 
-// "These ranks' submissions of this key failed."
+// Ranks of the set, `last` included.
+struct RankRange {
+  int first = 0;
+  int last = 0;
+};
+
+// Each of these ranks loses a submission of the key, as often as it stands in
+// `ranks`: the one before which `older` others still wait.
+struct FailedKey {
+  CacheId cache_id = 0;
+  Key key;  // name left empty when every member knows cache_id
+  int older = 0;
+  std::vector<RankRange> ranks;
+};
+
+// "These submissions failed, for this reason." In order, where a key comes more
+// than once.
 struct Failure {
-  Key key;
-  std::vector<int> ranks;  // of the set
   Status status;
+  std::vector<FailedKey> keys;
 };
 
 // "Forget these."
@@ -89,8 +105,13 @@ struct Eviction {
   std::vector<CacheId> ids;
 };
 
+// "So many records do not concern you." Never in the log itself.
+struct Skipped {
+  uint64_t count = 1;
+};
+
 // A Tuning holds for the batches of the records behind it.
-using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning>;
+using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning, Skipped>;
 
 // Records are numbered 1, 2, ... over the life of the set.
 struct LogMessage {
@@ -127,7 +148,16 @@ struct Envelope {
   Message message;
 };
 
+struct OutgoingMessage {
+  int rank = 0;  // of the set
+  SharedBytes bytes;
+};
+
 [[nodiscard]] std::string Encode(const Envelope& envelope);
+// A log message out of records that are encoded already.
+[[nodiscard]] std::string Encode(const LogRecord& record);
+[[nodiscard]] std::string EncodeLog(int set_id, uint64_t first_number,
+                                    const std::vector<std::string>& records);
 [[nodiscard]] Result<Envelope> Decode(const std::string& bytes);
 
 }  // namespace hvd

@@ -26,7 +26,8 @@ Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
       options_(options),
       execute_(std::move(execute)),
       tune_(std::move(tune)),
-      batches_in_flight_(std::move(batches_in_flight)) {
+      batches_in_flight_(std::move(batches_in_flight)),
+      log_sender_(set_id, size_) {
   if (rank_ == 0) {
     leader_ = std::make_unique<Leader>(std::move(job_ranks), options, &cache_);
   }
@@ -149,7 +150,7 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
     Report& report = std::get<Report>(envelope.message);
     Status status;
     if (leader_ == nullptr) {
-      outgoing_.push_back({0, Encode(envelope)});
+      outgoing_.push_back({0, Share(Encode(envelope))});
     } else if (ended_.ok()) {
       status = leader_->Handle(rank_, report, now);
     }
@@ -164,14 +165,12 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
     moved = true;
   }
   if (log_news_.empty()) return moved;
-  LogMessage log{log_seen_ - log_news_.size() + 1, std::move(log_news_)};
+  log_sender_.Send(log_news_, &outgoing_);
   log_news_.clear();
-  std::string bytes = Encode({set_id_, std::move(log)});
-  for (int rank = 1; rank < size_; ++rank) outgoing_.push_back({rank, bytes});
   return moved;
 }
 
-std::vector<Negotiator::OutgoingMessage> Negotiator::TakeMessages() {
+std::vector<OutgoingMessage> Negotiator::TakeMessages() {
   return std::exchange(outgoing_, {});
 }
 
@@ -187,7 +186,8 @@ void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
 }
 
 Status Negotiator::CarryOut(const LogRecord& record) {
-  ++log_seen_;
+  const Skipped* const skipped = std::get_if<Skipped>(&record);
+  log_seen_ += skipped != nullptr ? skipped->count : 1;
   if (last_log_number_.has_value() && log_seen_ > *last_log_number_) {
     return Status::Ok();  // a member that has ended takes no part in it
   }
@@ -202,22 +202,16 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
   ready.first_dims.reserve(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
     Key composed;
-    const Key* key = &tensor.key;
-    if (tensor.key.name.empty()) {
-      const ResponseCache::Remembered* remembered = cache_.Get(tensor.cache_id);
-      if (remembered == nullptr) {
-        return Internal("the log names an unknown cache number " +
-                        std::to_string(tensor.cache_id) + ".");
-      }
-      key = &remembered->KeyOf(tensor.key.instance, &composed);
-    }
-    if (!Take(*key, &ready.tensors)) {
-      return Internal("the log agrees on '" + key->name +
+    const Result<const Key*> key =
+        Resolve(tensor.cache_id, tensor.key, &composed);
+    if (!key.ok()) return key.status();
+    if (!Take(*key.value(), 0, &ready.tensors)) {
+      return Internal("the log agrees on '" + key.value()->name +
                       "', which this rank has not submitted.");
     }
     if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
       const Request& request = ready.tensors.back().entry->request;
-      cache_.Insert(tensor.cache_id, key->name,
+      cache_.Insert(tensor.cache_id, key.value()->name,
                     std::make_shared<Signature>(request.signature));
     }
     ready.first_dims.push_back(tensor.first_dims);
@@ -226,17 +220,39 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
   return Status::Ok();
 }
 
+Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
+                                       Key* memory) const {
+  if (!key.name.empty()) return &key;
+  const ResponseCache::Remembered* remembered = cache_.Get(id);
+  if (remembered == nullptr) {
+    return Internal("the log names an unknown cache number " +
+                    std::to_string(id) + ".");
+  }
+  return &remembered->KeyOf(key.instance, memory);
+}
+
 Status Negotiator::CarryOut(const Failure& failure) {
-  if (std::find(failure.ranks.begin(), failure.ranks.end(), rank_) ==
-      failure.ranks.end()) {
-    return Status::Ok();
+  for (const FailedKey& failed : failure.keys) {
+    const auto count = std::count_if(
+        failed.ranks.begin(), failed.ranks.end(), [this](const RankRange& r) {
+          return r.first <= rank_ && rank_ <= r.last;
+        });
+    if (count == 0) continue;
+    Key composed;
+    const Result<const Key*> key =
+        Resolve(failed.cache_id, failed.key, &composed);
+    if (!key.ok()) return key.status();
+    std::vector<Outstanding> taken;
+    for (int i = 0; i < count; ++i) {
+      if (!Take(*key.value(), failed.older, &taken)) {
+        return Internal("the log fails '" + key.value()->name +
+                        "', which this rank has not submitted.");
+      }
+    }
+    for (const Outstanding& lost : taken) {
+      if (!lost.cancelled) lost.entry->done(failure.status);
+    }
   }
-  std::vector<Outstanding> failed;
-  if (!Take(failure.key, &failed)) {
-    return Internal("the log fails '" + failure.key.name +
-                    "', which this rank has not submitted.");
-  }
-  if (!failed[0].cancelled) failed[0].entry->done(failure.status);
   return Status::Ok();
 }
 
@@ -245,18 +261,23 @@ Status Negotiator::CarryOut(const Eviction& eviction) {
   return Status::Ok();
 }
 
-bool Negotiator::Take(const Key& key, std::vector<Outstanding>* taken) {
+bool Negotiator::Take(const Key& key, int older,
+                      std::vector<Outstanding>* taken) {
   const auto found = outstanding_.find(key);
   if (found == outstanding_.end()) return false;
   Queue& queue = found->second;
-  taken->push_back(std::move(queue.front()));
-  queue.erase(queue.begin());
+  if (static_cast<size_t>(older) >= queue.size()) return false;
+  const auto place = queue.begin() + older;
+  taken->push_back(std::move(*place));
+  queue.erase(place);
   if (!by_ticket_.empty()) by_ticket_.clear();
   if (queue.empty()) outstanding_.Erase(found);
   return true;
 }
 
 void Negotiator::EndAt(uint64_t log_number, const Status& why) {
+  // Those that wait for that record may only have it to skip.
+  if (leader_ != nullptr) log_sender_.CatchUp(&outgoing_);
   if (last_log_number_.has_value() && *last_log_number_ <= log_number) return;
   last_log_number_ = log_number;
   if (ended_.ok()) ended_ = why;

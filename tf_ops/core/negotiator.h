@@ -14,6 +14,7 @@
 
 #include "core/autotuner.h"
 #include "core/leader.h"
+#include "core/log_sender.h"
 #include "core/message.h"
 #include "core/options.h"
 #include "core/recycling_map.h"
@@ -44,10 +45,6 @@ struct ReadyBatch {
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
-  struct OutgoingMessage {
-    int rank;
-    std::string bytes;
-  };
 
   // `execute` is called for each batch and `tune` for each change of values, in
   // the order of the log.
@@ -102,8 +99,13 @@ class Negotiator {
   Status CarryOut(const Failure& failure);
   Status CarryOut(const Eviction& eviction);
   Status CarryOut(const Tuning& tuning) { return tune_(tuning); }
-  // Moves the oldest entry of the key to the end of `taken`. False: none.
-  bool Take(const Key& key, std::vector<Outstanding>* taken);
+  Status CarryOut(const Skipped&) { return Status::Ok(); }
+  // The key that a record names by a number or by name; a number is looked up,
+  // and `memory` is where a key is made.
+  Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;
+  // Moves the entry of the key that `older` entries are before to the end of
+  // `taken`. False: none.
+  bool Take(const Key& key, int older, std::vector<Outstanding>* taken);
   void FailIfEnded();
 
   const int set_id_;
@@ -126,7 +128,8 @@ class Negotiator {
   Status ended_;
 
   std::unique_ptr<Leader> leader_;
-  std::vector<LogRecord> log_news_;  // leader: not yet in messages
+  LogSender log_sender_;             // the leader's
+  std::vector<LogRecord> log_news_;  // the leader's: not yet in messages
   std::vector<OutgoingMessage> outgoing_;
 };
 

@@ -59,7 +59,7 @@ const Knob kKnobs[] = {
     {"HVD_AUTOTUNE_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
      &Options::autotune_samples, "40", 1, 1e6,
      "samples after which autotune settles at the latest"},
-    {"HVD_MISMATCH_WARNING_S", nullptr, &Options::mismatch_warning_s, "5", 0,
+    {"HVD_MISMATCH_WARNING_S", nullptr, &Options::mismatch_warning_s, "3", 0,
      kNoLimit, "seconds of silence before unmatched names are reported"},
     {"HVD_STALL_WARNING_S", "HOROVOD_STALL_CHECK_TIME_SECONDS",
      &Options::stall_warning_s, "60", 0, kNoLimit,

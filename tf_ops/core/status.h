@@ -7,6 +7,7 @@
 #define HVD_CORE_STATUS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,6 +66,13 @@ class [[nodiscard]] Status {
 }
 [[nodiscard]] inline Status Internal(std::string message) {
   return Status(StatusCode::kInternal, std::move(message));
+}
+
+// One reason for many failures.
+using SharedStatus = std::shared_ptr<const Status>;
+
+inline SharedStatus Share(Status status) {
+  return std::make_shared<const Status>(std::move(status));
 }
 
 // A value or the reason why there is none.

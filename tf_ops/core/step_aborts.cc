@@ -22,17 +22,17 @@ std::vector<int64_t> StepAborts::Corresponding(int rank, int64_t step) const {
   return {};
 }
 
-const Status* StepAborts::FindHit(int rank, int64_t step) const {
+SharedStatus StepAborts::FindHit(int rank, int64_t step) const {
   if (step == 0) return nullptr;
   for (const HitStep& hit : hits_[rank]) {
-    if (hit.step == step) return &hit.why;
+    if (hit.step == step) return hit.why;
   }
   return nullptr;
 }
 
-StepAborts::AbortId StepAborts::Open(Status why) {
-  OpenAbort abort{next_id_++, std::move(why), {}, {}};
-  for (int rank = 0; rank < size_; ++rank) abort.not_hit.insert(rank);
+StepAborts::AbortId StepAborts::Open(SharedStatus why) {
+  OpenAbort abort{next_id_++, std::move(why), {}, size_, {}};
+  abort.not_hit.assign(static_cast<size_t>(size_), true);
   open_.push_back(std::move(abort));
   // An abort whose keys a rank never submits again would stay for ever.
   if (open_.size() > kRemembered) open_.pop_front();
@@ -41,18 +41,19 @@ StepAborts::AbortId StepAborts::Open(Status why) {
 
 StepAborts::AbortId StepAborts::OldestFor(int rank) const {
   for (const OpenAbort& abort : open_) {
-    if (abort.not_hit.count(rank) > 0) return abort.id;
+    if (!abort.has_hit(rank)) return abort.id;
   }
   return 0;
 }
 
 bool StepAborts::IsOpenFor(AbortId id, int rank) const {
   return std::any_of(open_.begin(), open_.end(), [&](const OpenAbort& abort) {
-    return abort.id == id && abort.not_hit.count(rank) > 0;
+    return abort.id == id && !abort.has_hit(rank);
   });
 }
 
-void StepAborts::Hit(AbortId id, int rank, int64_t step, const Status& why) {
+void StepAborts::Hit(AbortId id, int rank, int64_t step,
+                     const SharedStatus& why) {
   any_ = true;
   if (step != 0 && FindHit(rank, step) == nullptr) {
     hits_[rank].push_front({step, why});
@@ -60,9 +61,9 @@ void StepAborts::Hit(AbortId id, int rank, int64_t step, const Status& why) {
   }
   auto abort = std::find_if(open_.begin(), open_.end(),
                             [id](const OpenAbort& a) { return a.id == id; });
-  if (abort == open_.end()) return;
-  abort->not_hit.erase(rank);
-  if (abort->not_hit.empty()) open_.erase(abort);
+  if (abort == open_.end() || abort->has_hit(rank)) return;
+  abort->not_hit[rank] = false;
+  if (--abort->left == 0) open_.erase(abort);
 }
 
 void StepAborts::AddKey(AbortId id, const Key& key) {
@@ -72,9 +73,9 @@ void StepAborts::AddKey(AbortId id, const Key& key) {
 }
 
 StepAborts::AbortId StepAborts::Find(int rank, const Key& key,
-                                     Status* why) const {
+                                     SharedStatus* why) const {
   for (const OpenAbort& abort : open_) {
-    if (abort.not_hit.count(rank) > 0 && abort.keys.count(key) > 0) {
+    if (!abort.has_hit(rank) && abort.keys.count(key) > 0) {
       *why = abort.why;
       return abort.id;
     }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "core/request.h"
@@ -36,12 +36,12 @@ class StepAborts {
   std::vector<int64_t> Corresponding(int rank, int64_t step) const;
 
   // Why this step was hit; null when it was not, and for step 0.
-  const Status* FindHit(int rank, int64_t step) const;
+  SharedStatus FindHit(int rank, int64_t step) const;
 
   // Opens an abort that no rank is hit by yet; it closes when all are. 0 is
   // never open.
   using AbortId = uint64_t;
-  AbortId Open(Status why);
+  AbortId Open(SharedStatus why);
 
   // The oldest open abort that has not hit the rank; 0: none. When the rank
   // aborts a step of its own accord, that is its part in this one: ranks often
@@ -52,13 +52,13 @@ class StepAborts {
   bool IsOpenFor(AbortId id, int rank) const;
 
   // The step of `rank` is hit, as its part in an abort that may be closed.
-  void Hit(AbortId id, int rank, int64_t step, const Status& why);
+  void Hit(AbortId id, int rank, int64_t step, const SharedStatus& why);
 
   // Ranks that an open abort has not hit yet are when they submit this key.
   void AddKey(AbortId id, const Key& key);
 
   // The open abort that a rank runs into by submitting this key; 0: none.
-  AbortId Find(int rank, const Key& key, Status* why) const;
+  AbortId Find(int rank, const Key& key, SharedStatus* why) const;
 
   bool quiet() const { return open_.empty(); }
 
@@ -67,14 +67,17 @@ class StepAborts {
 
  private:
   struct OpenAbort {
+    bool has_hit(int rank) const { return !not_hit[rank]; }
+
     AbortId id;
-    Status why;
-    std::set<int> not_hit;
-    std::set<Key> keys;
+    SharedStatus why;
+    std::vector<bool> not_hit;  // by rank
+    int left = 0;               // of these
+    std::unordered_set<Key, KeyHash> keys;
   };
   struct HitStep {
     int64_t step;
-    Status why;
+    SharedStatus why;
   };
   // More than the steps a rank has running at once; older ones are forgotten.
   static constexpr size_t kRemembered = 16;

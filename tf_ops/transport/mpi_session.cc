@@ -185,7 +185,8 @@ MpiSession::~MpiSession() {
   for (MpiOrphans& orphans : orphans_) {
     // MPI may still read or write this memory, when a peer that is late or
     // frozen goes on: it must never be used for anything else.
-    (void)std::make_unique<std::shared_ptr<void>>(std::move(orphans.memory))
+    (void)std::make_unique<std::shared_ptr<const void>>(
+        std::move(orphans.memory))
         .release();
   }
 }

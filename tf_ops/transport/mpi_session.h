@@ -18,7 +18,7 @@ namespace hvd {
 // Moves that were on the wire when their owner went, and their memory.
 struct MpiOrphans {
   std::vector<MPI_Request> requests;
-  std::shared_ptr<void> memory;
+  std::shared_ptr<const void> memory;
 };
 
 // The two communicators of a backend. Shared by what uses them.

@@ -83,16 +83,18 @@ MpiChannel::MpiChannel(std::shared_ptr<MpiSession> session)
     : session_(std::move(session)) {}
 
 MpiChannel::~MpiChannel() {
-  for (std::list<Mail>* mail : {&sent_, &arriving_}) {
-    for (Mail& message : *mail) {
-      MpiOrphans orphans;
-      if (message.request != MPI_REQUEST_NULL) {
-        orphans.requests.push_back(message.request);
-      }
-      orphans.memory = std::shared_ptr<std::string>(std::move(message.bytes));
-      session_->Adopt(std::move(orphans));
-    }
+  for (SentMail& mail : sent_) Abandon(mail.request, std::move(mail.bytes));
+  for (ArrivingMail& mail : arriving_) {
+    Abandon(mail.request, std::move(mail.bytes));
   }
+}
+
+void MpiChannel::Abandon(MPI_Request request,
+                         std::shared_ptr<const void> memory) {
+  MpiOrphans orphans;
+  if (request != MPI_REQUEST_NULL) orphans.requests.push_back(request);
+  orphans.memory = std::move(memory);
+  session_->Adopt(std::move(orphans));
 }
 
 void MpiChannel::Note(int code, const char* call, int peer) {
@@ -102,9 +104,8 @@ void MpiChannel::Note(int code, const char* call, int peer) {
                " are lost: " + MpiStatus(code, call).message());
 }
 
-void MpiChannel::Send(int peer, std::string message) {
-  Mail mail{peer, MPI_REQUEST_NULL,
-            std::make_unique<std::string>(std::move(message))};
+void MpiChannel::Send(int peer, SharedBytes message) {
+  SentMail mail{peer, MPI_REQUEST_NULL, std::move(message)};
   Note(MPI_Isend(mail.bytes->data(), static_cast<int>(mail.bytes->size()),
                  MPI_BYTE, peer, kMessageTag, session_->control(),
                  &mail.request),
@@ -145,8 +146,9 @@ bool MpiChannel::Probe() {
        "MPI_Improbe", session_->rank());
   if (!status_.ok() || !found) return false;
   MPI_Get_count(&envelope, MPI_BYTE, &bytes);
-  Mail mail{envelope.MPI_SOURCE, MPI_REQUEST_NULL,
-            std::make_unique<std::string>(static_cast<size_t>(bytes), '\0')};
+  ArrivingMail mail{
+      envelope.MPI_SOURCE, MPI_REQUEST_NULL,
+      std::make_shared<std::string>(static_cast<size_t>(bytes), '\0')};
   Note(MPI_Imrecv(mail.bytes->data(), bytes, MPI_BYTE, &handle, &mail.request),
        "MPI_Imrecv", mail.peer);
   arriving_.push_back(std::move(mail));
@@ -154,7 +156,7 @@ bool MpiChannel::Probe() {
 }
 
 bool MpiChannel::Flush() {
-  sent_.remove_if([this](Mail& mail) {
+  sent_.remove_if([this](SentMail& mail) {
     int done = 0;
     const int code = MPI_Test(&mail.request, &done, MPI_STATUS_IGNORE);
     Note(code, "MPI_Test", mail.peer);

@@ -61,25 +61,33 @@ class MpiChannel final : public Channel {
  public:
   explicit MpiChannel(std::shared_ptr<MpiSession> session);
   ~MpiChannel() override;
-  void Send(int peer, std::string message) override;
+  void Send(int peer, SharedBytes message) override;
   bool Receive(int* peer, std::string* message) override;
   bool Flush() override;
   Status status() const override { return status_; }
 
  private:
-  struct Mail {
+  // What MPI still reads or writes. The bytes do not move meanwhile.
+  struct SentMail {
     int peer = 0;
     MPI_Request request = MPI_REQUEST_NULL;
-    std::unique_ptr<std::string> bytes;  // does not move while MPI uses it
+    SharedBytes bytes;
+  };
+  struct ArrivingMail {
+    int peer = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::shared_ptr<std::string> bytes;
   };
 
   bool Probe();
+  // Leaves a request that is still under way, and its memory, to the session.
+  void Abandon(MPI_Request request, std::shared_ptr<const void> memory);
   void Note(int code, const char* call, int peer);
 
   const std::shared_ptr<MpiSession> session_;
   Status status_;
-  std::list<Mail> sent_;
-  std::list<Mail> arriving_;  // in order of arrival
+  std::list<SentMail> sent_;
+  std::list<ArrivingMail> arriving_;  // in order of arrival
 };
 
 }  // namespace hvd

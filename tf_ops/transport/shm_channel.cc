@@ -23,22 +23,25 @@ ShmChannel::ShmChannel(std::shared_ptr<ShmHost> host,
   }
 }
 
-void ShmChannel::Send(int peer, std::string message) {
-  const auto length = static_cast<uint32_t>(message.size());
-  std::string framed(kLengthBytes, '\0');
-  std::memcpy(framed.data(), &length, kLengthBytes);
-  framed += message;
-  peers_[peer].waiting.push_back(std::move(framed));
+void ShmChannel::Send(int peer, SharedBytes message) {
+  peers_[peer].waiting.push_back(std::move(message));
   FlushTo(peer);
 }
 
 void ShmChannel::WriteFront(Peer* peer) {
-  const std::string& front = peer->waiting.front();
-  const size_t count =
-      std::min(front.size() - peer->written, peer->to.writable());
-  peer->to.Write(front.data() + peer->written, count);
+  const std::string& front = *peer->waiting.front();
+  const auto length = static_cast<uint32_t>(front.size());
+  char head[kLengthBytes];
+  std::memcpy(head, &length, kLengthBytes);
+  // One of the two is written as far as there is room, then the other.
+  const bool in_head = peer->written < kLengthBytes;
+  const char* const bytes = in_head ? head : front.data();
+  const size_t size = in_head ? kLengthBytes : front.size();
+  const size_t begin = in_head ? peer->written : peer->written - kLengthBytes;
+  const size_t count = std::min(size - begin, peer->to.writable());
+  peer->to.Write(bytes + begin, count);
   peer->written += count;
-  if (peer->written < front.size()) return;
+  if (peer->written < kLengthBytes + front.size()) return;
   peer->waiting.pop_front();
   peer->written = 0;
 }

@@ -22,7 +22,7 @@ class ShmChannel final : public Channel {
   // Flush passes on what the port holds, too.
   ShmChannel(std::shared_ptr<ShmHost> host, std::shared_ptr<ShmPort> port,
              int rank);
-  void Send(int peer, std::string message) override;
+  void Send(int peer, SharedBytes message) override;
   bool Receive(int* peer, std::string* message) override;
   bool Flush() override;
   Status status() const override { return status_; }
@@ -30,9 +30,9 @@ class ShmChannel final : public Channel {
  private:
   struct Peer {
     ShmRing to, from;
-    std::deque<std::string> waiting;  // framed, to be written
-    size_t written = 0;               // of waiting.front()
-    std::string arriving;             // framed, as far as it has come
+    std::deque<SharedBytes> waiting;  // to be written, each behind its length
+    size_t written = 0;               // of waiting.front(), its length included
+    std::string arriving;  // as far as it has come, its length included
   };
 
   void WriteFront(Peer* peer);

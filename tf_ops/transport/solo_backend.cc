@@ -38,13 +38,13 @@ class SoloWire final : public Wire {
 
 class SoloChannel final : public Channel {
  public:
-  void Send(int, std::string message) override {
+  void Send(int, SharedBytes message) override {
     messages_.push_back(std::move(message));
   }
   bool Receive(int* peer, std::string* message) override {
     if (messages_.empty()) return false;
     *peer = 0;
-    *message = std::move(messages_.front());
+    *message = *messages_.front();
     messages_.pop_front();
     return true;
   }
@@ -52,7 +52,7 @@ class SoloChannel final : public Channel {
   Status status() const override { return Status::Ok(); }
 
  private:
-  std::deque<std::string> messages_;
+  std::deque<SharedBytes> messages_;
 };
 
 class SoloBackend final : public Backend {

@@ -17,7 +17,7 @@ TwoLevelChannel::TwoLevelChannel(const Topology& topology, Channel* within,
   }
 }
 
-void TwoLevelChannel::Send(int peer, std::string message) {
+void TwoLevelChannel::Send(int peer, SharedBytes message) {
   if (local_ranks_[peer] < 0) {
     across_->Send(peer, std::move(message));
   } else {

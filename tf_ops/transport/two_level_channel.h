@@ -16,7 +16,7 @@ class TwoLevelChannel final : public Channel {
   // `within` knows ranks by their local ranks, `across` by those of the job;
   // both outlive this.
   TwoLevelChannel(const Topology& topology, Channel* within, Channel* across);
-  void Send(int peer, std::string message) override;
+  void Send(int peer, SharedBytes message) override;
   bool Receive(int* peer, std::string* message) override;
   bool Flush() override;
   Status status() const override;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// SharedBytes: the bytes of a message, shared by all ranks that it goes to.
+#ifndef HVD_CORE_SHARED_BYTES_H_
+#define HVD_CORE_SHARED_BYTES_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace hvd {
+
+// A leader tells all members the same: at 1000 ranks, a copy for each would be
+// 1000 times the memory.
+using SharedBytes = std::shared_ptr<const std::string>;
+
+inline SharedBytes Share(std::string bytes) {
+  return std::make_shared<const std::string>(std::move(bytes));
+}
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_SHARED_BYTES_H_
