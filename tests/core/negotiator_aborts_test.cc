@@ -277,6 +277,23 @@ TEST(negotiator_an_aborted_step_takes_later_submissions_along) {
   }
 }
 
+TEST(negotiator_a_peers_abort_fails_the_later_submission_and_not_the_first) {
+  World world(2);
+  world.Submit(0, "x", 1, World::Plain(), 0, InvalidArgument("no root 7"));
+  EXPECT_EQ(world.Results(0, "x").size(), 1u);
+  world.Submit(0, "x", 2);
+  for (int rank : {0, 1}) world.Submit(rank, "y", 100 * rank + 2);
+  world.Deliver();  // so that steps 2 and 102 belong together
+  world.at(1).AbortStep({"z", 0}, 102, kNan);
+  world.Deliver();
+  ExpectFailed(&world, 0, "x", StatusCode::kPeerLost, "rank 1 aborted");
+  EXPECT_FALSE(world.at(0).idle());
+  world.Submit(1, "x", 103);
+  world.Deliver();
+  ExpectFailed(&world, 1, "x", StatusCode::kInvalidArgument, "no root 7");
+  EXPECT_TRUE(world.at(0).idle());
+}
+
 TEST(negotiator_a_doomed_submission_does_not_fail_the_one_before_it) {
   World world(2);
   world.Submit(0, "x", 1, World::Plain(), 0, InvalidArgument("no root 7"));

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Delivers, executes and checks.
+#include "fuzz_world.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace hvd {
+namespace {
+
+// Ticks. Within the second, the leader has heard of a cancelled call for sure.
+constexpr int kLongestDelay = 12;
+constexpr int kSurelyHeard = 200;
+
+}  // namespace
+
+FuzzWorld::FuzzWorld(uint64_t seed, std::vector<std::vector<int>> sets,
+                     const Options& options)
+    : random_(seed) {
+  sets_.reserve(sets.size());
+  for (size_t id = 0; id < sets.size(); ++id) {
+    AddSet(static_cast<int>(id), std::move(sets[id]), options);
+  }
+}
+
+void FuzzWorld::AddSet(int id, std::vector<int> ranks, const Options& options) {
+  Set& set = sets_.emplace_back();
+  set.ranks = std::move(ranks);
+  for (size_t place = 0; place < set.ranks.size(); ++place) {
+    const int rank = set.ranks[place];
+    set.negotiators[rank] = std::make_unique<Negotiator>(
+        id, static_cast<int>(place), set.ranks, options,
+        [this, id, rank](ReadyBatch ready) {
+          Execute(id, rank, std::move(ready));
+        },
+        [](const Tuning&) { return Status::Ok(); },
+        [this, id, rank] {
+          return static_cast<int>(sets_[id].running[rank].size());
+        });
+  }
+}
+
+bool FuzzWorld::IsMember(int rank, int set) const {
+  return sets_[set].negotiators.count(rank) > 0;
+}
+
+void FuzzWorld::Pass(int rank) {
+  Receive(rank);
+  for (Set& set : sets_) {
+    const auto own = set.negotiators.find(rank);
+    if (own == set.negotiators.end()) continue;
+    const Negotiator::Clock::time_point now{std::chrono::milliseconds(now_)};
+    const Result<bool> advanced = own->second->Advance(now);
+    if (!advanced.ok()) Fail(advanced.status().message());
+    for (OutgoingMessage& message : own->second->TakeMessages()) {
+      std::deque<Letter>& link = links_[{rank, set.ranks[message.rank]}];
+      const int64_t due = now_ + random_.Below(kLongestDelay);
+      link.push_back({link.empty() ? due : std::max(due, link.back().due),
+                      std::move(message.bytes)});
+    }
+  }
+  FinishBatches(rank);
+}
+
+void FuzzWorld::Receive(int rank) {
+  for (int from = 0; from < size(); ++from) {
+    std::deque<Letter>& link = links_[{from, rank}];
+    while (!link.empty() && link.front().due <= now_) {
+      const Result<Envelope> envelope = Decode(*link.front().bytes);
+      link.pop_front();
+      const Status status = envelope.ok() ? Handle(from, rank, envelope.value())
+                                          : envelope.status();
+      if (!status.ok()) Fail(status.message());
+    }
+  }
+}
+
+Status FuzzWorld::Handle(int from, int rank, const Envelope& envelope) {
+  Set& set = sets_[envelope.set_id];
+  Negotiator& negotiator = *set.negotiators.at(rank);
+  if (const auto* log = std::get_if<LogMessage>(&envelope.message)) {
+    return negotiator.HandleLog(*log);
+  }
+  const auto place = std::find(set.ranks.begin(), set.ranks.end(), from);
+  const Negotiator::Clock::time_point now{std::chrono::milliseconds(now_)};
+  return negotiator.HandleReport(static_cast<int>(place - set.ranks.begin()),
+                                 std::get<Report>(envelope.message), now);
+}
+
+uint64_t FuzzWorld::Submit(int rank, int set, Request request,
+                           Answered answered) {
+  auto entry = std::make_shared<Entry>();
+  const uint64_t ticket = ++tickets_;
+  entry->request = std::move(request);
+  entry->ticket = ticket;
+  auto is_answered = std::make_shared<bool>(false);
+  const std::string name = entry->request.key.name;
+  entry->done = [this, name, is_answered,
+                 answered = std::move(answered)](const Status& status) {
+    if (std::exchange(*is_answered, true)) Fail("'" + name + "' ended twice.");
+    if (status.code() == StatusCode::kInternal) Fail(status.message());
+    answered(status);
+  };
+  sets_[set].negotiators.at(rank)->Submit(std::move(entry));
+  return ticket;
+}
+
+void FuzzWorld::Cancel(int rank, int set, uint64_t ticket, const Status& why) {
+  Negotiator& negotiator = *sets_[set].negotiators.at(rank);
+  cancelled_at_[ticket] = now_;
+  if (negotiator.Cancel(ticket, why)) return;
+  for (const auto& [number, running] : sets_[set].running[rank]) {
+    for (const Outstanding& tensor : running.batch.tensors) {
+      if (tensor.entry->ticket != ticket || tensor.cancelled) continue;
+      const Request& request = tensor.entry->request;
+      negotiator.AbortStep(request.key, request.step, why);
+    }
+  }
+}
+
+void FuzzWorld::AbortStep(int rank, int set, const Key& key, int64_t step,
+                          const Status& why) {
+  sets_[set].negotiators.at(rank)->AbortStep(key, step, why);
+}
+
+void FuzzWorld::Execute(int id, int rank, ReadyBatch ready) {
+  Set& set = sets_[id];
+  const uint64_t number = ready.log_number;
+  std::vector<Key> keys;
+  std::vector<int64_t> steps;
+  for (const Outstanding& tensor : ready.tensors) {
+    keys.push_back(tensor.entry->request.key);
+    steps.push_back(tensor.entry->request.step);
+  }
+  Execution& execution = set.executions[number];
+  if (execution.steps.empty()) {
+    execution.agreed_at = now_;
+    execution.keys = keys;
+  }
+  if (!(execution.keys == keys)) {
+    Fail("members execute different tensors as record " +
+         std::to_string(number) + ".");
+  }
+  for (const Outstanding& tensor : ready.tensors) {
+    const auto cancelled = cancelled_at_.find(tensor.entry->ticket);
+    if (cancelled != cancelled_at_.end() &&
+        execution.agreed_at > cancelled->second + kSurelyHeard) {
+      Fail("'" + tensor.entry->request.key.name + "' of step " +
+           std::to_string(tensor.entry->request.step) + " of rank " +
+           std::to_string(rank) + " was agreed on though it was cancelled.");
+    }
+  }
+  execution.steps[rank] = std::move(steps);
+  set.running[rank][number].batch = std::move(ready);
+  if (execution.steps.size() < set.ranks.size()) return;
+  CheckSteps(id, execution);
+  set.executions.erase(number);
+  for (int member : set.ranks) {
+    set.running[member].at(number).done_at =
+        now_ + random_.Below(kLongestDelay);
+  }
+}
+
+void FuzzWorld::CheckSteps(int id, const Execution& execution) {
+  for (const auto& [rank, steps] : execution.steps) {
+    for (const auto& [other, other_steps] : execution.steps) {
+      if (rank == other) continue;
+      for (size_t i = 0; i < steps.size(); ++i) {
+        if (steps[i] == 0 || other_steps[i] == 0) continue;
+        const auto [met, is_new] =
+            sets_[id].met[{rank, other}].try_emplace(steps[i], other_steps[i]);
+        if (met->second == other_steps[i]) continue;
+        Fail("in set " + std::to_string(id) + " '" + execution.keys[i].name +
+             "' of step " + std::to_string(steps[i]) + " of rank " +
+             std::to_string(rank) + " met step " +
+             std::to_string(other_steps[i]) + " of rank " +
+             std::to_string(other) + ", and step " +
+             std::to_string(met->second) + " before.");
+      }
+    }
+  }
+}
+
+void FuzzWorld::FinishBatches(int rank) {
+  for (Set& set : sets_) {
+    std::map<uint64_t, Running>& running = set.running[rank];
+    for (auto batch = running.begin(); batch != running.end();) {
+      if (batch->second.done_at < 0 || batch->second.done_at > now_) {
+        ++batch;
+        continue;
+      }
+      const ReadyBatch done = std::move(batch->second.batch);
+      batch = running.erase(batch);
+      for (const Outstanding& tensor : done.tensors) {
+        if (!tensor.cancelled) tensor.entry->done(Status::Ok());
+      }
+    }
+  }
+}
+
+void FuzzWorld::Fail(const std::string& text) {
+  if (error_.empty()) error_ = text;
+}
+
+}  // namespace hvd

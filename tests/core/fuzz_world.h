@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks and process sets in one thread, whose messages and batches take random
+// times. A seed decides everything.
+#ifndef HVD_TESTS_CORE_FUZZ_WORLD_H_
+#define HVD_TESTS_CORE_FUZZ_WORLD_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/message.h"
+#include "core/negotiator.h"
+#include "core/options.h"
+#include "core/request.h"
+
+namespace hvd {
+
+// Carries messages in order between any two ranks, and calls the negotiators as
+// BackgroundLoop does. A batch completes on a rank some time after all members
+// have it.
+//
+// Checks that no negotiator reports a bug, that all members of a set execute
+// the same tensors under a log number, that a step of one rank only ever meets
+// one step of another rank within a set, and that nothing is agreed on long
+// after a rank has cancelled it.
+class FuzzWorld {
+ public:
+  struct Random {
+    explicit Random(uint64_t seed) : engine(seed) {}
+    int Below(int end) { return static_cast<int>(engine() % end); }
+    bool OneIn(int n) { return Below(n) == 0; }
+    std::mt19937_64 engine;
+  };
+  // Of an entry: not Ok for a failure.
+  using Answered = std::function<void(const Status&)>;
+
+  // `sets`: the ranks of each, ascending. Set 0 has all.
+  FuzzWorld(uint64_t seed, std::vector<std::vector<int>> sets,
+            const Options& options);
+
+  // One rank's pass: messages that have arrived, the leader's decisions, and
+  // batches that are done.
+  void Pass(int rank);
+  void Tick() { ++now_; }
+
+  // Returns the ticket. Answered is called once, perhaps at once.
+  uint64_t Submit(int rank, int set, Request request, Answered answered);
+  void Cancel(int rank, int set, uint64_t ticket, const Status& why);
+  void AbortStep(int rank, int set, const Key& key, int64_t step,
+                 const Status& why);
+
+  int size() const { return static_cast<int>(sets_[0].ranks.size()); }
+  bool IsMember(int rank, int set) const;
+  int set_count() const { return static_cast<int>(sets_.size()); }
+  Random& random() { return random_; }
+  // The first thing that went wrong; empty: nothing.
+  const std::string& error() const { return error_; }
+
+ private:
+  struct Running {
+    ReadyBatch batch;
+    int64_t done_at = -1;  // -1: not all members have it
+  };
+  // One log number of a set.
+  struct Execution {
+    int64_t agreed_at = 0;  // when the leader had it
+    std::vector<Key> keys;
+    std::map<int, std::vector<int64_t>> steps;  // by rank, then tensor
+  };
+  struct Set {
+    std::vector<int> ranks;
+    std::map<int, std::unique_ptr<Negotiator>> negotiators;  // by rank
+    std::map<int, std::map<uint64_t, Running>> running;      // by log number
+    std::map<uint64_t, Execution> executions;                // unfinished
+    std::map<std::pair<int, int>, std::map<int64_t, int64_t>> met;
+  };
+  struct Letter {
+    int64_t due;
+    SharedBytes bytes;
+  };
+
+  void AddSet(int id, std::vector<int> ranks, const Options& options);
+  void Receive(int rank);
+  Status Handle(int from, int rank, const Envelope& envelope);
+  void Execute(int id, int rank, ReadyBatch ready);
+  void CheckSteps(int id, const Execution& execution);
+  void FinishBatches(int rank);
+  void Fail(const std::string& text);
+
+  Random random_;
+  int64_t now_ = 0;
+  uint64_t tickets_ = 0;
+  std::map<uint64_t, int64_t> cancelled_at_;  // by ticket
+  std::vector<Set> sets_;
+  std::map<std::pair<int, int>, std::deque<Letter>> links_;  // from, to
+  std::string error_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_FUZZ_WORLD_H_

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leader and negotiators under random programs: steps with loops and gathers,
+// eager calls, aborts, refused calls, disagreements, evictions, delays, sets.
+//
+// HVD_TEST_STRESS_S=120 goes on for so many seconds; HVD_TEST_STRESS_SEED
+// repeats the round that a failure named.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/options.h"
+#include "fuzz_world.h"
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kRounds = 400;
+constexpr int kNoisyTicks = 1500;
+// Steps that every rank must complete once nothing disturbs it, and the time
+// that it has for them: stale aborts may still cost it some.
+constexpr int kQuietSteps = 6;
+constexpr int kQuietTicks = 20000;
+
+struct Call {
+  Key key;
+  Signature signature;
+};
+
+// How often things go wrong: one in so many.
+struct Noise {
+  int abort = 0, refuse = 0, disagree = 0;
+};
+
+std::vector<Call> StepBody(FuzzWorld* world, int tensors, int iterations) {
+  std::vector<Call> calls;
+  for (int i = 0; i < tensors; ++i) {
+    Call& call = calls.emplace_back();
+    call.key.name = "t" + std::to_string(i);
+    call.signature.shapes = {{i + 1, 2}};
+    if (i % 3 == 2) {
+      call.signature.verb = Verb::kAllgather;
+      call.signature.shapes[0][0] = world->random().Below(5);
+    }
+  }
+  for (int i = 1; i <= iterations; ++i) {
+    Call& call = calls.emplace_back();
+    call.key = {"loop", static_cast<uint64_t>(i)};
+    call.signature.shapes = {{i % 2 == 0 ? 3 : 5}};
+  }
+  std::shuffle(calls.begin(), calls.end(), world->random().engine);
+  return calls;
+}
+
+// One rank's program on one set: a training loop whose steps are run as
+// TensorFlow runs them, and a thread of eager calls beside it.
+class Program {
+ public:
+  Program(FuzzWorld* world, int rank, int set, int tensors, int iterations)
+      : world_(world),
+        rank_(rank),
+        set_(set),
+        tensors_(tensors),
+        iterations_(iterations),
+        step_(rank * int64_t{1000000}) {
+    BeginStep();
+  }
+
+  void Act(const Noise& noise) {
+    ActEagerly(noise);
+    if (has_failed_) {
+      EndFailedStep();
+      return;
+    }
+    for (int i = world_->random().Below(4); i > 0 && !calls_.empty(); --i) {
+      SubmitNext(noise);
+    }
+    if (noise.abort > 0 && world_->random().OneIn(noise.abort)) {
+      why_ = Cancelled("NaN");
+      has_failed_ = true;
+    }
+    if (has_failed_ || !calls_.empty() || !open_.empty()) return;
+    ++completed_;
+    BeginStep();
+  }
+
+  // So many whole steps and eager calls more than now.
+  void SetGoal(int count) {
+    goal_ = completed_ + count;
+    eager_goal_ = eager_calls_ + count;
+  }
+  bool is_at_goal() const {
+    return completed_ >= goal_ && eager_calls_ >= eager_goal_;
+  }
+  std::string Waiting() const {
+    std::string text;
+    for (const auto& [ticket, call] : open_) {
+      text += " " + call.key.name + "/" + std::to_string(call.key.instance);
+    }
+    return "rank " + std::to_string(rank_) + " in set " + std::to_string(set_) +
+           ", step " + std::to_string(step_) + ":" + text;
+  }
+
+ private:
+  void BeginStep() {
+    ++step_;
+    has_failed_ = is_aborted_ = false;
+    calls_ = StepBody(world_, tensors_, iterations_);
+  }
+
+  Request Ask(const Call& call, int64_t step, const Noise& noise) {
+    Request request{call.key, call.signature, step, Status::Ok()};
+    FuzzWorld::Random& random = world_->random();
+    if (noise.refuse > 0 && random.OneIn(noise.refuse)) {
+      request.error = InvalidArgument("refused");
+    }
+    if (noise.disagree > 0 && random.OneIn(noise.disagree)) {
+      request.signature.dtype = request.signature.wire_dtype = DataType::kInt32;
+    }
+    return request;
+  }
+
+  void SubmitNext(const Noise& noise) {
+    const Call call = std::move(calls_.back());
+    calls_.pop_back();
+    // A call may be answered before Submit returns.
+    auto ticket = std::make_shared<uint64_t>(0);
+    auto is_answered = std::make_shared<bool>(false);
+    *ticket = world_->Submit(rank_, set_, Ask(call, step_, noise),
+                             [this, ticket, is_answered](const Status& status) {
+                               *is_answered = true;
+                               open_.erase(*ticket);
+                               if (status.ok() || has_failed_) return;
+                               has_failed_ = true;
+                               why_ = status;
+                             });
+    if (!*is_answered) open_[*ticket] = call;
+  }
+
+  // TensorFlow cancels what is left of a step, and begins the next when all has
+  // been answered.
+  void EndFailedStep() {
+    if (!is_aborted_) {
+      is_aborted_ = true;
+      const std::map<uint64_t, Call> open = open_;
+      for (const auto& [ticket, call] : open) {
+        world_->Cancel(rank_, set_, ticket, why_);
+      }
+      // Kernels that come too late find the step cancelled. Where none does and
+      // nothing was under way either, nobody could know of the aborted step.
+      bool is_told = !open.empty();
+      for (const Call& call : calls_) {
+        if (is_told && !world_->random().OneIn(3)) continue;
+        world_->AbortStep(rank_, set_, call.key, step_, why_);
+        is_told = true;
+      }
+    }
+    if (open_.empty()) BeginStep();
+  }
+
+  void ActEagerly(const Noise& noise) {
+    if (eager_waits_ || world_->random().OneIn(2)) return;
+    Call call;
+    call.key.name = "eager";
+    call.signature.shapes = {{7}};
+    eager_waits_ = true;
+    ++eager_calls_;
+    world_->Submit(rank_, set_, Ask(call, 0, noise),
+                   [this](const Status&) { eager_waits_ = false; });
+  }
+
+  FuzzWorld* const world_;
+  const int rank_, set_, tensors_, iterations_;
+  int64_t step_;
+  std::vector<Call> calls_;        // of this step, to be submitted
+  std::map<uint64_t, Call> open_;  // by ticket
+  bool has_failed_ = false, is_aborted_ = false;
+  Status why_;
+  int completed_ = 0, goal_ = 0;
+  bool eager_waits_ = false;
+  int eager_calls_ = 0, eager_goal_ = 0;
+};
+
+class Round {
+ public:
+  explicit Round(uint64_t seed)
+      : random_(seed * 2654435761u),
+        world_(seed, Sets(&random_), MakeOptions(&random_)) {
+    const int tensors = 1 + random_.Below(random_.OneIn(3) ? 1 : 6);
+    const int iterations = random_.OneIn(2) ? 0 : random_.Below(5);
+    programs_.resize(world_.size());
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      for (int set = 0; set < world_.set_count(); ++set) {
+        if (!world_.IsMember(rank, set)) continue;
+        programs_[rank].push_back(
+            std::make_unique<Program>(&world_, rank, set, tensors, iterations));
+      }
+    }
+  }
+
+  // What went wrong; empty: nothing.
+  std::string Run() {
+    Noise noise = {20 + random_.Below(200), 50 + random_.Below(500),
+                   100 + random_.Below(1000)};
+    if (random_.OneIn(4)) noise = {15, 5, 0};  // hardly a whole step
+    for (int i = 0; i < kNoisyTicks && world_.error().empty(); ++i) {
+      Tick(noise);
+    }
+    for (auto& programs : programs_) {
+      for (auto& program : programs) program->SetGoal(kQuietSteps);
+    }
+    for (int i = 0; i < kQuietTicks && world_.error().empty(); ++i) {
+      Tick(Noise());
+      if (WaitingPrograms().empty()) return world_.error();
+    }
+    if (!world_.error().empty()) return world_.error();
+    return "not every rank goes on:" + WaitingPrograms();
+  }
+
+ private:
+  static std::vector<std::vector<int>> Sets(FuzzWorld::Random* random) {
+    const int size = 2 + random->Below(4);
+    std::vector<std::vector<int>> sets(1);
+    for (int rank = 0; rank < size; ++rank) sets[0].push_back(rank);
+    while (random->OneIn(3)) {
+      std::vector<int> ranks;
+      for (int rank = 0; rank < size; ++rank) {
+        if (random->OneIn(2)) ranks.push_back(rank);
+      }
+      if (!ranks.empty()) sets.push_back(std::move(ranks));
+    }
+    return sets;
+  }
+
+  static Options MakeOptions(FuzzWorld::Random* random) {
+    Options options = Options::Defaults();
+    const int cache_entries[] = {0, 2, 5, 1000};
+    options.cache_entries = cache_entries[random->Below(4)];
+    options.batches_in_flight = 1 + random->Below(4);
+    if (random->OneIn(3)) options.fusion_bytes = 64;
+    return options;
+  }
+
+  // Those that have not reached their goal.
+  std::string WaitingPrograms() const {
+    std::string text;
+    for (const auto& programs : programs_) {
+      for (const auto& program : programs) {
+        if (!program->is_at_goal()) text += "\n " + program->Waiting();
+      }
+    }
+    return text;
+  }
+
+  // Some ranks get the processor, in any order.
+  void Tick(const Noise& noise) {
+    world_.Tick();
+    for (size_t i = 0; i < programs_.size(); ++i) {
+      const int rank = random_.Below(world_.size());
+      for (auto& program : programs_[rank]) {
+        if (random_.OneIn(2)) program->Act(noise);
+      }
+      world_.Pass(rank);
+    }
+  }
+
+  FuzzWorld::Random random_;
+  FuzzWorld world_;
+  std::vector<std::vector<std::unique_ptr<Program>>> programs_;  // by rank
+};
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+TEST(negotiator_random_programs_agree_and_go_on) {
+  using Clock = std::chrono::steady_clock;
+  const int64_t seconds = FromEnvironment("HVD_TEST_STRESS_S", 0);
+  const int64_t first = FromEnvironment("HVD_TEST_STRESS_SEED", 1);
+  const auto end = Clock::now() + std::chrono::seconds(seconds);
+  for (int64_t seed = first; seed < first + kRounds || Clock::now() < end;
+       ++seed) {
+    const std::string error = Round(static_cast<uint64_t>(seed)).Run();
+    EXPECT_EQ(error, "");
+    if (!error.empty()) {
+      std::printf("in the round of HVD_TEST_STRESS_SEED=%lld\n",
+                  static_cast<long long>(seed));
+      return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd
