@@ -273,7 +273,10 @@ void Leader::FailOnAll(Pending* pending, const Status& status) {
   std::iota(ranks.begin(), ranks.end(), 0);
   Fail(pending->key, ranks, status);
   // TensorFlow aborts the step of an op that fails: here, all of them.
-  const Status why = PeerLost("Its step was aborted: " + status.message());
+  const std::string text = "Its step was aborted: " + status.message();
+  const Status why = status.cause() == nullptr
+                         ? PeerLost(text)
+                         : PeerLost(text, *status.cause());
   for (int rank : ranks) HitStep(0, why, rank, steps_[rank]);
 }
 

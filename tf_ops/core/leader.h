@@ -126,6 +126,8 @@ class Leader {
   // True when the submission is doomed: it is then failed.
   bool FailIfDoomed(int rank, const Key& key, int64_t step);
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
+  // Why a key will not come from a rank that has ended a scope.
+  Cause ScopeEnded(int rank, const Key& key) const;
   void ForgetScopeIfAllEnded(const std::string& name_prefix);
   Pending* FindOrAddPending(const Key& key, Clock::time_point now);
   // `kept`: the same signature, where it is kept already; or null.

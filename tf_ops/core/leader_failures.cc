@@ -47,7 +47,8 @@ bool Leader::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
       continue;  // it has asked for this one before it ended
     }
     Status why = PeerLost("'" + key.name + "' will not come from " +
-                          RankName(scope.rank) + ": " + scope.end.text);
+                              RankName(scope.rank) + ": " + scope.end.text,
+                          ScopeEnded(scope.rank, key));
     Fail(key, {rank}, why);
     HitStep(0, why, rank, step);
     return true;
@@ -63,7 +64,8 @@ Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
     return Status::Ok();
   }
   Status why = PeerLost("'" + key.name + "' failed because " + RankName(rank) +
-                        " aborted its step: " + withdrawal.why.message());
+                            " aborted its step: " + withdrawal.why.message(),
+                        {CauseKind::kStepAborted, job_ranks_[rank], key.name});
   StepAborts::AbortId abort = step_aborts_.OldestFor(rank);
   if (abort == 0) abort = step_aborts_.Open(why);
   step_aborts_.AddKey(abort, key);
@@ -157,6 +159,10 @@ void Leader::HitStep(StepAborts::AbortId abort, const Status& why, int rank,
   }
 }
 
+Cause Leader::ScopeEnded(int rank, const Key& key) const {
+  return {CauseKind::kScopeEnded, job_ranks_[rank], key.name};
+}
+
 Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
   ended_scopes_.erase(std::remove_if(ended_scopes_.begin(), ended_scopes_.end(),
                                      [&](const EndedScope& scope) {
@@ -187,7 +193,8 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
     if (front.signature == nullptr) continue;
     const int64_t step = front.step;
     const Status why = PeerLost("'" + key.name + "' will not come from " +
-                                RankName(rank) + ": " + end.text);
+                                    RankName(rank) + ": " + end.text,
+                                ScopeEnded(rank, key));
     if (step == 0 && TakeOut(&found->second, other, 0)) {
       Fail(key, {other}, why);
       EraseIfEmpty(key);

@@ -116,7 +116,9 @@ void Leader::WarnOfMismatch(Clock::time_point now,
   }
   for (const auto& [key, rank] : lost) {
     TakeOut(&pending_.find(key)->second, rank, 0);
-    Fail(key, {rank}, FailedPrecondition(text));
+    Fail(key, {rank},
+         Status(StatusCode::kFailedPrecondition, text,
+                {CauseKind::kRanksDiffer, -1, key.name}));
     EraseIfEmpty(key);
   }
 }
