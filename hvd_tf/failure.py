@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from hvd_tf import failure_report, native
+from hvd_tf import blame, failure_report, native
+from hvd_tf.causes import Kind
 from hvd_tf.failure_report import Report
 
 GRACE_VARIABLE = "HVD_ABORT_GRACE_S"
@@ -45,11 +46,6 @@ _LONGEST_PEER_TEXT = 4096
 # By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# In the errors that the library gives to operations, and where ranks meet.
-_BLAMES_PEER = re.compile(
-    r"\brank \d+( \([^)\n]*\))? ((failed|aborted its step): |was shut down or lost a peer )"
-    r"|\b(will not come from|failed on) rank \d+"
-)
 
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -152,7 +148,8 @@ class _Hook:
     ) -> None:
         """Does not return."""
         start_s = time.monotonic()
-        blames_peer = bool(_BLAMES_PEER.search(lines))
+        cause = blame.find_cause(value)
+        blames_peer = blame.blames_peer(cause)
         first = _first_peer_failure(_PEER_WORDS_S if blames_peer else 0.0)
         rank = native.lib.hvd_rank()
         wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
@@ -160,7 +157,7 @@ class _Hook:
         follows = first is not None and blames_peer and not first.is_silent
         wait_s += _FOLLOWER_EXTRA_S if first and not first.is_silent else 0.0
         reason = ""
-        if first and first.is_silent and first.text not in lines:
+        if first and first.is_silent and not (cause and cause.kind is Kind.RANK_GIVEN_UP):
             # Data on its way may have been the first to tell, and then it says less.
             reason = f"hvd_tf: rank {first.rank} failed: {first.text}\n"
             lines += reason

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_tf.build_stamp import LIBRARY, REBUILD, check_build
+from hvd_tf.causes import caused, from_numbers
 
 # StatusCode of tf_ops/core/status.h.
 _OK = 0
@@ -29,6 +30,8 @@ _EXCEPTIONS: dict[int, type[Exception]] = {
 _INTS = ctypes.POINTER(ctypes.c_int)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_last_error": (ctypes.c_char_p, []),
+    "hvd_last_cause": (ctypes.c_int, [_INTS, ctypes.POINTER(ctypes.c_char_p)]),
+    "hvd_cause_of": (ctypes.c_int, [ctypes.c_char_p, _INTS]),
     "hvd_init": (
         ctypes.c_int,
         [_INTS, ctypes.c_int, ctypes.c_int, ctypes.c_int, _INTS, _INTS, ctypes.c_int],
@@ -83,13 +86,17 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 
 
 def check(code: int) -> None:
-    """Raises the exception of a StatusCode, with the text of this thread's last error.
+    """Raises the exception of a StatusCode, with the text and cause of this thread's last error.
 
     ValueError for what the caller can mend, MemoryError, RuntimeError for all else.
     """
-    if code != _OK:
-        text = lib.hvd_last_error().decode(errors="replace")
-        raise _EXCEPTIONS.get(code, RuntimeError)(text)
+    if code == _OK:
+        return
+    error = _EXCEPTIONS.get(code, RuntimeError)(lib.hvd_last_error().decode(errors="replace"))
+    rank, tensor = ctypes.c_int(-1), ctypes.c_char_p(b"")
+    kind = lib.hvd_last_cause(ctypes.byref(rank), ctypes.byref(tensor))
+    cause = from_numbers(kind, rank.value, (tensor.value or b"").decode(errors="replace"))
+    raise caused(error, cause) if cause else error
 
 
 def not_initialized() -> ValueError:

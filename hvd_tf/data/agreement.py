@@ -16,7 +16,8 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf import native, ops
+from hvd_tf import blame, native, ops
+from hvd_tf.causes import Kind, cause_of
 from hvd_tf.compat import eager_mode
 from hvd_tf.data.exchange import announce
 from hvd_tf.runtime import ProcessSet
@@ -27,9 +28,6 @@ NOTHING, REPEATED, FRESH = 0, 1, 2
 NOT_YET, END, GO, GONE = -1, 0, 1, 2
 Verdict = tuple[int, str]
 """And for GONE what is to be said where the batch is needed, else nothing."""
-
-# In the errors of operations whose peer has announced that it takes no part.
-_PEER_LEFT = "will not come from "
 
 # How long a thread of TensorFlow waits for a verdict before it looks whether it is still wanted.
 _PATIENCE_S = 0.01
@@ -134,11 +132,15 @@ class Agreement:
                         process_set=self._process_set,
                     ).numpy()
                 self.agreed = True
+                blame.hide(None)
                 found = verdict(shares.tolist(), step, self._uneven)
             except tf.errors.UnknownError as error:
-                _, left, text = error.message.partition(_PEER_LEFT)
-                gone = GONE, f"the next batch {left}{text.partition(' [Op:')[0]}"
-                self._verdicts.put(gone if left else error)
+                cause = cause_of(error)
+                blame.hide(cause)
+                if cause and cause.kind is Kind.SCOPE_ENDED:
+                    self._verdicts.put((GONE, f"no next batch: {cause.message}"))
+                else:
+                    self._verdicts.put(error)
                 return
             except Exception as error:  # for whoever waits for the verdict
                 self.over = isinstance(error, RuntimeError)

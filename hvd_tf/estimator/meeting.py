@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Optional, TypeVar
 
+from hvd_tf.causes import Cause, Kind, caused
 from hvd_tf.data.exchange import DATA_PREFIX
 from hvd_tf.functions import allgather_object, broadcast_object
 from hvd_tf.hooks import end_scope
@@ -49,7 +50,7 @@ class Meeting:
             # No rank goes on, perhaps to new datasets, before all have taken it back.
             end_scope(DATA_PREFIX, "")
             allgather_object(None, name=f"{self._what}/taken_back")
-            raise RuntimeError(_first_failure(self._what, failures))
+            raise _first_failure(self._what, failures)
 
 
 def everywhere(action: Callable[[], _T], what: str) -> _T:
@@ -75,13 +76,14 @@ def on_rank_0(action: Callable[[], _T], what: str) -> _T:
             raise
     result, failure = broadcast_object(answer, 0, name=what)
     if failure:
-        raise RuntimeError(_first_failure(what, [failure]))
+        raise _first_failure(what, [failure])
     return result
 
 
-def _first_failure(what: str, failures: Sequence[str]) -> str:
+def _first_failure(what: str, failures: Sequence[str]) -> RuntimeError:
     failed = next(number for number, text in enumerate(failures) if text)
-    return f"{what} failed on rank {failed}: {failures[failed]}"
+    error = RuntimeError(f"{what} failed on rank {failed}: {failures[failed]}")
+    return caused(error, Cause(Kind.CALL_FAILED, failed, what))
 
 
 def _text(error: Exception) -> str:

@@ -38,7 +38,11 @@ Envelope ExampleReport() {
   cached.step = 77;
   CachedSubmissions many{std::numeric_limits<int64_t>::min(),
                          {7, 4294967295u, 1, 4000000000u, 0}};
-  Withdrawal withdrawal{{"x", 1}, 3, Cancelled("NaN in 'loss'")};
+  Withdrawal withdrawal{
+      {"x", 1},
+      3,
+      Status(StatusCode::kCancelled, "NaN in 'loss'",
+             {CauseKind::kCallFailed, std::numeric_limits<int>::max(), ""})};
   ScopeEnd end{"gradient/", "it is over"};
   return {63, Report{9, {full, cached, many, withdrawal, end}}};
 }
@@ -48,10 +52,11 @@ Envelope ExampleLog() {
   tensor.cache_id = 3;
   tensor.key = {"y", 0};
   tensor.first_dims = {{1, 2, 3}, {}};
+  const Status left = PeerLost("rank 1 left", {CauseKind::kRankLeft, 1, "z"});
   return {0, LogMessage{
                  100,
                  {AgreedBatch{{tensor, tensor}},
-                  Failure{PeerLost("rank 1 left"),
+                  Failure{left,
                           {{0, {"z", 2}, 0, {{0, 5}, {7, 7}}},
                            {300, {"", 9}, 1, {{1023, 1023}}}}},
                   Eviction{{1, 2, 300}},
@@ -77,6 +82,7 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(full.step, std::numeric_limits<int64_t>::min());
   EXPECT_EQ(full.error.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(full.error.message(), "no root 9");
+  EXPECT_TRUE(full.error.cause() == nullptr);
   auto& cached = std::get<Submission>(report.items[1]);
   EXPECT_EQ(cached.cache_id, 4000000000u);
   EXPECT_EQ(cached.key.instance, std::numeric_limits<uint64_t>::max());
@@ -88,6 +94,10 @@ TEST(message_report_survives_its_bytes) {
   auto& withdrawal = std::get<Withdrawal>(report.items[3]);
   EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
   EXPECT_EQ(withdrawal.step, 3);
+  ASSERT_TRUE(withdrawal.why.cause() != nullptr);
+  EXPECT_EQ(withdrawal.why.cause()->kind, CauseKind::kCallFailed);
+  EXPECT_EQ(withdrawal.why.cause()->rank, std::numeric_limits<int>::max());
+  EXPECT_EQ(withdrawal.why.cause()->tensor, "");
   EXPECT_EQ(std::get<ScopeEnd>(report.items[4]).name_prefix, "gradient/");
 }
 
@@ -113,6 +123,10 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(failure.keys[1].older, 1);
   EXPECT_EQ(failure.keys[1].ranks[0].last, 1023);
   EXPECT_EQ(std::get<Skipped>(log.records[4]).count, uint64_t{1} << 20);
+  ASSERT_TRUE(failure.status.cause() != nullptr);
+  EXPECT_EQ(failure.status.cause()->kind, CauseKind::kRankLeft);
+  EXPECT_EQ(failure.status.cause()->rank, 1);
+  EXPECT_EQ(failure.status.cause()->tensor, "z");
   EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
                std::vector<CacheId>{1, 2, 300}));
   EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==

@@ -141,6 +141,12 @@ void ExpectNumbers(Verb verb, int64_t count, int size, Call* call) {
   }
 }
 
+void ExpectCause(const Status& status, CauseKind kind, int rank) {
+  ASSERT_TRUE(status.cause() != nullptr);
+  EXPECT_EQ(status.cause()->kind, kind);
+  EXPECT_EQ(status.cause()->rank, rank);
+}
+
 // The last rank cancels after some steps. It is told at once and its memory is
 // its own again; the others have the right numbers or that rank's name.
 void CheckCancel(ContractRank* self, Transport* transport, Verb verb,
@@ -167,6 +173,7 @@ void CheckCancel(ContractRank* self, Transport* transport, Verb verb,
     EXPECT_EQ(call.status().code(), StatusCode::kPeerLost);
     EXPECT_TRUE(Contains(call.status().message(),
                          "rank " + std::to_string(last) + " "));
+    ExpectCause(call.status(), CauseKind::kStepAborted, last);
   }
 }
 
@@ -218,6 +225,7 @@ void CheckLocalError(ContractRank* self, Transport* transport, Verb verb,
   EXPECT_EQ(call.status().code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(Contains(call.status().message(),
                        "rank " + std::to_string(failing) + " "));
+  ExpectCause(call.status(), CauseKind::kCallFailed, failing);
 }
 
 void LocalErrorFailsAllRanks(ContractRank* self) {

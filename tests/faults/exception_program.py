@@ -2,7 +2,8 @@
 """A training program of which some ranks go wrong: `exception_program.py PLACE WHAT RANK ...`.
 
 PLACE is where they are then, a function below; WHAT is what they do, of WHATS. MPI4PY=first or last
-in the environment imports mpi4py before or after hvd_tf, and HOOK=1 sets sys.excepthook first.
+in the environment imports mpi4py before or after hvd_tf, HOOK=1 sets sys.excepthook first, and
+REWORD=1 takes the words out of TensorFlow's errors before hvd_tf sees them.
 """
 
 import importlib
@@ -133,6 +134,23 @@ def estimator() -> None:
     model.train(input_fn, hooks=[hvd.BroadcastGlobalVariablesHook(0)])
 
 
+def reword_first() -> None:
+    hook = sys.excepthook
+
+    def reword(kind, value, trace):
+        link = value
+        while link is not None:
+            if isinstance(link, tf.errors.OpError):
+                link._message, link.args = "other words", ()
+            link = link.__cause__ or link.__context__
+        hook(kind, value, trace)
+
+    sys.excepthook = reword
+
+
+if os.environ.get("REWORD"):
+    hvd.is_initialized()  # hvd_tf has its hook now
+    reword_first()
 if os.environ.get("HOOK"):
     sys.excepthook = lambda kind, value, trace: print(f"my hook: {kind.__name__}", flush=True)
 globals()[PLACE]()

@@ -99,6 +99,15 @@ def test_an_exception(place: str, ranks: tuple[int, int]) -> None:
         assert re.search(line, done.text), done.text
 
 
+@pytest.mark.parametrize("place", ["session", pytest.param("eager", marks=in_full)])
+def test_an_exception_in_other_words(place: str) -> None:
+    done = run(2, place, "fail", "1", REWORD="1")
+    done.check()
+    assert done.last_words[0] == 1
+    line = f"[0] hvd_tf: rank 0 ends because rank 1 failed: {ERROR}"
+    assert line in done.text.splitlines(), done.text
+
+
 @pytest.mark.parametrize("bad", ["0", pytest.param("1", marks=in_full)])
 def test_under_plain_mpirun(bad: str) -> None:
     command = [sys.executable, str(PROGRAM), "eager", "fail", bad]

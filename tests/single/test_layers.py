@@ -73,15 +73,16 @@ FLOORS = [
     "compression",
     "runtime",
     "process_sets failure stacks",
+    "blame",
     "native names op_names",
     "compat start_notice",
-    "failure_report version build_stamp",
+    "failure_report version build_stamp causes",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
     # Ranks agree on the number of batches, with a collective, and say when they stop early; the
     # Estimator's toolkit may use it.
-    "data": "ops runtime native compat",
+    "data": "ops runtime native compat blame causes",
     "launch": "launcher failure_report",
     "launcher": "failure_report start_notice build_stamp",
     # The ranks' part of it finds the library by name: it serves others as well.
@@ -91,6 +92,7 @@ BESIDE = {
 STDLIB_ONLY = (
     *("__init__", "launch", "launcher", "failure_report", "start_notice", "version"),
     "build_stamp",
+    "causes",
 )
 # Python 3.9 cannot tell; the other versions do it for it.
 STDLIB = getattr(sys, "stdlib_module_names", None)

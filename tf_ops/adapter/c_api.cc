@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,13 @@ constexpr int kUnknownProcessSet = -2;
 constexpr int kNotAMember = -3;
 
 // Thread-local: what the last failed call of this thread had to say.
-std::string& LastError() {
-  thread_local std::string text;
-  return text;
+hvd::Status& LastError() {
+  thread_local hvd::Status status;
+  return status;
 }
 
 int Report(const hvd::Status& status) {
-  LastError() = status.message();
+  LastError() = status;
   return static_cast<int>(status.code());
 }
 
@@ -58,7 +59,27 @@ int FromSet(int id, Read read) {
 
 }  // namespace
 
-const char* hvd_last_error() { return LastError().c_str(); }
+const char* hvd_last_error() { return LastError().message().c_str(); }
+
+int hvd_last_cause(int* rank, const char** tensor) {
+  const hvd::Cause* cause = LastError().cause();
+  if (cause == nullptr) return 0;
+  *rank = cause->rank;
+  *tensor = cause->tensor.c_str();
+  return static_cast<int>(cause->kind);
+}
+
+int hvd_cause_of(const char* name, int* rank) {
+  std::optional<hvd::Cause> cause;
+  Guarded([&] {
+    const hvd::FailedCalls& failed = hvd::GetFailedCalls();
+    cause = name == nullptr ? failed.CauseOfLast() : failed.CauseOf(name);
+    return hvd::Status::Ok();
+  });
+  if (!cause.has_value()) return 0;
+  *rank = cause->rank;
+  return static_cast<int>(cause->kind);
+}
 
 int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
              int mpi_comm, const int* set_ranks, const int* set_sizes,

@@ -11,6 +11,14 @@
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
 HVD_EXPORT const char* hvd_last_error();
+// The CauseKind behind that error, 0 when none is known. *rank: of the job, -1:
+// none in particular; *tensor: the name that it became known by, or empty;
+// lives as long as the error's text.
+HVD_EXPORT int hvd_last_cause(int* rank, const char** tensor);
+
+// The CauseKind behind the failure of the last collective of that name in this
+// process; null: of the last of all. 0: it did not fail, or none is known.
+HVD_EXPORT int hvd_cause_of(const char* name, int* rank);
 
 // Initialises MPI if nobody did and starts the runtime. Does nothing when it
 // is running.

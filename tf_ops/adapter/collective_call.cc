@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
 
 namespace hvd {
@@ -39,6 +40,15 @@ const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
   return waits ? nullptr : ctx->runner();
 }
 
+// The same, with the name of the call where the cause has none.
+Status WithTensor(const Status& status, const std::string& name) {
+  if (status.cause() == nullptr || !status.cause()->tensor.empty()) {
+    return status;
+  }
+  return Status(status.code(), status.message(),
+                {status.cause()->kind, status.cause()->rank, name});
+}
+
 std::string RanksText(const ProcessSet& set) {
   std::string text = "[";
   for (size_t i = 0; i < set.ranks.size(); ++i) {
@@ -59,7 +69,7 @@ void CollectiveCall::DropBuffers() {
 
 Status Named(const std::string& name, const Status& status) {
   if (status.ok()) return status;
-  return Status(status.code(), "'" + name + "': " + status.message());
+  return status.Reworded("'" + name + "': " + status.message());
 }
 
 Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
@@ -107,6 +117,9 @@ void CollectiveCall::Done(const Status& status) {
   // The wire has let go of them: what follows may write to the outputs in
   // place, and the inputs' memory is free.
   if (result.ok()) tensors.clear();
+  const std::string& name = entry.request.key.name;
+  result = WithTensor(result, name);
+  GetFailedCalls().Ended(name, result);
   End(ToTf(result));
 }
 

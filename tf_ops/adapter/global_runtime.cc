@@ -21,6 +21,7 @@ struct Global {
   // The last that was shut down after a rank had been given up; guarded by
   // lifecycle_mutex.
   std::shared_ptr<Runtime> lost;
+  FailedCalls failed_calls;
 };
 
 // Never destroyed: TensorFlow's threads may still run kernels while the
@@ -43,6 +44,8 @@ std::shared_ptr<Runtime> GetRuntime() {
   std::lock_guard<std::mutex> lock(global.runtime_mutex);
   return global.runtime;
 }
+
+FailedCalls& GetFailedCalls() { return TheGlobal().failed_calls; }
 
 Status InitRuntime(const JobArgs& args) {
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);

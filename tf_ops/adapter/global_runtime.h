@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapter/failed_calls.h"
 #include "core/runtime.h"
 #include "core/status.h"
 #include "transport/backends.h"
@@ -30,6 +31,9 @@ void EndProcess();
 
 // Null when none is running.
 [[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
+
+// Of all runtimes of this process.
+[[nodiscard]] FailedCalls& GetFailedCalls();
 
 }  // namespace hvd
 

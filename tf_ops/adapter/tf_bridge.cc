@@ -9,6 +9,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+constexpr char kCausePayload[] = "hvd_tf/cause";
+
 absl::StatusCode ToTf(StatusCode code) {
   switch (code) {
     case StatusCode::kOk:
@@ -29,11 +31,24 @@ absl::StatusCode ToTf(StatusCode code) {
   return absl::StatusCode::kInternal;
 }
 
+// For hvd_tf/causes.py: the numbers of kind and rank, the tensor's name after
+// its length, and the message without what TensorFlow adds to it.
+std::string CauseText(const Cause& cause, const std::string& message) {
+  return std::to_string(static_cast<int>(cause.kind)) + " " +
+         std::to_string(cause.rank) + " " +
+         std::to_string(cause.tensor.size()) + " " + cause.tensor + message;
+}
+
 }  // namespace
 
 TfStatus ToTf(const Status& status) {
   if (status.ok()) return absl::OkStatus();
-  return TfStatus(ToTf(status.code()), status.message());
+  TfStatus result(ToTf(status.code()), status.message());
+  if (const Cause* cause = status.cause()) {
+    result.SetPayload(kCausePayload,
+                      absl::Cord(CauseText(*cause, status.message())));
+  }
+  return result;
 }
 
 Status FromTf(const TfStatus& status) {

@@ -13,7 +13,8 @@
 namespace hvd {
 
 // Never Aborted or Unavailable: MonitoredTrainingSession swallows those and
-// rebuilds the session on one rank.
+// rebuilds the session on one rank. A cause becomes a payload, which
+// hvd_tf/causes.py finds in the exception.
 [[nodiscard]] TfStatus ToTf(const Status& status);
 
 // An error of TensorFlow's own, as ours.

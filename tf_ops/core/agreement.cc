@@ -136,10 +136,11 @@ Status Compare(const std::string& name, const std::vector<Property>& properties,
   for (const Property& property : properties) {
     std::string text = Differences(property, ranks);
     if (text.empty()) continue;
-    return FailedPrecondition(std::string("The ranks disagree on the ") +
-                              property.name + " of " +
-                              Name(ranks[0].signature->verb) + " '" + name +
-                              "' (" + text + "). " + property.remedy);
+    return Status(StatusCode::kFailedPrecondition,
+                  std::string("The ranks disagree on the ") + property.name +
+                      " of " + Name(ranks[0].signature->verb) + " '" + name +
+                      "' (" + text + "). " + property.remedy,
+                  {CauseKind::kRanksDiffer, -1, name});
   }
   return Status::Ok();
 }
@@ -177,9 +178,10 @@ Status CheckAgreement(const std::string& name,
                       const std::vector<RankRequest>& ranks) {
   for (const RankRequest& rank : ranks) {
     if (rank.error != nullptr && !rank.error->ok()) {
-      return Status(rank.error->code(), "'" + name + "' failed on " +
-                                            NameRanks({rank.job_rank}) + ": " +
-                                            rank.error->message());
+      return Status(rank.error->code(),
+                    "'" + name + "' failed on " + NameRanks({rank.job_rank}) +
+                        ": " + rank.error->message(),
+                    {CauseKind::kCallFailed, rank.job_rank, name});
     }
   }
   const Signature& first = *ranks[0].signature;

@@ -299,13 +299,16 @@ void BackgroundLoop::Wait() {
 void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
   heartbeats_.Ended(peer);
   PeerEnd first{peer, end.failed, end.text};
-  end_status_ = PeerLost(NamePeer(peer) +
-                         (end.failed ? " failed: " : " has left: ") + end.text);
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
-    end_status_ =
-        PeerLost(NamePeer(end.cause_rank) + " failed: " + end.cause_text);
   }
+  end_status_ =
+      PeerLost(NamePeer(first.rank) +
+                   (first.failed ? " failed: " : " has left: ") + first.text,
+               {first.gave_up  ? CauseKind::kRankGivenUp
+                : first.failed ? CauseKind::kRankFailed
+                               : CauseKind::kRankLeft,
+                first.rank, ""});
   {
     std::lock_guard<std::mutex> lock(peer_end_mutex_);
     // A failure is worth more than a rank that left in its wake.

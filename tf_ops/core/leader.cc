@@ -275,7 +275,10 @@ void Leader::FailOnAll(Pending* pending, const Status& status) {
     lost.push_back({rank, steps_[rank]});
   }
   // TensorFlow aborts the step of an op that fails: here, all of them.
-  HitSteps(0, Share(PeerLost("Its step was aborted: " + status.message())),
+  const std::string text = "Its step was aborted: " + status.message();
+  HitSteps(0,
+           Share(status.cause() == nullptr ? PeerLost(text)
+                                           : PeerLost(text, *status.cause())),
            std::move(lost));
 }
 

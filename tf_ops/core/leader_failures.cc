@@ -56,8 +56,9 @@ bool Leader::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
 
 SharedStatus Leader::WillNotCome(const Key& key, int rank,
                                  const std::string& text) const {
-  return Share(PeerLost("'" + key.name + "' will not come from " +
-                        RankName(rank) + ": " + text));
+  return Share(PeerLost(
+      "'" + key.name + "' will not come from " + RankName(rank) + ": " + text,
+      {CauseKind::kScopeEnded, job_ranks_[rank], key.name}));
 }
 
 Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
@@ -69,7 +70,8 @@ Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
   }
   const SharedStatus why =
       Share(PeerLost("'" + key.name + "' failed because " + RankName(rank) +
-                     " aborted its step: " + withdrawal.why.message()));
+                         " aborted its step: " + withdrawal.why.message(),
+                     {CauseKind::kStepAborted, job_ranks_[rank], key.name}));
   StepAborts::AbortId abort = step_aborts_.OldestFor(rank);
   if (abort == 0) abort = step_aborts_.Open(why);
   step_aborts_.AddKey(abort, key);

@@ -114,7 +114,9 @@ std::string Leader::MismatchText(Clock::time_point now) const {
 }
 
 void Leader::FailMismatch(Clock::time_point now) {
-  const SharedStatus why = Share(FailedPrecondition(MismatchText(now)));
+  const SharedStatus why =
+      Share(Status(StatusCode::kFailedPrecondition, MismatchText(now),
+                   {CauseKind::kRanksDiffer, -1, ""}));
   std::vector<Key> keys;
   for (const auto& [key, pending] : pending_) keys.push_back(key);
   std::vector<StepOfRank> lost;

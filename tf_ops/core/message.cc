@@ -2,6 +2,7 @@
 // Encodes and decodes the control plane's messages.
 #include "core/message.h"
 
+#include <limits>
 #include <utility>
 
 #include "core/coding.h"
@@ -13,13 +14,28 @@ namespace {
 
 void Write(Writer* writer, const Status& status) {
   writer->Byte(static_cast<uint8_t>(status.code()));
-  if (!status.ok()) writer->Text(status.message());
+  if (status.ok()) return;
+  writer->Text(status.message());
+  const Cause* cause = status.cause();
+  writer->Byte(cause == nullptr ? 0 : static_cast<uint8_t>(cause->kind));
+  if (cause == nullptr) return;
+  writer->Signed(cause->rank);
+  writer->Text(cause->tensor);
 }
 
 Status ReadStatus(Reader* reader) {
   auto code = reader->Enum<StatusCode>(kStatusCodeCount);
   if (code == StatusCode::kOk) return Status::Ok();
-  return Status(code, reader->Text());
+  std::string message = reader->Text();
+  const auto kind = reader->Enum<uint8_t>(kCauseKindEnd);
+  if (kind == 0) return Status(code, std::move(message));
+  Cause cause;
+  cause.kind = static_cast<CauseKind>(kind);
+  const int64_t rank = reader->Signed();
+  if (rank < -1 || rank > std::numeric_limits<int>::max()) reader->Fail();
+  cause.rank = static_cast<int>(rank);
+  cause.tensor = reader->Text();
+  return Status(code, std::move(message), std::move(cause));
 }
 
 void Write(Writer* writer, const Key& key) {

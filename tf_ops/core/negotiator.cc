@@ -10,7 +10,7 @@ namespace {
 
 // The reason why a set has ended, as one entry's failure.
 Status FailureOf(const std::string& name, const Status& why) {
-  return Status(why.code(), "'" + name + "' cannot complete: " + why.message());
+  return why.Reworded("'" + name + "' cannot complete: " + why.message());
 }
 
 }  // namespace

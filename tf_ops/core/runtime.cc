@@ -144,9 +144,8 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
   status = queue_->Push(std::move(command));
   if (status.ok()) return;
   const Entry& refused = *std::get<EnqueueCommand>(command).entry;
-  refused.done(Status(
-      status.code(),
-      "'" + refused.request.key.name + "' cannot start: " + status.message()));
+  refused.done(status.Reworded("'" + refused.request.key.name +
+                               "' cannot start: " + status.message()));
 }
 
 void Runtime::Cancel(int process_set_id, uint64_t ticket, Status why) {

@@ -32,21 +32,65 @@ enum class StatusCode : uint8_t {
 };
 inline constexpr uint8_t kStatusCodeCount = 7;
 
+// What lies behind a failure that this rank did not bring about alone. Programs
+// decide by it; messages are for people and may be reworded. Values are fixed:
+// they travel between ranks and into Python.
+enum class CauseKind : uint8_t {
+  // The rank's TensorFlow step was aborted.
+  kStepAborted = 1,
+  // The rank has left the training loop or iteration that the tensor is of.
+  kScopeEnded = 2,
+  // The rank met an error of its own and said so.
+  kRankFailed = 3,
+  // The rank was shut down in an orderly way.
+  kRankLeft = 4,
+  // The rank is silent or keeps others waiting, and was given up.
+  kRankGivenUp = 5,
+  // The rank could not take part in a batch that was on its way: it was shut
+  // down, or had lost a peer itself.
+  kRankDroppedOut = 6,
+  // The rank found its call invalid, or had no memory for it.
+  kCallFailed = 7,
+  // The ranks' calls differ. No rank in particular is at fault.
+  kRanksDiffer = 8,
+};
+inline constexpr uint8_t kCauseKindEnd = 9;
+
+struct Cause {
+  CauseKind kind = CauseKind::kRankFailed;
+  int rank = -1;       // of the job; -1: no rank in particular
+  std::string tensor;  // that it became known by; empty: by none
+};
+
 class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string message)
       : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message, Cause cause)
+      : code_(code),
+        message_(std::move(message)),
+        cause_(std::make_shared<const Cause>(std::move(cause))) {}
 
   static Status Ok() { return Status(); }
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  // Null: there is none, or it is not known.
+  const Cause* cause() const { return cause_.get(); }
+
+  // The same failure in other words.
+  Status Reworded(std::string message) const {
+    Status status(*this);
+    status.message_ = std::move(message);
+    return status;
+  }
 
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
+  std::shared_ptr<const Cause> cause_;  // shared by copies, and never changed
 };
 
 [[nodiscard]] inline Status InvalidArgument(std::string message) {
@@ -57,6 +101,9 @@ class [[nodiscard]] Status {
 }
 [[nodiscard]] inline Status PeerLost(std::string message) {
   return Status(StatusCode::kPeerLost, std::move(message));
+}
+[[nodiscard]] inline Status PeerLost(std::string message, Cause cause) {
+  return Status(StatusCode::kPeerLost, std::move(message), std::move(cause));
 }
 [[nodiscard]] inline Status Cancelled(std::string message) {
   return Status(StatusCode::kCancelled, std::move(message));

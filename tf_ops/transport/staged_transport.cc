@@ -165,28 +165,38 @@ bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
 }
 
 Status StagedTransport::Explain(const Poison& poison) const {
-  const std::string name = "rank " + std::to_string(job_ranks_[poison.origin]);
+  const int job_rank = job_ranks_[poison.origin];
+  const std::string name = "rank " + std::to_string(job_rank);
+  const auto failure = [&](StatusCode code, std::string text, CauseKind kind) {
+    return Status(code, name + std::move(text), {kind, job_rank, ""});
+  };
   switch (poison.code) {
     case StatusCode::kCancelled:
       // Cancelled is for the rank whose own step ended.
-      return PeerLost(name +
-                      " aborted its step while the data was on the way.");
+      return failure(StatusCode::kPeerLost,
+                     " aborted its step while the data was on the way.",
+                     CauseKind::kStepAborted);
     case StatusCode::kPeerLost:
-      return PeerLost(name +
-                      " was shut down or lost a peer while the data was "
-                      "on the way.");
+      return failure(StatusCode::kPeerLost,
+                     " was shut down or lost a peer while the data was on the "
+                     "way.",
+                     CauseKind::kRankDroppedOut);
     case StatusCode::kResourceExhausted:
-      return ResourceExhausted(name + " had no memory for the result.");
+      return failure(poison.code, " had no memory for the result.",
+                     CauseKind::kCallFailed);
     case StatusCode::kInvalidArgument:
     case StatusCode::kFailedPrecondition:
-      return Status(poison.code, name + " found its call invalid.");
+      return failure(poison.code, " found its call invalid.",
+                     CauseKind::kCallFailed);
     case StatusCode::kOk:
     case StatusCode::kInternal:
       break;
   }
-  return Internal(poison.origin == rank()
-                      ? "bytes from a peer make no sense on " + name + "."
-                      : name + " met an internal error; see its log.");
+  if (poison.origin == rank()) {
+    return Internal("bytes from a peer make no sense on " + name + ".");
+  }
+  return failure(StatusCode::kInternal, " met an internal error; see its log.",
+                 CauseKind::kRankFailed);
 }
 
 }  // namespace hvd

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causes: each failure says by a kind, a rank and a tensor what lies behind it,
+// whatever its words are.
+#include <string>
+#include <thread>
+
+#include "core/options.h"
+#include "harness.h"
+#include "negotiator_world.h"
+#include "runtime_calls.h"
+#include "runtime_jobs.h"
+#include "thread_backend.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Words that say nothing, or the wrong thing, instead of the usual ones.
+const char* const kOtherWords[] = {
+    "", "rank 7 failed: x",
+    "'y' will not come from rank 9: aborted its step: ", "\xff\n\t"};
+
+void ExpectCause(const Status& status, CauseKind kind, int rank,
+                 const std::string& tensor) {
+  EXPECT_FALSE(status.ok());
+  ASSERT_TRUE(status.cause() != nullptr);
+  EXPECT_EQ(status.cause()->kind, kind);
+  EXPECT_EQ(status.cause()->rank, rank);
+  EXPECT_EQ(status.cause()->tensor, tensor);
+}
+
+void ExpectCause(World* world, int rank, const std::string& name,
+                 CauseKind kind, int of_rank, const std::string& tensor) {
+  const std::vector<Status> results = world->Results(rank, name);
+  ASSERT_EQ(results.size(), 1u);
+  ExpectCause(results[0], kind, of_rank, tensor);
+}
+
+TEST(causes_of_an_aborted_step) {
+  for (const char* words : kOtherWords) {
+    World world(3);
+    const uint64_t ticket = world.Submit(1, "x", 21);
+    world.Submit(0, "x", 11);
+    world.Submit(0, "y", 11);
+    world.Submit(2, "y", 31);
+    world.Deliver();
+    world.at(1).Cancel(ticket, Cancelled(words));
+    world.Deliver();
+    world.Submit(2, "x", 31);
+    world.Deliver();
+    for (const char* name : {"x", "y"}) {
+      ExpectCause(&world, 0, name, CauseKind::kStepAborted, 1, "x");
+      ExpectCause(&world, 2, name, CauseKind::kStepAborted, 1, "x");
+    }
+    // Of its own step a rank knows why.
+    EXPECT_TRUE(world.Results(1, "x")[0].cause() == nullptr);
+  }
+}
+
+TEST(causes_of_ended_scopes) {
+  for (const char* words : kOtherWords) {
+    if (words[0] == '\0') continue;  // takes an end back
+    World world(2);
+    world.Submit(0, "gradient/a", 7);
+    world.Submit(0, "gradient/b");
+    world.Deliver();
+    world.at(1).EndScope("gradient/", words);
+    world.Deliver();
+    world.Submit(0, "gradient/c");
+    world.Deliver();
+    for (const char* name : {"gradient/a", "gradient/b", "gradient/c"}) {
+      ExpectCause(&world, 0, name, CauseKind::kScopeEnded, 1, name);
+    }
+  }
+}
+
+TEST(causes_of_calls_that_fail) {
+  for (const char* words : kOtherWords) {
+    World world(3);
+    for (int rank = 0; rank < 3; ++rank) world.Submit(rank, "x", rank + 1);
+    Signature other = World::Plain();
+    other.shapes = {{5}};
+    for (int rank = 0; rank < 3; ++rank) {
+      world.Submit(rank, "differs", 0, rank == 1 ? other : World::Plain());
+      world.Submit(rank, "bad", rank + 11, World::Plain(), 0,
+                   rank == 2 ? InvalidArgument(words) : Status::Ok());
+    }
+    // Of the same step as the bad call.
+    world.Submit(0, "later", 11);
+    world.Deliver();
+    for (int rank = 0; rank < 3; ++rank) {
+      ExpectCause(&world, rank, "differs", CauseKind::kRanksDiffer, -1,
+                  "differs");
+    }
+    for (int rank : {0, 1}) {
+      ExpectCause(&world, rank, "bad", CauseKind::kCallFailed, 2, "bad");
+    }
+    ExpectCause(&world, 0, "later", CauseKind::kCallFailed, 2, "bad");
+    EXPECT_TRUE(world.Results(2, "bad")[0].cause() == nullptr);
+  }
+}
+
+// The cause of what is pending on rank 0, and of what it asks for later, when
+// rank 1 has done that.
+void ExpectEnd(const std::function<void(Runtime*)>& end, CauseKind kind) {
+  RunJob(3, [&](int rank, Runtime* runtime) {
+    auto call = Start(runtime, {"all"}, {Filled(2, 1.0f)});
+    EXPECT_EQ(call->Wait().message(), "");
+    if (rank == 1) return end(runtime);
+    ExpectCause(Start(runtime, {"x"}, {Filled(2, 1.0f)})->Wait(), kind, 1, "");
+    ExpectCause(Start(runtime, {"y"}, {Filled(2, 1.0f)})->Wait(), kind, 1, "");
+  });
+}
+
+TEST(causes_of_ranks_that_end) {
+  for (const char* words : kOtherWords) {
+    ExpectEnd([=](Runtime* runtime) { runtime->AnnounceFailure(words); },
+              CauseKind::kRankFailed);
+  }
+  ExpectEnd([](Runtime* runtime) { runtime->Stop(); }, CauseKind::kRankLeft);
+}
+
+TEST(causes_of_ranks_that_are_given_up) {
+  Options options = Options::Defaults();
+  options.stall_warning_s = 0;
+  options.stall_shutdown_s = 0.3;
+  ThreadWorld world(3);
+  RunRanks(3, [&](int rank) {
+    Runtime runtime(world.Open(rank), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    if (rank != 2) {
+      ExpectCause(Start(&runtime, {"x"}, {Filled(2, 1.0f)})->Wait(),
+                  CauseKind::kRankGivenUp, 2, "");
+    } else {
+      std::this_thread::sleep_for(milliseconds(1500));
+    }
+    runtime.Stop();
+  });
+}
+
+TEST(causes_survive_other_words) {
+  const Status status = PeerLost("a", {CauseKind::kRankGivenUp, 4, "t"});
+  for (const char* words : kOtherWords) {
+    const Status reworded = status.Reworded(words);
+    EXPECT_EQ(reworded.message(), words);
+    EXPECT_EQ(reworded.code(), StatusCode::kPeerLost);
+    ExpectCause(reworded, CauseKind::kRankGivenUp, 4, "t");
+  }
+}
+
+}  // namespace
+}  // namespace hvd

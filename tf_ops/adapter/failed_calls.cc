@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Remembers the causes of recent failures.
+#include "adapter/failed_calls.h"
+
+namespace hvd {
+
+void FailedCalls::Ended(const std::string& name, const Status& status) {
+  // In the wake of another failure, which says more.
+  if (status.code() == StatusCode::kCancelled) return;
+  const Cause* cause = status.cause();
+  if (cause == nullptr && !any_.load(std::memory_order_relaxed)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (cause == nullptr) {
+    by_name_.erase(name);
+    last_.reset();
+  } else {
+    if (by_name_.size() >= kRemembered) by_name_.clear();
+    by_name_[name] = *cause;
+    last_ = *cause;
+  }
+  any_ = !by_name_.empty();
+}
+
+std::optional<Cause> FailedCalls::CauseOf(const std::string& name) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<Cause> FailedCalls::CauseOfLast() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return last_;
+}
+
+}  // namespace hvd
