@@ -119,5 +119,45 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   ExpectFailed(&world, 1, "y", StatusCode::kPeerLost, "rank 0 has left");
 }
 
+// The leader has left. Its last record comes later than this rank waits for it:
+// the entries have failed, and the other members get this rank's part.
+TEST(negotiator_a_late_record_is_carried_out_without_results) {
+  World world(2);
+  for (int rank : {0, 1}) world.Submit(rank, "x");
+  ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
+  for (auto& message : world.at(1).TakeMessages()) {
+    auto envelope = Decode(*message.bytes);
+    EXPECT_TRUE(world.at(0)
+                    .HandleReport(1, std::get<Report>(envelope.value().message),
+                                  world.now())
+                    .ok());
+  }
+  ASSERT_TRUE(world.at(0).Advance(world.now()).ok());
+  const std::vector<OutgoingMessage> late = world.at(0).TakeMessages();
+  ASSERT_EQ(late.size(), 1u);
+  const Status left = PeerLost("rank 0 has left");
+  world.at(1).EndAt(world.at(0).log_seen(), left);
+  world.at(1).AnswerAll(left);
+  ExpectFailed(&world, 1, "x", StatusCode::kPeerLost, "rank 0 has left");
+  EXPECT_TRUE(world.at(1).idle());
+  auto envelope = Decode(*late[0].bytes);
+  const auto& log = std::get<LogMessage>(envelope.value().message);
+  EXPECT_EQ(world.at(1).HandleLog(log).message(), "");
+  ASSERT_EQ(world.Batches(1).size(), 1u);
+  EXPECT_TRUE(world.Results(1, "x").empty());
+}
+
+TEST(negotiator_a_record_behind_the_end_is_skipped) {
+  World world(2);
+  world.Submit(1, "x");
+  world.at(1).FailAll(PeerLost("rank 0 was given up"));
+  world.Results(1, "x");
+  AgreedTensor tensor;
+  tensor.key.name = "x";
+  EXPECT_EQ(world.at(1).HandleLog({1, {AgreedBatch{{tensor}}}}).message(), "");
+  EXPECT_EQ(world.at(1).log_seen(), 1u);
+  EXPECT_TRUE(world.Batches(1).empty());
+}
+
 }  // namespace
 }  // namespace hvd

@@ -3,6 +3,7 @@
 #include "core/negotiator.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -336,6 +337,44 @@ TEST(negotiator_nonsense_from_a_peer_is_an_error) {
   EXPECT_FALSE(
       world.at(1).HandleLog({seen + 1, {AgreedBatch{{unknown}}}}).ok());
   EXPECT_FALSE(world.at(1).HandleLog({seen + 2, {Tuning{1, -1, 1}}}).ok());
+}
+
+// Records that parse and that no leader of this build writes.
+TEST(negotiator_a_batch_that_makes_no_sense_is_an_error_and_fails_its_tensors) {
+  Signature gather = World::Plain();
+  gather.verb = Verb::kAllgather;
+  gather.shapes = {{3, 2}};
+  const auto tensor = [](const std::string& name,
+                         std::vector<std::vector<int64_t>> first_dims) {
+    AgreedTensor agreed;
+    agreed.key.name = name;
+    agreed.first_dims = std::move(first_dims);
+    return agreed;
+  };
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  const std::vector<AgreedBatch> batches = {
+      {{}},                                         // no tensor
+      {{tensor("g", {})}},                          // no first dimensions
+      {{tensor("g", {{1, 3}, {1, 3}})}},            // of two tensors
+      {{tensor("g", {{3}})}},                       // of one rank
+      {{tensor("g", {{-1, 3}})}},                   // negative
+      {{tensor("g", {{1, 4}})}},                    // not this rank's own
+      {{tensor("g", {{most, 3}})}},                 // too many rows
+      {{tensor("x", {{1, 3}})}},                    // of an allreduce
+      {{tensor("x", {}), tensor("g", {{1, 3}})}}};  // two verbs
+  for (size_t i = 0; i < batches.size(); ++i) {
+    World world(2);
+    world.Submit(1, "g", 0, gather);
+    world.Submit(1, "x");
+    const Status status = world.at(1).HandleLog({1, {batches[i]}});
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_TRUE(world.Batches(1).empty());
+    // What the batch had is answered, and the rest is when the rank breaks.
+    world.at(1).FailAll(status);
+    for (const char* name : {"g", "x"}) {
+      ExpectFailed(&world, 1, name, StatusCode::kInternal, "the log agrees on");
+    }
+  }
 }
 
 }  // namespace

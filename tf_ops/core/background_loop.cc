@@ -253,7 +253,7 @@ bool BackgroundLoop::AdvanceSets() {
   if (end_deadline_.has_value() && now_ >= *end_deadline_) {
     end_deadline_.reset();
     for (Set& set : sets_) {
-      if (set.negotiator->has_ended()) set.negotiator->FailAll(end_status_);
+      if (set.negotiator->has_ended()) set.negotiator->AnswerAll(end_status_);
     }
   }
   return moved;

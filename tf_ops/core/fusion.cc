@@ -5,6 +5,15 @@
 namespace hvd {
 namespace {
 
+// A batch that may still grow.
+struct OpenBatch {
+  const Signature* kind;
+  int64_t bytes;
+  size_t position;  // in the plan
+};
+
+}  // namespace
+
 bool MoveAlike(const Signature& a, const Signature& b) {
   if (a.verb != b.verb || a.memory != b.memory) return false;
   switch (a.verb) {
@@ -19,15 +28,6 @@ bool MoveAlike(const Signature& a, const Signature& b) {
   }
   return false;
 }
-
-// A batch that may still grow.
-struct OpenBatch {
-  const Signature* kind;
-  int64_t bytes;
-  size_t position;  // in the plan
-};
-
-}  // namespace
 
 std::vector<std::vector<size_t>> PlanFusion(
     const std::vector<FusionCandidate>& candidates, int64_t fusion_bytes) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/record_check.h"
+
 namespace hvd {
 namespace {
 
@@ -188,9 +190,11 @@ void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
 Status Negotiator::CarryOut(const LogRecord& record) {
   const Skipped* const skipped = std::get_if<Skipped>(&record);
   log_seen_ += skipped != nullptr ? skipped->count : 1;
+  // A member that has ended takes no part in it.
   if (last_log_number_.has_value() && log_seen_ > *last_log_number_) {
-    return Status::Ok();  // a member that has ended takes no part in it
+    return Status::Ok();
   }
+  if (is_closed_) return Status::Ok();
   return std::visit([this](const auto& value) { return CarryOut(value); },
                     record);
 }
@@ -198,25 +202,39 @@ Status Negotiator::CarryOut(const LogRecord& record) {
 Status Negotiator::CarryOut(const AgreedBatch& batch) {
   ReadyBatch ready;
   ready.log_number = log_seen_;
-  ready.tensors.reserve(batch.tensors.size());
-  ready.first_dims.reserve(batch.tensors.size());
+  Status status = TakeBatch(batch, &ready);
+  if (status.ok()) status = CheckBatch(ready, rank_, size_);
+  if (status.ok()) {
+    execute_(std::move(ready));
+    return status;
+  }
+  // This rank breaks; what it has taken out is nobody else's to answer.
+  for (const Outstanding& lost : ready.tensors) {
+    if (lost.cancelled) continue;
+    lost.entry->done(FailureOf(lost.entry->request.key.name, status));
+  }
+  return status;
+}
+
+Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
+  ready->tensors.reserve(batch.tensors.size());
+  ready->first_dims.reserve(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
     Key composed;
     const Result<const Key*> key =
         Resolve(tensor.cache_id, tensor.key, &composed);
     if (!key.ok()) return key.status();
-    if (!Take(*key.value(), 0, &ready.tensors)) {
+    if (!Take(*key.value(), 0, &ready->tensors)) {
       return Internal("the log agrees on '" + key.value()->name +
                       "', which this rank has not submitted.");
     }
     if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
-      const Request& request = ready.tensors.back().entry->request;
+      const Request& request = ready->tensors.back().entry->request;
       cache_.Insert(tensor.cache_id, key.value()->name,
                     std::make_shared<Signature>(request.signature));
     }
-    ready.first_dims.push_back(tensor.first_dims);
+    ready->first_dims.push_back(tensor.first_dims);
   }
-  execute_(std::move(ready));
   return Status::Ok();
 }
 
@@ -292,12 +310,20 @@ void Negotiator::FailIfEnded() {
 
 void Negotiator::FailAll(const Status& why) {
   if (ended_.ok()) ended_ = why;
-  auto outstanding = std::exchange(outstanding_, {});
+  is_closed_ = true;
+  AnswerAll(why);
+  outstanding_ = {};
   if (!by_ticket_.empty()) by_ticket_.clear();
+}
+
+void Negotiator::AnswerAll(const Status& why) {
+  if (ended_.ok()) ended_ = why;
+  is_answered_ = true;
   news_.clear();
-  for (auto& [key, queue] : outstanding) {
+  for (auto& [key, queue] : outstanding_) {
     for (Outstanding& lost : queue) {
-      if (!lost.cancelled) lost.entry->done(FailureOf(key.name, why));
+      if (std::exchange(lost.cancelled, true)) continue;
+      lost.entry->done(FailureOf(key.name, why));
     }
   }
 }

@@ -17,26 +17,12 @@
 #include "core/log_sender.h"
 #include "core/message.h"
 #include "core/options.h"
+#include "core/ready_batch.h"
 #include "core/recycling_map.h"
 #include "core/request.h"
 #include "core/response_cache.h"
 
 namespace hvd {
-
-// An entry on its way. Once cancelled its done has been called: what the wire
-// still delivers for it is dropped.
-struct Outstanding {
-  EntryPtr entry;
-  bool cancelled = false;
-};
-
-// An AgreedBatch with this rank's entries.
-struct ReadyBatch {
-  uint64_t log_number = 0;
-  std::vector<Outstanding> tensors;
-  // By tensor: dimension 0 of [shape][rank], for an allgather.
-  std::vector<std::vector<std::vector<int64_t>>> first_dims;
-};
 
 // Keeps this rank's entries from Submit until the log decides on them: every
 // submission is answered by exactly one log record, which takes the entry out.
@@ -80,11 +66,15 @@ class Negotiator {
   // carried out, and once this rank has seen that one what is left fails with
   // `why`, as does what is submitted from now on.
   void EndAt(uint64_t log_number, const Status& why);
-  // Fails everything at once.
+  // Fails everything at once, and takes no part in any later record.
   void FailAll(const Status& why);
+  // Fails everything at once, but still takes part, without results, in what a
+  // late log agrees on: other members may wait for it.
+  void AnswerAll(const Status& why);
 
   uint64_t log_seen() const { return log_seen_; }
-  bool idle() const { return outstanding_.empty(); }
+  // Nobody here waits for an answer.
+  bool idle() const { return outstanding_.empty() || is_answered_; }
   bool has_ended() const { return !ended_.ok(); }
 
  private:
@@ -96,6 +86,7 @@ class Negotiator {
   Queue* FindByTicket(uint64_t ticket);
   Status CarryOut(const LogRecord& record);
   Status CarryOut(const AgreedBatch& batch);
+  Status TakeBatch(const AgreedBatch& batch, ReadyBatch* ready);
   Status CarryOut(const Failure& failure);
   Status CarryOut(const Eviction& eviction);
   Status CarryOut(const Tuning& tuning) { return tune_(tuning); }
@@ -126,6 +117,8 @@ class Negotiator {
   // Set by EndAt.
   std::optional<uint64_t> last_log_number_;
   Status ended_;
+  bool is_closed_ = false;    // by FailAll
+  bool is_answered_ = false;  // by AnswerAll
 
   std::unique_ptr<Leader> leader_;
   LogSender log_sender_;             // the leader's

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// ReadyBatch: an agreed batch with this rank's entries.
+#ifndef HVD_CORE_READY_BATCH_H_
+#define HVD_CORE_READY_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/request.h"
+
+namespace hvd {
+
+// An entry on its way. Once cancelled its done has been called: what the wire
+// still delivers for it is dropped.
+struct Outstanding {
+  EntryPtr entry;
+  bool cancelled = false;
+};
+
+// An AgreedBatch with this rank's entries.
+struct ReadyBatch {
+  uint64_t log_number = 0;
+  std::vector<Outstanding> tensors;
+  // By tensor: dimension 0 of [shape][rank], for an allgather.
+  std::vector<std::vector<std::vector<int64_t>>> first_dims;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_READY_BATCH_H_
