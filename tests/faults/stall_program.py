@@ -7,6 +7,7 @@ train: small and large tensors, without an end
 locked: rank 1 waits for a lock that nobody gives back
 evaluate: all compute on their own, and end
 pauses: steps, of which the last begins late on rank 1, because a call holds the interpreter
+mismatch: each rank gives a tensor a name of its own, in an eager call and in a tf.function
 """
 
 import ctypes
@@ -61,6 +62,21 @@ def evaluates_alone() -> None:
         time.sleep(0.01)
 
 
+def allreduce_under_own_name(x: tf.Tensor) -> tf.Tensor:
+    return hvd.allreduce(x, op=hvd.Sum, name=f"loss_{RANK}/total")
+
+
+def names_differ() -> None:
+    for kind, call in [
+        ("eager", allreduce_under_own_name),
+        ("function", tf.function(allreduce_under_own_name, autograph=False)),
+    ]:
+        try:
+            call(tf.ones([3]))
+        except tf.errors.FailedPreconditionError as error:
+            print(f"{kind} call: {error.message}", flush=True)
+
+
 hvd.init()
 train_one_step()
 print("started", flush=True)
@@ -73,6 +89,10 @@ elif WHAT == "locked":
     train_one_step()
 elif WHAT == "evaluate":
     evaluates_alone()
+elif WHAT == "mismatch":
+    names_differ()
+    train_one_step()
+    print("all was right", flush=True)
 elif WHAT == "pauses":
     while not told_to_go_on():
         train_one_step()

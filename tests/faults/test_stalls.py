@@ -27,7 +27,11 @@ LATEST_S = 5.0
 def started(what: str, ranks: int, ranks_a_host: int = 0, shutdown_s: float = SHUTDOWN_S) -> Job:
     hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks)]
     program = [sys.executable, str(PROGRAM), what, str(ranks_a_host)]
-    env = {"HVD_STALL_WARNING_S": str(WARNING_S), "HVD_STALL_SHUTDOWN_S": str(shutdown_s)}
+    env = {
+        "HVD_STALL_WARNING_S": str(WARNING_S),
+        "HVD_STALL_SHUTDOWN_S": str(shutdown_s),
+        "HVD_MISMATCH_WARNING_S": str(WARNING_S),
+    }
     job = Job(program, ranks, env, launcher=hvdrun)
     for rank in range(ranks):
         job.wait_for(f"[{rank}] started")
@@ -110,3 +114,18 @@ def test_pauses_below_the_limit(repeat: int) -> None:
     assert f"rank 1 ({os.uname().nodename}) answers again" in lines_of(text, 0)
     # No thread of that rank's could run Python meanwhile.
     assert re.search(r"line \d+ in holds_the_interpreter", lines_of(text, 1)), text
+
+
+def test_names_that_differ_fail_at_the_limit_with_both_names() -> None:
+    with started("mismatch", 2) as job:
+        result = job.wait(job.age_s + 60)
+    text = result.launcher_output
+    assert result.returncode == 0 and not result.timed_out and result.leftovers == [], text
+    pair = "'loss_0/total' on rank 0 and 'loss_1/total' on rank 1 look like one tensor"
+    assert text.count("all was right") == 2  # the job lives
+    for rank in (0, 1):
+        written = lines_of(text, rank)
+        assert "eager call: " in written and "function call: " in written, text
+        # In each error; rank 0 has warned of each before.
+        assert written.count(pair) == (4 if rank == 0 else 2), text
+    assert lines_of(text, 0).count("hvd_tf warning: Every rank waits for a tensor") == 2, text
