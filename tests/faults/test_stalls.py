@@ -128,4 +128,4 @@ def test_names_that_differ_fail_at_the_limit_with_both_names() -> None:
         assert "eager call: " in written and "function call: " in written, text
         # In each error; rank 0 has warned of each before.
         assert written.count(pair) == (4 if rank == 0 else 2), text
-    assert lines_of(text, 0).count("hvd_tf warning: Every rank waits for a tensor") == 2, text
+    assert lines_of(text, 0).count("hvd_tf warning [rank 0]: Every rank waits for") == 2, text
