@@ -95,10 +95,16 @@ class GradientAccumulator:
         self._is_last[_outermost_graph()] = is_last
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
-    def apply(self, apply_gradients: Callable[[], Any], name: Optional[str] = None) -> tf.Operation:
+    def apply(
+        self,
+        apply_gradients: Callable[[], Any],
+        global_step: Optional[Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
         """Run `apply_gradients`, which returns an operation, on the k-th pass only.
 
-        Nothing happens on the other passes; the global step counts updates, not passes.
+        It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
+        hooks and `max_steps` end a training at the same pass as with Horovod.
         """
         is_last = self._is_last.get(_outermost_graph())
         if is_last is None:  # the gradients are the caller's own, already complete
@@ -108,9 +114,14 @@ class GradientAccumulator:
             with tf.control_dependencies([apply_gradients()]):
                 return tf.constant(True)
 
+        def counted() -> tf.Tensor:
+            counts = [] if global_step is None else [v1.assign_add(global_step, 1).op]
+            with tf.control_dependencies(counts):
+                return tf.constant(False)
+
         train_ops = v1.get_collection_ref(v1.GraphKeys.TRAIN_OP)
         earlier = list(train_ops)
-        update = tf.group(tf.cond(is_last, applied, lambda: tf.constant(False)), name=name)
+        update = tf.group(tf.cond(is_last, applied, counted), name=name)
         train_ops[:] = [*earlier, update]  # without the operation inside the branch
         return update
 

@@ -73,14 +73,16 @@ class _DistributedOptimizer(Optimizer):
     ) -> tf.Operation:
         """The wrapped optimizer's `apply_gradients`; it does not reduce.
 
-        With backward_passes_per_step=k every k-th run updates the variables and the global step,
-        the others leave both as they are.
+        With backward_passes_per_step=k every k-th run updates the variables; the global step
+        counts every run.
         """
         pairs = list(grads_and_vars)  # it may be an iterator
         if self._accumulator.passes == 1:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         return self._accumulator.apply(
-            lambda: self._optimizer.apply_gradients(pairs, global_step=global_step), name=name
+            lambda: self._optimizer.apply_gradients(pairs, global_step=global_step),
+            global_step,
+            name,
         )
 
     def get_slot(self, var: Variable, name: str) -> Any:
@@ -146,7 +148,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         `decompress`; for dense gradients.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       backward_passes_per_step: k > 1 adds up the gradients of k runs and reduces and applies
-        them in the k-th; the global step counts updates. Graphs only.
+        them in the k-th; the global step counts every run. Graphs only.
       op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
       gradient_predivide_factor: divide gradients by this much before they are summed and by
         size/this afterwards; needs op=Average.

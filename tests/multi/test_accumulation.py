@@ -50,7 +50,7 @@ def test_accumulation_matches_numpy(rank, size, passes, average):
                 momentum = 0.5 * momentum + total / (passes if average else 1)
                 expected = expected - 0.5 * momentum
             np.testing.assert_allclose(session.run(weights), expected, rtol=1e-12, atol=1e-13)
-            assert session.run(step) == (run + 1) // passes
+            assert session.run(step) == run + 1  # of passes, as with Horovod
 
 
 def test_accumulation_of_slices(rank, size):
@@ -89,6 +89,26 @@ def test_accumulation_reduces_in_the_last_pass_only(rank, size):
             session.run(update)
             expected = -(passes // 2) * 2 * (rank + 1) / size
             np.testing.assert_allclose(session.run(weights), [expected], rtol=1e-12)
+
+
+def test_a_training_ends_at_a_pass():
+    """StopAtStepHook counts passes: 7 of 3 each are two updates, and one pass more."""
+    with tf.Graph().as_default():
+        step = train.get_or_create_global_step()
+        weights = v1.get_variable("weights", initializer=np.zeros(1))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=3
+        )
+        update = optimizer.minimize(tf.reduce_sum(weights), global_step=step)
+        passes = 0
+        with train.MonitoredTrainingSession(
+            hooks=[train.StopAtStepHook(last_step=7), hvd_tf.BroadcastGlobalVariablesHook(0)]
+        ) as session:
+            while not session.should_stop():
+                _, result = session.run([update, weights])
+                passes += 1
+        assert passes == 7
+        assert result.tolist() == [-6.0]
 
 
 def test_own_gradients_are_applied_at_once():

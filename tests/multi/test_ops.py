@@ -275,6 +275,34 @@ def test_grouped_allreduce_of_tensors_and_slices(mode, rank, size):
         np.testing.assert_array_equal(got[2], [10, columns])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_averages_of_integer_slices_are_true_divisions(mode, rank, size):
+    """As with Horovod: single, in a group, and in a group with a tensor."""
+    quotients = {"uint8": "float32", "int16": "float32", "int32": "float64", "int64": "float64"}
+
+    def rows(dtype, of_rank):
+        return np.array([[3 * of_rank + 1, 250 if dtype == "uint8" else -7]], dtype)
+
+    def call(x, *rows_of_dtypes):
+        index, shape = tf.constant([rank]), tf.constant([size, 2])
+        slices = [tf.IndexedSlices(part, index, shape) for part in rows_of_dtypes]
+        first, *others = slices
+        mixed = hvd.grouped_allreduce([others[0], x, *others[1:]], op=hvd.Average)
+        return hvd.allreduce(first, op=hvd.Average), hvd.grouped_allreduce(slices), mixed
+
+    single, grouped, mixed = run(
+        mode, call, np.float32([rank]), *[rows(dtype, rank) for dtype in quotients]
+    )
+    dense = mixed.pop(1)
+    np.testing.assert_array_equal(dense, [sum(range(size)) / size])
+    dtypes = list(quotients)
+    for got, dtype in zip([single, *grouped, *mixed], ["uint8", *dtypes, *dtypes[1:]]):
+        expected = np.concatenate([rows(dtype, r) for r in range(size)]).astype(quotients[dtype])
+        assert got[0].dtype == quotients[dtype]
+        np.testing.assert_array_equal(got[0], expected / got[0].dtype.type(size))
+        np.testing.assert_array_equal(got[1], np.arange(size))
+
+
 def test_slices_refuse_what_they_cannot_do(size):
     slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]), tf.constant([3, 1]))
     for wrong in ({"op": hvd.Min}, {"prescale_factor": 0.5}, {"postscale_factor": 2.0}):
@@ -282,6 +310,9 @@ def test_slices_refuse_what_they_cannot_do(size):
             hvd.allreduce(slices, **wrong)
         with pytest.raises(NotImplementedError, match="IndexedSlices"):
             hvd.grouped_allreduce([tf.constant(1.0), slices], **wrong)
+    flags = tf.IndexedSlices(tf.constant([[True]]), tf.constant([0]), tf.constant([3, 1]))
+    with pytest.raises(ValueError, match="Average cannot divide tf.IndexedSlices of bool"):
+        hvd.grouped_allreduce([slices, flags], op=hvd.Average)
     # Nothing was sent: the next call finds its peers.
     assert hvd.allreduce(slices, op=hvd.Sum).values.shape == [size, 1]
 
