@@ -2,8 +2,12 @@
 // Runtime: whole jobs with ranks as threads, from Enqueue to done.
 #include "core/runtime.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
 #include <numeric>
@@ -75,6 +79,47 @@ TEST(runtime_random_order_from_many_threads) {
     }
   });
 }
+
+#ifdef __linux__
+// The mask of blocked signals of each of this process's background threads.
+std::vector<uint64_t> BlockedOnBackgroundThreads() {
+  std::vector<uint64_t> masks;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "status");
+    std::string line, name;
+    while (std::getline(file, line)) {
+      if (line.rfind("Name:\t", 0) == 0) name = line.substr(6);
+      if (line.rfind("SigBlk:\t", 0) == 0 && name == "hvd_tf") {
+        masks.push_back(std::stoull(line.substr(8), nullptr, 16));
+      }
+    }
+  }
+  return masks;
+}
+
+// A crash must reach the handler that writes a trace; a blocked one ends the
+// process without. Other signals are for the process's own threads.
+TEST(runtime_the_background_thread_takes_the_signals_of_its_own_faults) {
+  RunJob(2, [](int, Runtime* runtime) {
+    auto call = Start(runtime, {"x"}, {Filled(2, 1.0f)});
+    EXPECT_EQ(call->Wait().message(), "");  // so the thread runs
+    const std::vector<uint64_t> masks = BlockedOnBackgroundThreads();
+    EXPECT_TRUE(!masks.empty());
+    for (const uint64_t mask : masks) {
+      const auto is_blocked = [mask](int signal) {
+        return (mask >> (signal - 1) & 1) != 0;
+      };
+      for (int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) {
+        EXPECT_FALSE(is_blocked(fault));
+      }
+      for (int other : {SIGINT, SIGTERM, SIGUSR1, SIGALRM, SIGCHLD}) {
+        EXPECT_TRUE(is_blocked(other));
+      }
+    }
+  });
+}
+#endif
 
 TEST(runtime_opposite_order_with_gaps) {
   RunJob(2, [](int rank, Runtime* runtime) {

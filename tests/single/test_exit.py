@@ -59,3 +59,37 @@ def test_a_process_that_never_initialises(tmp_path):
     program.write_text("import hvd_tf as hvd\nassert not hvd.is_initialized()\nprint('fine')\n")
     result = run_ranks(program, 1, timeout_s=60)
     assert result.returncode == 0 and "fine" in result.outputs[0], result.text
+
+
+FORKING = """
+    import os, sys
+    import hvd_tf as hvd
+
+    hvd.init()
+    hvd.allreduce(1.0, name="x")
+    child = os.fork()
+    if child == 0:
+        # What a worker process may ask.
+        assert hvd.rank() < hvd.size() == 2
+        try:
+            hvd.allreduce(1.0, name="x")
+        except Exception as error:
+            print("child:", type(error).__name__, str(error), flush=True)
+        {ending}
+    _, status = os.waitpid(child, 0)
+    print("status", status, "sum", hvd.allreduce(1, op=hvd.Sum, name="y").numpy(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "hvd.shutdown(); sys.exit(0)"])
+def test_a_forked_child_has_no_part_in_the_job(tmp_path, ending):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(FORKING).format(ending=ending))
+    result = run_ranks(program, 2, timeout_s=30)
+    assert result.returncode == 0 and not result.timed_out, result.text
+    assert not result.leftovers, result.text
+    for output in result.outputs:
+        assert "status 0 sum 2" in output, result.text
+        assert "child: FailedPreconditionError" in output, result.text
+        assert "'x': this process was forked from one" in output, result.text
+        assert "that had called hvd.init()" in output, result.text

@@ -195,6 +195,7 @@ int hvd_reduce_op(const char* name) {
 void hvd_end_scope(int process_set_id, const char* name_prefix,
                    const char* text) {
   Guarded([&] {
+    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
     if (const auto runtime = hvd::GetRuntime()) {
       runtime->EndScope(process_set_id, name_prefix, text);
     }
@@ -204,6 +205,7 @@ void hvd_end_scope(int process_set_id, const char* name_prefix,
 
 void hvd_announce_failure(const char* first_line) {
   Guarded([&] {
+    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
     if (const auto runtime = hvd::GetRuntime()) {
       runtime->AnnounceFailure(first_line);
     }
@@ -227,6 +229,7 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
 }
 
 void hvd_abort(int exit_code) {
+  if (!hvd::CheckNotForked().ok()) return;
   if (const auto runtime = hvd::GetRuntime()) runtime->Abort(exit_code);
 }
 

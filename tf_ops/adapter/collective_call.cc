@@ -91,6 +91,8 @@ Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
                            RanksText(*set) +
                            "); only its members may call collectives on it");
   }
+  // Alone, a call needs no other thread and no peer.
+  if (set->ranks.size() > 1) HVD_RETURN_IF_ERROR(CheckNotForked());
   return set;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of the data verbs: what each asks for and where its buffers lie.
 #include <cmath>
-#include <locale>
-#include <sstream>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "adapter/collective_kernel.h"
 #include "adapter/tf_bridge.h"
+#include "core/decimal.h"
 #include "core/elementwise.h"
 
 namespace hvd {
@@ -15,18 +15,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Decimal text, because TensorFlow's float attributes have 24 bits only. Not
-// strtod: that reads "0.5" as 0 under a locale with decimal commas.
+// Decimal text, because TensorFlow's float attributes have 24 bits only.
 Result<double> ParseScale(const char* attribute, const std::string& text) {
-  std::istringstream stream(text);
-  stream.imbue(std::locale::classic());
-  double value = 0;
-  stream >> value;
-  if (stream.fail() || !stream.eof() || !std::isfinite(value)) {
+  const std::optional<double> value = ParseDecimal(text);
+  if (!value.has_value() || !std::isfinite(*value)) {
     return InvalidArgument(std::string(attribute) + " \"" + text +
                            "\" is not a finite number");
   }
-  return value;
+  return *value;
 }
 
 // The dtype and shapes of all inputs, which have one dtype.

@@ -2,9 +2,14 @@
 // The process's one Runtime.
 #include "adapter/global_runtime.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "core/log.h"
@@ -22,6 +27,9 @@ struct Global {
   // lifecycle_mutex.
   std::shared_ptr<Runtime> lost;
   FailedCalls failed_calls;
+  // Set in a forked child, which inherits all else: the parent's process id.
+  std::atomic<pid_t> forked_from{0};
+  std::once_flag forks_are_watched;
 };
 
 // Never destroyed: TensorFlow's threads may still run kernels while the
@@ -29,6 +37,22 @@ struct Global {
 Global& TheGlobal() {
   static Global* const global = std::make_unique<Global>().release();
   return *global;
+}
+
+// Kernels of other threads may be in GetRuntime: a child forked meanwhile would
+// find the mutex locked for ever.
+void BeforeFork() { TheGlobal().runtime_mutex.lock(); }
+void AfterForkInParent() { TheGlobal().runtime_mutex.unlock(); }
+void AfterForkInChild() {
+  TheGlobal().forked_from = getppid();
+  TheGlobal().runtime_mutex.unlock();
+}
+
+// Without memory for it forks go unnoticed, as ever.
+void WatchForks() {
+  std::call_once(TheGlobal().forks_are_watched, [] {
+    pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  });
 }
 
 void SetRuntime(std::shared_ptr<Runtime> runtime) {
@@ -47,12 +71,24 @@ std::shared_ptr<Runtime> GetRuntime() {
 
 FailedCalls& GetFailedCalls() { return TheGlobal().failed_calls; }
 
+Status CheckNotForked() {
+  const pid_t parent = TheGlobal().forked_from;
+  if (parent == 0) return Status::Ok();
+  return FailedPrecondition(
+      "this process was forked from one (pid " + std::to_string(parent) +
+      ") that had called hvd.init(), and has no part in the job; fork before "
+      "hvd.init(), or start processes that do not share its memory, such as "
+      "subprocess or multiprocessing's \"spawn\" does");
+}
+
 Status InitRuntime(const JobArgs& args) {
+  HVD_RETURN_IF_ERROR(CheckNotForked());
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   if (GetRuntime() != nullptr) return Status::Ok();
   Result<Options> options =
       Options::Parse([](const char* name) { return std::getenv(name); });
   if (!options.ok()) return options.status();
+  WatchForks();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is the backend's to tell
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
@@ -66,6 +102,7 @@ Status InitRuntime(const JobArgs& args) {
 }
 
 void ShutdownRuntime() {
+  if (!CheckNotForked().ok()) return;
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   std::shared_ptr<Runtime> runtime = GetRuntime();
   if (runtime == nullptr) return;
@@ -78,6 +115,7 @@ void ShutdownRuntime() {
 }
 
 void EndProcess() {
+  if (!CheckNotForked().ok()) return;
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   if (TheGlobal().lost != nullptr) TheGlobal().lost->Abort(EXIT_FAILURE);
   FinalizeBackends();

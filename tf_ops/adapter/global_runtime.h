@@ -20,6 +20,11 @@ namespace hvd {
 // Collective over the job's ranks. Works again after ShutdownRuntime.
 [[nodiscard]] Status InitRuntime(const JobArgs& args);
 
+// Not Ok in a process that was forked from one that had called InitRuntime: it
+// has no background thread, and MPI must not be used there. Asking for the
+// runtime's facts is all that it may do; the functions below do nothing in it.
+[[nodiscard]] Status CheckNotForked();
+
 // Stops the runtime: what is pending fails, the background thread has ended
 // when this returns. Does nothing when none is running.
 void ShutdownRuntime();

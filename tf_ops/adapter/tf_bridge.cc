@@ -2,6 +2,7 @@
 // Conversions between TensorFlow's vocabulary and the core's.
 #include "adapter/tf_bridge.h"
 
+#include <string_view>
 #include <utility>
 
 namespace hvd {
@@ -45,8 +46,9 @@ TfStatus ToTf(const Status& status) {
   if (status.ok()) return absl::OkStatus();
   TfStatus result(ToTf(status.code()), status.message());
   if (const Cause* cause = status.cause()) {
-    result.SetPayload(kCausePayload,
-                      absl::Cord(CauseText(*cause, status.message())));
+    const std::string text = CauseText(*cause, status.message());
+    // A view, for TensorFlow 2.21 exports no other constructor.
+    result.SetPayload(kCausePayload, absl::Cord(std::string_view(text)));
   }
   return result;
 }

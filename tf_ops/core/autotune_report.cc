@@ -3,9 +3,9 @@
 #include "core/autotune_report.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
+#include "core/decimal.h"
 #include "core/log.h"
 
 namespace hvd {
@@ -26,11 +26,7 @@ const char* Name(Autotuner::Kind kind) {
   return "";
 }
 
-std::string WithOneDigit(double number) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.1f", number);
-  return text;
-}
+std::string WithOneDigit(double number) { return DecimalText(number, 1); }
 
 }  // namespace
 

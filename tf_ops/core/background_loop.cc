@@ -47,11 +47,17 @@ double ShortestSilence(const Options& options) {
 }
 
 // The thread must not take the process's signals (Python's handlers run on the
-// main thread), and its short sleeps must not be stretched by timer slack.
+// main thread), but those of a fault of its own: blocked, they would end the
+// process without the trace that their handlers write. And its short sleeps
+// must not be stretched by timer slack.
 void PrepareThread() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  sigset_t others;
+  sigfillset(&others);
+  for (int fault :
+       {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS}) {
+    sigdelset(&others, fault);
+  }
+  pthread_sigmask(SIG_BLOCK, &others, nullptr);
 #ifdef __linux__
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   pthread_setname_np(pthread_self(), "hvd_tf");

@@ -7,8 +7,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <variant>
+
+#include "core/decimal.h"
 
 namespace hvd {
 namespace {
@@ -99,19 +102,21 @@ const char* LevelOf(const std::string& word) {
 
 // False when `text` is not wholly a number in the knob's range.
 bool ParseNumber(const Knob& knob, const char* text, Options* options) {
-  char* end = nullptr;
-  errno = 0;
   double number = 0;
   if (auto field = std::get_if<int64_t Options::*>(&knob.field)) {
-    long long whole = std::strtoll(text, &end, 10);
+    char* end = nullptr;
+    errno = 0;
+    const long long whole = std::strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0') return false;
     number = static_cast<double>(whole);
     options->** field = whole;
   } else if (auto real = std::get_if<double Options::*>(&knob.field)) {
-    number = std::strtod(text, &end);
+    const std::optional<double> decimal = ParseDecimal(text);
+    if (!decimal.has_value()) return false;
+    number = *decimal;
     options->** real = number;
   }
-  return errno == 0 && end != text && *end == '\0' && number >= knob.lowest &&
-         number <= knob.highest;
+  return number >= knob.lowest && number <= knob.highest;
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/decimal.h"
+
 namespace hvd {
 namespace {
 
@@ -23,7 +25,7 @@ std::string CountTensors(size_t count) {
 }
 
 std::string Limit(double limit_s) {
-  std::string text = std::to_string(limit_s);
+  std::string text = DecimalText(limit_s, 6);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
   return "HVD_STALL_SHUTDOWN_S=" + text;
