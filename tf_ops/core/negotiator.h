@@ -24,52 +24,55 @@
 
 namespace hvd {
 
-// Keeps this rank's entries from Submit until the log decides on them: every
-// submission is answered by exactly one log record, which takes the entry out.
-// The set's first rank has the Leader inside. Sends nothing itself: what is to
-// be sent waits in TakeMessages. Background thread only. Ranks are the set's.
+// Keeps this rank's entries from Submit until the log decides on them. Exactly
+// one log record answers each submission, and takes its entry out.
+//
+// The first rank of the set has the Leader inside. A Negotiator sends nothing
+// itself: TakeMessages hands over what is to be sent. Background thread only.
+// Ranks are ranks of the set.
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `execute` is called for each batch and `tune` for each change of values, in
-  // the order of the log.
+  // `execute` is called for each batch, and `tune` for each change of values,
+  // in the order of the log. `batches_in_flight` says how many are on the wire.
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
              const Options& options, std::function<void(ReadyBatch)> execute,
              std::function<Status(const Tuning&)> tune,
              std::function<int()> batches_in_flight);
 
-  // On the leader, before anything is submitted: values may change from now on.
+  // Called on the leader, before anything is submitted.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
 
   void Submit(EntryPtr entry);
-  // Fails the entry here and tells the peers of the aborted step. False when
-  // the log has decided on it: then it may be on the wire.
+  // Fails the entry here, and tells the peers of the aborted step. False when
+  // the log has decided on the entry. It may be on the wire then.
   bool Cancel(uint64_t ticket, const Status& why);
   void AbortStep(const Key& key, int64_t step, const Status& why);
   void EndScope(const std::string& name_prefix, const std::string& text);
 
-  // From the member `rank`, at the leader; from the leader, at a member.
+  // HandleReport is called on the leader, with a report of the member `rank`.
+  // HandleLog is called on the other members. Not Ok: it makes no sense.
   Status HandleReport(int rank, const Report& report, Clock::time_point now);
   Status HandleLog(const LogMessage& log);
 
-  // Hands the news of this pass to the leader and lets it decide. True if
-  // anything happened; not Ok for a bug.
+  // Hands this pass' submissions to the leader, and lets it decide. True if
+  // anything happened. Not Ok for a bug.
   Result<bool> Advance(Clock::time_point now);
   std::vector<OutgoingMessage> TakeMessages();
-  // What the leader has to tell; nothing elsewhere.
+  // What the leader has to tell. Other ranks return nothing.
   Leader::Watched Watch(Clock::time_point now);
-  // What this rank has asked for and the log has not decided on.
+  // Appends what this rank has asked for and the log has not decided on.
   void AppendWaiting(std::vector<std::string>* names) const;
 
-  // A member has ended and took part up to that record: later ones are not
-  // carried out, and once this rank has seen that one what is left fails with
-  // `why`, as does what is submitted from now on.
+  // A member has ended. It took part up to that record. Later records are not
+  // carried out. Once this rank has seen that record, what is left fails with
+  // `why`. So does what is submitted from now on.
   void EndAt(uint64_t log_number, const Status& why);
   // Fails everything at once, and takes no part in any later record.
   void FailAll(const Status& why);
-  // Fails everything at once, but still takes part, without results, in what a
-  // late log agrees on: other members may wait for it.
+  // Fails everything at once. If a late record agrees on some of it, this rank
+  // still takes part without results, because other members may wait for it.
   void AnswerAll(const Status& why);
 
   uint64_t log_seen() const { return log_seen_; }
@@ -78,11 +81,11 @@ class Negotiator {
   bool has_ended() const { return !ended_.ok(); }
 
  private:
-  // Of one key, the oldest first. All but the last are cancelled.
+  // The entries of one key, the oldest first. All but the last are cancelled.
   using Queue = std::vector<Outstanding>;
 
   void AddNews(const Request& request);
-  // The queue whose last entry it is, and is not cancelled; or null.
+  // The queue whose last entry has the ticket and is not cancelled. Null: none.
   Queue* FindByTicket(uint64_t ticket);
   Status CarryOut(const LogRecord& record);
   Status CarryOut(const AgreedBatch& batch);
@@ -91,11 +94,11 @@ class Negotiator {
   Status CarryOut(const Eviction& eviction);
   Status CarryOut(const Tuning& tuning) { return tune_(tuning); }
   Status CarryOut(const Skipped&) { return Status::Ok(); }
-  // The key that a record names by a number or by name; a number is looked up,
-  // and `memory` is where a key is made.
+  // The key that a record names. A number is looked up. `memory` is where a key
+  // with an instance is made.
   Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;
-  // Moves the entry of the key that `older` entries are before to the end of
-  // `taken`. False: none.
+  // Moves an entry of the key to the end of `taken`: the one that has `older`
+  // entries before it. False: there is none.
   bool Take(const Key& key, int older, std::vector<Outstanding>* taken);
   void FailIfEnded();
 
@@ -108,8 +111,8 @@ class Negotiator {
   const std::function<int()> batches_in_flight_;
 
   RecyclingMap<Key, Queue, KeyHash> outstanding_;
-  // By ticket: the queue whose last entry it is. Made by the first Cancel, for
-  // those that follow it; empty as soon as outstanding_ changes.
+  // By ticket: the queue whose last entry has it. The first Cancel makes it,
+  // for the cancels that follow. It is emptied when outstanding_ changes.
   std::unordered_map<uint64_t, Queue*> by_ticket_;
   ResponseCache cache_;
   std::vector<ReportItem> news_;

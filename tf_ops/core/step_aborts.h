@@ -38,26 +38,27 @@ class StepAborts {
   // Why this step was hit; null when it was not, and for step 0.
   SharedStatus FindHit(int rank, int64_t step) const;
 
-  // Opens an abort that no rank is hit by yet; it closes when all are. 0 is
-  // never open.
+  // Opens an abort that has hit no rank yet. It closes when it has hit all.
+  // The id 0 is never open.
   using AbortId = uint64_t;
   AbortId Open(SharedStatus why);
 
-  // The oldest open abort that has not hit the rank; 0: none. When the rank
-  // aborts a step of its own accord, that is its part in this one: ranks often
-  // lose the same step for a reason of their own each.
+  // The oldest open abort that has not hit the rank. 0: none. A step that the
+  // rank aborts itself counts as its part in this abort, because ranks often
+  // lose the same step for different reasons.
   AbortId OldestFor(int rank) const;
 
   // Whether this abort is open, and the rank not hit by it yet.
   bool IsOpenFor(AbortId id, int rank) const;
 
-  // The step of `rank` is hit, as its part in an abort that may be closed.
+  // Notes that the step of `rank` is hit, as its part in the abort. The abort
+  // may be closed already.
   void Hit(AbortId id, int rank, int64_t step, const SharedStatus& why);
 
-  // Ranks that an open abort has not hit yet are when they submit this key.
+  // A rank that the open abort has not hit is hit when it submits this key.
   void AddKey(AbortId id, const Key& key);
 
-  // The open abort that a rank runs into by submitting this key; 0: none.
+  // The open abort that the rank runs into when it submits this key. 0: none.
   AbortId Find(int rank, const Key& key, SharedStatus* why) const;
 
   bool quiet() const { return open_.empty(); }
