@@ -37,7 +37,9 @@ def made_up(records: int, days: int = 40) -> Flights:
 
 
 def parts() -> dict[str, Flights]:
-    return {"train": made_up(5000), "eval": made_up(1500)}
+    return {
+        "train": made_up(5000), "validation": made_up(900), "held_out": made_up(1500)
+    }  # fmt: skip
 
 
 def unexpected() -> dict[str, Flights]:
@@ -97,7 +99,7 @@ def without_a_file(folder: Path) -> None:
 
 
 def with_half_a_file(folder: Path) -> None:
-    path = folder / shards.names("eval")[1]
+    path = folder / shards.names("validation")[1]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -141,7 +143,7 @@ def test_a_write_that_fails_leaves_nothing(folder: Path) -> None:
     if hvd.rank() == 0:
         other = folder.with_name("another")
         with pytest.raises(KeyError, match="test"):
-            shards.write(other, {"eval": made_up(10), "test": made_up(10)})
+            shards.write(other, {"held_out": made_up(10), "test": made_up(10)})
         assert [path for path in folder.parent.iterdir() if path.name.startswith("another")] == []
     hvd.allgather_object(None)
 
@@ -166,8 +168,10 @@ def test_passes_have_orders_of_their_own(found: shards.Shards) -> None:
 
 
 def test_evaluation_reads_every_flight_once(found: shards.Shards) -> None:
-    late = np.concatenate([late for _, late in evaluation(found)().as_numpy_iterator()])
-    assert len(late) == 1500 and late.sum() == parts()["eval"].late.sum()
+    for part in ("validation", "held_out"):
+        batches = evaluation(found, part)().as_numpy_iterator()
+        numbers = np.concatenate([features["categorical"][:, 0] for features, _ in batches])
+        np.testing.assert_array_equal(np.sort(numbers), np.arange(len(parts()[part])))
 
 
 def days_of(flights: Flights) -> list[Flights]:
