@@ -79,7 +79,7 @@ def speed_up(report: Report, axes: Any) -> None:
     one = report["one_worker_examples_per_s"]
     bars = [("1 worker\nwithout hvd_tf", one, "tab:gray")]
     bars += [
-        (f"{point['workers']} workers", point["examples_per_s"], "tab:blue")
+        (f"{point['workers']} workers\nwith hvd_tf", point["examples_per_s"], "tab:blue")
         for point in report["speeds"][1:]
     ]
     if "independent_examples_per_s" in report:

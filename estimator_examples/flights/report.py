@@ -73,7 +73,7 @@ def curve(report: Report) -> list[str]:
         return []
     dated = "from" in rows[0]
     lines = [
-        f"evaluations of {report['evaluated']}:",
+        f"evaluations, {report['evaluated']}:",
         f"{'step':>6}{'examples':>12}{'AUC':>9}{'log loss':>10}{'seconds':>9}"
         + ("  flights of" if dated else ""),
     ]

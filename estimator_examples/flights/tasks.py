@@ -59,7 +59,7 @@ def passes(args: argparse.Namespace, hvd: ModuleType, first_step: int) -> Task:
     return Task(
         inputs.training(hvd, shards, args.batch, args.seed, first_pass),
         inputs.evaluation(shards, "validation"),
-        evaluated="every tenth day until then, not trained on",
+        evaluated="validation on every tenth day before, which is not trained on",
         interval=-(-args.steps // args.evaluations),
         flights=flights,
         test=inputs.evaluation(shards, "held_out"),
@@ -87,7 +87,8 @@ def time_order(args: argparse.Namespace, hvd: ModuleType, speed: Speed, curve: C
     return Task(
         stream.training(hvd, year, args.batch),
         next_block,
-        evaluated="the last flights, before training on them",
+        evaluated="each block of flights before training on it",
+        tested="the last flights, before training on them",
         interval=interval,
     )
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "estimator_examples" / "fligh
 
 import shards
 import stream
+from best import Best, best_checkpoint
+from curve import Curve
 from data import Flights
 from features import CATEGORICAL, NUMERIC
 from inputs import evaluation, parse, training
@@ -172,6 +175,37 @@ def test_evaluation_reads_every_flight_once(found: shards.Shards) -> None:
         batches = evaluation(found, part)().as_numpy_iterator()
         numbers = np.concatenate([features["categorical"][:, 0] for features, _ in batches])
         np.testing.assert_array_equal(np.sort(numbers), np.arange(len(parts()[part])))
+
+
+def evaluated(folder: Path, exporters: list[object], step: int, auc: float) -> None:
+    """As train_and_evaluate does on rank 0: the model has a checkpoint of this step."""
+    checkpoint = folder / f"model.ckpt-{step}"
+    for end in ("index", "data-00000-of-00001"):
+        checkpoint.with_name(f"{checkpoint.name}.{end}").write_text(f"weights of {step}")
+    estimator = SimpleNamespace(model_dir=str(folder))
+    results = {"global_step": step, "auc": auc, "log_loss": 0.5, "accuracy": 0.8}
+    for exporter in exporters:
+        path = str(folder / "export" / exporter.name)
+        exporter.export(estimator, path, str(checkpoint), results, False)
+
+
+def test_the_best_evaluations_checkpoint_is_kept_also_over_a_restart(tmp_path: Path) -> None:
+    def kept() -> list[str]:
+        files = (tmp_path / "export" / "best").glob("model.ckpt-*.index")
+        return [file.read_text() for file in files]
+
+    assert best_checkpoint(str(tmp_path)) is None
+    curve = Curve(100)
+    for step, auc in ((1, 0.6), (10, 0.8), (100, 0.7)):
+        evaluated(tmp_path, [curve, Best(curve)], step, auc)
+    assert kept() == ["weights of 10"]
+    again = Curve(100)
+    again.resume(tmp_path, 100)
+    evaluated(tmp_path, [again, Best(again)], 110, 0.75)
+    assert kept() == ["weights of 10"]
+    assert best_checkpoint(str(tmp_path)) == str(tmp_path / "export" / "best" / "model.ckpt-10")
+    evaluated(tmp_path, [again, Best(again)], 120, 0.81)
+    assert kept() == ["weights of 120"]
 
 
 def days_of(flights: Flights) -> list[Flights]:
