@@ -29,8 +29,11 @@ FIND_PYTHON = for p in $(PYTHONS); do $$p -c 'import sys, venv; \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 BIN := $(VENV)/bin
+, := ,
 DONE := $(VENV)/.done
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# pip's own progress is a line for every package, or nothing: this shows the few that take time.
+INSTALL_SHOWN := $(BIN)/python _build/progress.py $(PIP) install -v --progress-bar off
 NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
   tf_ops/*/*.cu _build/*.py setup.py pyproject.toml)
 PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
@@ -39,6 +42,11 @@ CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o 
 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 clang-format==23.1.5
+
+# $(1): the number of this step among those of the goal, where it has some; $(2): what it does.
+step = echo "== $(if $(STEPS),$(1)/$(STEPS) )$(2)"
+train: STEPS := 4
+install: STEPS := 2
 
 # Our own code has no warnings; a user's unknown compiler may find some.
 export HVD_WERROR := ON
@@ -61,29 +69,30 @@ install: $(DONE)/native ## Sets up the environment and builds hvd_tf in it
 $(DONE)/tensorflow:
 	@test -n "$(PYTHON)" || { echo "no Python from $(OLDEST) to $(NEWEST) with venv for" \
 	  "TensorFlow $(TF): install one, or set PYTHON=..."; exit 1; }
-	@echo "== $(VENV): TensorFlow $(TF), $(MPI)"
+	@$(call step,1,$(VENV): TensorFlow $(TF)$(,) $(MPI) and build tools: some 350 MB$(,) minutes)
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install 'tensorflow-cpu==$(TF)' '$(MPI)' setuptools wheel cmake ninja
+	@$(INSTALL_SHOWN) 'tensorflow-cpu==$(TF)' '$(MPI)' setuptools wheel cmake ninja
 	@mkdir -p $(DONE) && touch $@
 
 # The build tools are in the environment, so that a second build compiles what changed only.
 $(DONE)/native: $(DONE)/tensorflow $(NATIVE_SOURCES) $(if $(filter .,$(INSTALL)),$(PYTHON_SOURCES))
-	@echo "== $(VENV): building hvd_tf"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps \
+	@$(call step,2,$(VENV): compiling hvd_tf: minutes the first time)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL_SHOWN) --no-build-isolation --no-deps \
 	  --force-reinstall $(INSTALL)
 	@touch $@
 
 $(DONE)/test-tools: $(DONE)/tensorflow
-	@$(PIP) install 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
+	@$(PIP) install -q 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
 	@touch $@
 
 $(DONE)/keras-2: $(DONE)/tensorflow
-	@$(PIP) install --no-deps 'tf_keras==$(TF)'
+	@$(PIP) install -q --no-deps 'tf_keras==$(TF)'
 	@touch $@
 
 # Without dependencies: all that is needed is in the list, and they could change TensorFlow's numpy.
 $(DONE)/flights: $(DONE)/tensorflow $(FLIGHTS)/requirements.txt
-	@$(PIP) install --no-deps -r $(FLIGHTS)/requirements.txt
+	@$(call step,3,$(VENV): the flights and what draws the pictures)
+	@$(INSTALL_SHOWN) --no-deps -r $(FLIGHTS)/requirements.txt
 	@touch $@
 
 $(LINT)/.done: Makefile
@@ -95,7 +104,7 @@ $(LINT)/.done: Makefile
 # --- What people run ----------------------------------------------------------
 
 train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 workers
-	@echo "== training on $(RANKS) workers"
+	@$(call step,4,training on $(RANKS) workers$(,) evaluating$(,) measuring: two minutes)
 	@$(BIN)/hvdrun -np $(RANKS) $(BIN)/python $(FLIGHTS)/train.py
 
 test: test-core test-python ## Runs the C++ and the Python tests

@@ -54,7 +54,7 @@ def main() -> None:
     v1.disable_eager_execution()
 
     hvd.init()  # hvd: start
-    train, held_out = split(load(args.data_dir), "validation")
+    train, _, held_out = split(load(args.data_dir), "october")
     numeric = v1.placeholder(tf.float32, [None, train.numeric.shape[1]], "numeric")
     late = v1.placeholder(tf.float32, [None], "late")
     logits = network(numeric)

@@ -80,7 +80,7 @@ def main() -> None:
 
     hvd.init()  # hvd: start
     hvd.estimator.provide_tf_estimator()  # hvd: for TensorFlow 2.16 and later
-    train, held_out = split(load(args.data_dir), "validation")
+    train, _, held_out = split(load(args.data_dir), "october")
     with tempfile.TemporaryDirectory() as folder:
         config = tf.estimator.RunConfig(
             save_checkpoints_secs=300 if hvd.rank() == 0 else None  # hvd: on rank 0 only

@@ -83,4 +83,5 @@ estimator = SimpleNamespace(
     scale_steps=lambda steps: steps,
     scale_learning_rate=lambda rate: rate,
     train_and_evaluate=tf_estimator.train_and_evaluate,
+    evaluate=tf_estimator.Estimator.evaluate,
 )

@@ -45,6 +45,10 @@ class Curve(tf_estimator.Exporter):
         if self.rows:
             self._made -= self.rows[-1]["seconds"]
 
+    def best(self) -> Row:
+        """The row with the highest AUC, the first of equals. There is a row already."""
+        return max(self.rows, key=lambda row: row["auc"])
+
     def export(
         self,
         estimator: Any,

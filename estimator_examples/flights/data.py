@@ -24,20 +24,27 @@ from typing import Union
 import numpy as np
 
 if __package__:  # flights.data, from beside this folder
-    from .features import CATEGORICAL, NUMERIC, Hours, Row, Schedule, Weather, categories, numbers
+    from . import features
+    from .features import CATEGORICAL, HISTORY, NUMERIC, Row
+    from .history import late_rates
 else:
-    from features import CATEGORICAL, NUMERIC, Hours, Row, Schedule, Weather, categories, numbers
+    import features
+    from features import CATEGORICAL, HISTORY, NUMERIC, Row
+    from history import late_rates
 
 LATE_MINUTES = 15  # a flight is late when it arrives this many minutes after its time, or more
-CACHE_FORMAT = 1  # raise it when the arrays below change
+CACHE_FORMAT = 2  # raise it when the arrays below change
 FILES = ("flights.csv.zip", "weather.csv", "planes.csv")
-# part held out -> (train until, held out until), as month * 100 + day
+# part held out -> (the days up to here are trained on, held out up to here), as month * 100 + day
 SPLITS = {
     "test": (1115, 1231),  # flights after 15 November, looked at last
-    "validation": (1014, 1115),  # 15 October to 15 November: chooses the model
-    "september": (831, 1014),  # and two earlier ones for the same purpose
+    "october": (1014, 1115),  # and three earlier parts, which chose features and model
+    "september": (831, 1014),
     "july": (630, 831),
 }
+# Of the days before the held-out part, every tenth validates: those of the year with these numbers.
+VALIDATION_EVERY = 10
+DAYS_BEFORE_MONTH = np.cumsum([0, 0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30])
 
 
 @dataclass(frozen=True)
@@ -90,18 +97,20 @@ def build(folder: Path) -> Flights:
     """Read the CSV files and join weather (origin, hour) and aircraft (tail number): seconds."""
     scheduled = list(rows(folder / "flights.csv.zip"))
     planes = {row["tailnum"]: row for row in rows(folder / "planes.csv")}
-    hours = Hours()
-    weather = Weather(rows(folder / "weather.csv"), hours)
-    schedule = Schedule(scheduled, hours)
+    hours = features.Hours()
+    weather = features.Weather(rows(folder / "weather.csv"), hours)
+    schedule = features.Schedule(scheduled, hours)
     arrived = [row for row in scheduled if row["arr_delay"] != "NA"]
     categorical = np.empty((len(arrived), len(CATEGORICAL)), np.int32)
-    numeric = np.empty((len(arrived), len(NUMERIC)), np.float32)
+    numeric = np.empty((len(arrived), len(NUMERIC) - len(HISTORY)), np.float32)
     for i, row in enumerate(arrived):
         plane = planes.get(row["tailnum"])
-        categorical[i] = categories(row, plane)
-        numeric[i] = numbers(row, plane, weather, schedule)
+        categorical[i] = features.categories(row, plane)
+        numeric[i] = features.numbers(row, plane, weather, schedule)
     late = np.array([float(row["arr_delay"]) >= LATE_MINUTES for row in arrived], np.float32)
     day = np.array([int(row["month"]) * 100 + int(row["day"]) for row in arrived], np.int16)
+    groups = [(categorical[:, CATEGORICAL.index(name)], days) for name, days in HISTORY]
+    numeric = np.concatenate([numeric, late_rates(groups, late, day)], axis=1)
     return Flights(categorical, numeric, late, day)
 
 
@@ -151,19 +160,24 @@ def load(data_dir: Path) -> Flights:
         return Flights(**arrays)
 
 
-def split(flights: Flights, held_out: str) -> tuple[Flights, Flights]:
-    """(train, held-out) parts in time, numbers normalised with the mean and spread of train.
+def split(flights: Flights, held_out: str) -> tuple[Flights, Flights, Flights]:
+    """(train, validation, held-out) parts, numbers normalised with the mean and spread of train.
 
-    Train is everything before the held-out part (see SPLITS); what comes after it is not touched.
+    Validation is every tenth day before the held-out part (see SPLITS), train the other days
+    before it; what comes after the held-out part is not touched. Whole days, because flights of
+    one day share its weather: among them a model would find what it has learnt by heart.
     """
     border, end = SPLITS[held_out]
-    train = flights.take(flights.day <= border)
-    rest = flights.take((flights.day > border) & (flights.day <= end))
+    before = flights.day <= border
+    tenth = (DAYS_BEFORE_MONTH[flights.day // 100] + flights.day % 100) % VALIDATION_EVERY == 0
+    train = flights.take(before & ~tenth)
     mean = np.nanmean(train.numeric, axis=0, dtype=np.float64)
     spread = np.nanstd(train.numeric, axis=0, dtype=np.float64)
-    parts = []
-    for part in (train, rest):
+
+    def normalised(part: Flights) -> Flights:
         scaled = (part.numeric - mean) / np.where(spread > 0, spread, 1.0)
         numeric = np.nan_to_num(scaled, nan=0.0).astype(np.float32)
-        parts.append(Flights(part.categorical, numeric, part.late, part.day))
-    return parts[0], parts[1]
+        return Flights(part.categorical, numeric, part.late, part.day)
+
+    rest = flights.take((flights.day > border) & (flights.day <= end))
+    return normalised(train), normalised(flights.take(before & tenth)), normalised(rest)

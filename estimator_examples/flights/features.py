@@ -3,8 +3,8 @@
 
 Schedule, aircraft, crowding, and the weather at the origin as observed until the hour before the
 scheduled one (an observation belongs to the hour in which it was made, often its last minutes: the
-one of the scheduled hour may be younger than the departure). What happened afterwards (dep_time,
-dep_delay, arr_time, air_time) is never read.
+one of the scheduled hour may be younger than the departure). Of what happened afterwards, dep_time,
+dep_delay, arr_time and air_time are never read; who was late on the days before is (history.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ AVERAGED = ("precip", "visib", "wind_speed", "wind_gust")  # over PAST_HOURS hou
 CHANGED = ("temp", "pressure")  # against PAST_HOURS hours earlier
 PAST_HOURS = 6
 ROTATION_CAP = 900.0  # minutes
+# Late rates of the days before: flights that count together, and when a day counts half (days).
+HISTORY = (
+    ("origin", 1), ("carrier", 1), ("dest", 1),
+    ("carrier", 14), ("dest", 14), ("tailnum", 14), ("flight", 60),
+)  # fmt: skip
 NUMERIC = (
     *OBSERVED, "wind_east", "wind_north", "weather_missing", "pressure_missing",
     *(f"{name}_mean" for name in AVERAGED), *(f"{name}_change" for name in CHANGED),
     "dep_day_sin", "dep_day_cos", "dep_minute", "duration", "log_distance",
     "aircraft_age", "seats", "flight_of_aircraft", "minutes_since_aircraft", "aircraft_first",
     "departures_hour_before", "departures_hour", "departures_hour_after",
+    *(f"late_{name}_{days}d" for name, days in HISTORY),
 )  # fmt: skip
 
 Row = dict[str, str]
@@ -160,7 +166,7 @@ def categories(flight: Row, plane: Row | None) -> list[int]:
 
 
 def numbers(flight: Row, plane: Row | None, weather: Weather, schedule: Schedule) -> list[float]:
-    """The values of NUMERIC, NaN where unknown."""
+    """The values of NUMERIC but for HISTORY, NaN where unknown."""
     leaves, arrives = clock(flight["sched_dep_time"]), clock(flight["sched_arr_time"])
     turn = 2 * math.pi * leaves / 1440
     return [

@@ -50,11 +50,11 @@ def training(hvd: ModuleType, shards: Shards, batch: int, seed: int, first_pass:
     return input_fn
 
 
-def evaluation(shards: Shards) -> InputFn:
-    """Every flight of the held-out part once, the same on every rank: they take turns."""
+def evaluation(shards: Shards, part: str) -> InputFn:
+    """Every flight of a part once, the same on every rank: they take turns."""
 
     def input_fn() -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(shards.files("eval"))
+        records = tf.data.TFRecordDataset(shards.files(part))
         return records.map(parse).rebatch(EVALUATED).prefetch(2)
 
     return input_fn

@@ -5,9 +5,12 @@ The wide part is one weight for each hashed category and each hashed cross of ca
 part is one embedding per category and the numbers, through two dense layers. Every lookup is a
 gather from a variable, so the gradients of all tables are IndexedSlices.
 
-The day is among the categories although the days to come are in no training set: what made a day
+The day is among the wide part's categories although the days to come are in no training set: what made a day
 bad and is not in the data (storms elsewhere, a strike) goes into its own weights while training,
 and the other weights are left with what holds on any day. A new day has weights near 0.
+
+What is evaluated are moving averages of the weights, as in Polyak averaging: at the end of a pass
+the weights of one step follow its last batches, and a longer training would make that worse.
 
 The hidden layers are smooth (swish): where relu has its kink, the rounding of a sum decides whether
 a record counts, and two runs that add in another order drift apart.
@@ -19,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+v1 = tf.compat.v1
 PRIME = 2**31 - 1  # crosses are hashed into 31 bits, as the categories are
 
 # field -> (rows of its embedding table, width of a row)
@@ -28,7 +32,6 @@ EMBEDDINGS = {
     "dest": (512, 16),
     "tailnum": (8192, 16),
     "flight": (8192, 16),
-    "day": (1024, 8),
     "weekday": (32, 8),
     "dep_hour": (128, 16),
     "arr_hour": (128, 16),
@@ -43,6 +46,7 @@ CROSSES = (
 )  # fmt: skip
 WIDE_ROWS = 1 << 14  # rows for each entry of CROSSES, all in one table
 HIDDEN = (256, 128)
+AVERAGED = 0.99  # what each step keeps of the average; less in the first hundreds
 
 Params = dict[str, Any]
 
@@ -69,7 +73,7 @@ def wide_part(categorical: tf.Tensor, fields: list[str]) -> tf.Tensor:
         ],
         axis=1,
     )
-    table = tf.compat.v1.get_variable(
+    table = v1.get_variable(
         "wide/weights", [len(CROSSES) * WIDE_ROWS, 1], initializer=tf.zeros_initializer()
     )
     return tf.reduce_sum(tf.nn.embedding_lookup(table, rows), axis=[1, 2])
@@ -79,21 +83,21 @@ def deep_part(categorical: tf.Tensor, numeric: tf.Tensor, fields: list[str]) -> 
     """float32 [b]: embeddings and numbers through the dense layers."""
     inputs = [numeric]
     for name, (rows, width) in EMBEDDINGS.items():
-        table = tf.compat.v1.get_variable(
+        table = v1.get_variable(
             f"embedding/{name}",
             [rows, width],
-            initializer=tf.compat.v1.truncated_normal_initializer(stddev=0.05),
+            initializer=v1.truncated_normal_initializer(stddev=0.05),
         )
         inputs.append(tf.nn.embedding_lookup(table, column(categorical, fields, name) % rows))
     layer = tf.concat(inputs, axis=1)
     for i, units in enumerate((*HIDDEN, 1)):
-        with tf.compat.v1.variable_scope(f"dense_{i}"):
-            kernel = tf.compat.v1.get_variable(
+        with v1.variable_scope(f"dense_{i}"):
+            kernel = v1.get_variable(
                 "kernel",
                 [layer.shape[1], units],
-                initializer=tf.compat.v1.glorot_uniform_initializer(),
+                initializer=v1.glorot_uniform_initializer(),
             )
-            bias = tf.compat.v1.get_variable("bias", [units], initializer=tf.zeros_initializer())
+            bias = v1.get_variable("bias", [units], initializer=tf.zeros_initializer())
             layer = tf.matmul(layer, kernel) + bias
             if i < len(HIDDEN):
                 layer = tf.nn.swish(layer)
@@ -111,21 +115,27 @@ def model_fn(
     categorical, numeric = features["categorical"], features["numeric"]
     logits = wide_part(categorical, fields) + deep_part(categorical, numeric, fields)
     probability = tf.sigmoid(logits)
+    step = v1.train.get_global_step()
+    averages = tf.train.ExponentialMovingAverage(AVERAGED, num_updates=step)
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        loss = tf.reduce_mean(each, name="loss")
+        with tf.control_dependencies([params["optimizer"]().minimize(loss, global_step=step)]):
+            train_op = averages.apply(v1.trainable_variables())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    # Each weight is read from where checkpoints have its average.
+    scaffold = v1.train.Scaffold(saver=v1.train.Saver(averages.variables_to_restore()))
     if mode == tf.estimator.ModeKeys.PREDICT:
-        return tf.estimator.EstimatorSpec(mode, predictions={"late": probability})
+        predictions = {"late": probability}
+        return tf.estimator.EstimatorSpec(mode, predictions=predictions, scaffold=scaffold)
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    loss = tf.reduce_mean(each, name="loss")
-    if mode == tf.estimator.ModeKeys.EVAL:
-        metrics = tf.compat.v1.metrics
-        return tf.estimator.EstimatorSpec(
-            mode,
-            loss=loss,
-            eval_metric_ops={
-                "auc": metrics.auc(labels, probability, num_thresholds=2000),
-                "log_loss": metrics.mean(each),
-                "accuracy": metrics.accuracy(labels, tf.round(probability)),
-            },
-        )
-    optimizer = params["optimizer"]()
-    train_op = optimizer.minimize(loss, global_step=tf.compat.v1.train.get_global_step())
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    return tf.estimator.EstimatorSpec(
+        mode,
+        loss=tf.reduce_mean(each),
+        eval_metric_ops={
+            "auc": v1.metrics.auc(labels, probability, num_thresholds=2000),
+            "log_loss": v1.metrics.mean(each),
+            "accuracy": v1.metrics.accuracy(labels, tf.round(probability)),
+        },
+        scaffold=scaffold,
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a report: the learning curve, and the speed-up over fewer workers."""
+"""The pictures of a report: the learning curve, and the speed beside that of other set-ups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from report import Report
 
-SIZE_INCHES = (7.0, 4.0)
+SIZE_INCHES = (7.0, 4.5)
+AUC_SPAN, LOG_LOSS_SPAN = 0.02, 0.02  # an axis shows this much at least: less is noise
 
 
 def draw(report: Report, folder: Path) -> list[str]:
@@ -23,12 +24,14 @@ def draw(report: Report, folder: Path) -> list[str]:
     from matplotlib import pyplot
 
     names = []
-    for name, has_it, paint in (
-        ("learning_curve.png", report["curve"], learning_curve),
-        ("speed_up.png", "speeds" in report, speed_up),
+    for name, has_it, rows, paint in (
+        ("learning_curve.png", report["curve"], 2, learning_curve),
+        ("speed_up.png", "speeds" in report, 1, speed_up),
     ):
         if has_it:
-            figure, axes = pyplot.subplots(figsize=SIZE_INCHES, layout="constrained")
+            figure, axes = pyplot.subplots(
+                rows, sharex=True, figsize=SIZE_INCHES, layout="constrained"
+            )
             paint(report, axes)
             figure.savefig(folder / name, dpi=120)
             pyplot.close(figure)
@@ -37,28 +40,54 @@ def draw(report: Report, folder: Path) -> list[str]:
 
 
 def learning_curve(report: Report, axes: Any) -> None:
-    """AUC and log loss over the flights that were trained on."""
+    """AUC above and log loss below, over the flights that were trained on."""
+    per_step = report["batch"] * report["workers"]
     thousands = [row["examples"] / 1000 for row in report["curve"]]
-    for side, key, label, color in (
-        (axes, "auc", "AUC", "tab:blue"),
-        (axes.twinx(), "log_loss", "log loss", "tab:orange"),
+    evaluated = "validation" if "test" in report else "the next block"
+    for side, key, label, span in (
+        (axes[0], "auc", "AUC (1 is best)", AUC_SPAN),
+        (axes[1], "log_loss", "log loss (nats)", LOG_LOSS_SPAN),
     ):
-        side.plot(thousands, [row[key] for row in report["curve"]], "o-", color=color)
-        side.set_ylabel(label, color=color)
-    axes.set_xlabel("flights trained on, thousands")
-    axes.set_title(f"{report['evaluated']}, {report['workers']} worker(s)")
+        side.plot(thousands, [row[key] for row in report["curve"]], "o-", label=evaluated)
+        for which, marker, color in (("best", "*", "tab:red"), ("end", "s", "tab:gray")):
+            if "test" in report:
+                tested = report["test"][which]
+                label_of = f"test, {which} on validation" if which == "best" else "test, last step"
+                side.plot(
+                    tested["step"] * per_step / 1000,
+                    tested[key],
+                    marker,
+                    color=color,
+                    markersize=12 if marker == "*" else 6,
+                    label=label_of,
+                )
+        low, high = side.get_ylim()
+        missing = max(0.0, span - (high - low)) / 2
+        side.set_ylim(low - missing, high + missing)
+        side.set_ylabel(label)
+        side.yaxis.set_major_formatter("{x:.3f}")
+        side.grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    axes[0].set_title(f"Learning curve, {report['workers']} worker(s)")
+    axes[1].set_xlim(left=0)
+    axes[1].set_xlabel("flights trained on (thousands)")
+    axes[1].xaxis.set_major_formatter("{x:,.0f}")
 
 
 def speed_up(report: Report, axes: Any) -> None:
-    """Examples per second by the number of workers, beside a multiple of one worker's."""
-    workers = [point["workers"] for point in report["speeds"]]
-    speeds = [point["examples_per_s"] for point in report["speeds"]]
-    linear = [speeds[0] * count for count in workers]
-    axes.plot(workers, linear, "--", color="grey", label="as many times the first")
-    axes.plot(workers, speeds, "o-", color="tab:blue", label="measured")
-    axes.set_xticks(workers)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"workers, {report['threads']} thread(s) each; 1 is without hvd_tf")
-    axes.set_ylabel("examples per second")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend()
+    """A bar for each set-up: examples per second, and how many times those of one worker."""
+    one = report["one_worker_examples_per_s"]
+    bars = [("1 worker\nwithout hvd_tf", one, "tab:gray")]
+    bars += [
+        (f"{point['workers']} workers\nwith hvd_tf", point["examples_per_s"], "tab:blue")
+        for point in report["speeds"][1:]
+    ]
+    if "independent_examples_per_s" in report:
+        label = f"{report['workers']} workers,\neach on its own"
+        bars.append((label, report["independent_examples_per_s"], "lightgray"))
+    labels, speeds, colors = zip(*bars)
+    drawn = axes.bar(labels, [speed / 1000 for speed in speeds], color=colors, width=0.6)
+    axes.bar_label(drawn, [f"{speed:,.0f}\n{speed / one:.2f} x" for speed in speeds], padding=3)
+    axes.set_ylim(0, max(speeds) / 1000 * 1.2)
+    axes.set_ylabel("examples per second (thousands)")
+    axes.set_title(f"Speed, {report['batch']} flights per step, {report['threads']} thread(s) each")

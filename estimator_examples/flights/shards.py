@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,15 +22,16 @@ import numpy as np
 import tensorflow as tf
 from data import Flights, only_one
 
-FORMAT = 1  # raise it when the files change
+FORMAT = 2  # raise it when the files change
 BLOCK = 64  # flights in a record
-SHARDS = {"train": 16, "eval": 4}  # so that 2, 4, 8 or 16 ranks train on whole files
+# So that 2, 4, 8 or 16 ranks train on whole files.
+SHARDS = {"train": 16, "validation": 4, "held_out": 4}
 STAMP = "stamp.json"  # is written last and describes the other files
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Whole shards: `flights` has the number of flights in each part, "train" and "eval"."""
+    """Whole shards: `flights` has the number of flights in each part, by the names of SHARDS."""
 
     folder: Path
     flights: dict[str, int]
@@ -103,6 +105,7 @@ def prepare(folder: Path, parts: Callable[[], dict[str, Flights]]) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(folder.with_name(folder.name + ".lock")):
         if find(folder) is None:
+            print("reading the flights and writing shards, once: 20 to 60 s", file=sys.stderr)
             write(folder, parts())
 
 

@@ -16,7 +16,7 @@ from curve import Curve
 from data import Flights, load, mark, source_folder, split
 from hooks import Speed
 from inputs import InputFn
-from shards import FORMAT, Shards, prepare_on_all
+from shards import FORMAT, SHARDS, Shards, prepare_on_all
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,17 @@ class Task:
 
     train: InputFn
     evaluate: InputFn
+    """During the training."""
+    evaluated: str
+    """What that is, for the report."""
     interval: int
     """Steps between evaluations."""
-    flights: Optional[int]
+    flights: Optional[int] = None
     """In one pass; None where nobody knows beforehand."""
-    evaluated: str
-    """What is evaluated, for the report."""
+    test: Optional[InputFn] = None
+    """After the training; None where every evaluation is of flights that come later."""
+    tested: str = ""
+    """What that is."""
 
 
 def flight_shards(args: argparse.Namespace, hvd: ModuleType) -> Shards:
@@ -38,7 +43,7 @@ def flight_shards(args: argparse.Namespace, hvd: ModuleType) -> Shards:
 
     def parts() -> dict[str, Flights]:
         flights = load(args.data_dir).take(slice(None, None, args.one_in))
-        return dict(zip(("train", "eval"), split(flights, args.held_out)))
+        return dict(zip(SHARDS, split(flights, args.held_out)))
 
     name = f"shards-{FORMAT}-{mark(source_folder())}-{args.held_out}-{args.one_in}"
     return prepare_on_all(hvd, args.data_dir / name, parts)
@@ -53,10 +58,12 @@ def passes(args: argparse.Namespace, hvd: ModuleType, first_step: int) -> Task:
     first_pass = first_step * args.batch * hvd.size() // flights
     return Task(
         inputs.training(hvd, shards, args.batch, args.seed, first_pass),
-        inputs.evaluation(shards),
+        inputs.evaluation(shards, "validation"),
+        evaluated="validation on every tenth day before, which is not trained on",
         interval=-(-args.steps // args.evaluations),
         flights=flights,
-        evaluated="flights after 15 November" if args.held_out == "test" else args.held_out,
+        test=inputs.evaluation(shards, "held_out"),
+        tested="flights after 15 November" if args.held_out == "test" else args.held_out,
     )
 
 
@@ -80,9 +87,9 @@ def time_order(args: argparse.Namespace, hvd: ModuleType, speed: Speed, curve: C
     return Task(
         stream.training(hvd, year, args.batch),
         next_block,
+        evaluated="each block of flights before training on it",
+        tested="the last flights, before training on them",
         interval=interval,
-        flights=None,
-        evaluated="the last flights, before training on them",
     )
 
 

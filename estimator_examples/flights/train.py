@@ -21,7 +21,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tasks
 import tensorflow as tf
-from curve import Curve
+from best import Best, best_checkpoint
+from curve import Curve, Row
 from data import SPLITS
 from features import CATEGORICAL
 from hooks import Progress, Speed
@@ -35,6 +36,7 @@ from workers import compare
 
 v1 = tf.compat.v1
 WARM_UP = 50  # steps that are not timed
+METRICS = ("auc", "log_loss", "accuracy")
 
 
 def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
@@ -160,6 +162,21 @@ def train(
     return estimator
 
 
+def test(hvd: ModuleType, estimator: tf.estimator.Estimator, held_out: InputFn) -> dict[str, Row]:
+    """What the held-out flights say of the weights that were best on validation, and of the last.
+
+    "best" and "end", each with "step", "auc", "log_loss" and "accuracy".
+    """
+    tested = {}
+    for which, checkpoint in (("best", best_checkpoint(estimator.model_dir)), ("end", None)):
+        found = hvd.estimator.evaluate(  # hvd: was estimator.evaluate
+            estimator, held_out, checkpoint_path=checkpoint, name=f"test_{which}"
+        )
+        tested[which] = {"step": int(found["global_step"])}
+        tested[which].update({key: float(found[key]) for key in METRICS})
+    return tested
+
+
 def measured(args: argparse.Namespace, size: int, task: Task, speed: Speed, curve: Curve) -> Report:
     """What was trained, how fast, and what the evaluations found."""
     settings = ("threads", "batch", "lr", "seed", "held_out", "stream")
@@ -175,8 +192,9 @@ def measured(args: argparse.Namespace, size: int, task: Task, speed: Speed, curv
         "steps_per_s": speed.steps_per_s,
         "examples_per_s": speed.steps_per_s * args.batch * size,
         "evaluated": task.evaluated,
+        "tested": task.tested or task.evaluated,
         "curve": curve.rows,
-        **{key: last[key] for key in ("auc", "log_loss", "accuracy") if last},
+        **{key: last[key] for key in METRICS if last},
     }
 
 
@@ -211,10 +229,14 @@ def main() -> None:
         watch = [speed, Progress(args.steps - step)] if first else [speed]
     if first:
         curve.resume(folder, step)
-    spec = tf.estimator.EvalSpec(task.evaluate, steps=None, exporters=[curve], throttle_secs=0)
+    exporters = [curve, Best(curve)] if task.test else [curve]
+    spec = tf.estimator.EvalSpec(task.evaluate, steps=None, exporters=exporters, throttle_secs=0)
     evaluations = None if args.no_eval else (task.interval, spec)
-    train(args, hvd, task.train, folder, watch, evaluations)
+    estimator = train(args, hvd, task.train, folder, watch, evaluations)
     report = measured(args, size, task, speed, curve)
+    if task.test and evaluations:
+        report["test"] = test(hvd, estimator, task.test)
+        report.update({key: report["test"]["best"][key] for key in METRICS})
     if size > 1 and speed.steps_per_s > 0 and not (args.no_baseline or args.stream):
         same = ("data_dir", "batch", "lr", "seed", "threads", "held_out", "one_in")
         options = [f"--{k.replace('_', '-')}={getattr(args, k)}" for k in same]

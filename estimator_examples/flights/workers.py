@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast fewer workers are: short runs of train.py, for the speed-up."""
+"""How fast other numbers of workers are: short runs of train.py, for the speed-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 
 from report import Report, read
 
-STEPS, FEWEST_STEPS = 600, 200  # of one worker; of many, whose steps take longer
+STEPS, FEWEST_STEPS = 400, 200  # of one worker; of many, whose steps take longer
 LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_")  # what mpirun puts into it
 
 
@@ -27,41 +27,71 @@ def fewer(workers: int, on_host: int) -> list[int]:
     return [count for count in powers if count < workers and count <= on_host]
 
 
-def measure(script: Path, workers: int, arguments: list[str]) -> Report:
-    """Train for a moment on this many workers of this host; the report of that run.
+def measure(script: Path, workers: int, arguments: list[str], runs: int = 1) -> float:
+    """Examples per second of a short training on this many workers of this host.
 
-    One worker is one process without hvd_tf. Meant to be called while the other ranks wait, so
-    that the run has the machine for itself.
+    One worker is one process without hvd_tf. runs: so many trainings at the same time, which know
+    nothing of each other; the sum of their speeds. Meant to be called while the other ranks wait,
+    so that the runs have the machine for themselves.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        train = [sys.executable, str(script), "--no-eval", "--no-baseline", *arguments]
-        launch = [sys.executable, "-m", "hvd_tf.launch", "-np", str(workers)]
-        command = [*train, "--plain"] if workers == 1 else [*launch, *train]
-        done = subprocess.run(
-            [*command, f"--model-dir={folder}"],
-            env=alone_environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(f"the run of {workers} worker(s) failed:\n{done.stderr}")
-        return read(Path(folder))
+    train = [str(script), "--no-eval", "--no-baseline", *arguments]
+    train.append(f"--steps={max(STEPS // workers, FEWEST_STEPS)}")
+    launch = ["-m", "hvd_tf.launch", "-np", str(workers), sys.executable]
+    command = [sys.executable, *(train + ["--plain"] if workers == 1 else launch + train)]
+    with tempfile.TemporaryDirectory() as parent:
+        folders = [Path(parent, str(number)) for number in range(runs)]
+        children = []
+        try:
+            for folder in folders:
+                folder.mkdir()
+                with (folder / "output").open("w") as output:
+                    children.append(
+                        subprocess.Popen(
+                            [*command, f"--model-dir={folder}"],
+                            env=alone_environment(),
+                            stdout=output,
+                            stderr=subprocess.STDOUT,
+                        )
+                    )
+            return sum(speed(child, folder) for child, folder in zip(children, folders))
+        finally:
+            for child in children:
+                child.kill()  # where another one failed; nothing happens to those that ended
+                child.wait()
+
+
+def speed(child: subprocess.Popen, folder: Path) -> float:
+    """Wait for a run of train.py with this --model-dir; its examples per second."""
+    if child.wait():
+        raise RuntimeError(f"{child.args} failed:\n{(folder / 'output').read_text()}")
+    return read(folder)["examples_per_s"]
 
 
 def compare(hvd: ModuleType, report: Report, script: Path, arguments: list[str]) -> None:
-    """Add the speeds of fewer workers, and the speed-up over one, all with the same batch each.
+    """Add the speeds of fewer workers and the speed-up over one, all with the same batch each.
 
-    Every rank calls it; rank 0 measures.
+    Where one host runs all workers, also the speed of so many workers that share nothing but the
+    machine: what is missing there is the hardware's part, and not the library's. Every rank calls
+    it; rank 0 measures.
     """
-    report["speeds"] = []
-    for workers in fewer(hvd.size(), hvd.local_size()):
-        speed = 0.0
+    size, on_host = hvd.size(), hvd.local_size()
+
+    def measured(workers: int, runs: int = 1) -> float:
+        found = 0.0
         if hvd.rank() == 0:
-            steps = f"--steps={max(STEPS // workers, FEWEST_STEPS)}"
-            speed = measure(script, workers, [*arguments, steps])["examples_per_s"]
-        speed = hvd.broadcast_object(speed, 0)  # hvd: the others wait for each of the runs
-        report["speeds"].append({"workers": workers, "examples_per_s": speed})
+            together = f"{runs} at once that share nothing" if runs > 1 else "for comparison"
+            print(f"measuring {workers} worker(s), {together}", file=sys.stderr, flush=True)
+            found = measure(script, workers, arguments, runs)
+        return hvd.broadcast_object(found, 0)  # hvd: the others wait for each of the runs
+
+    report["speeds"] = [
+        {"workers": workers, "examples_per_s": measured(workers)}
+        for workers in fewer(size, on_host)
+    ]
     report["speeds"].append({key: report[key] for key in ("workers", "examples_per_s")})
-    report["one_worker_examples_per_s"] = report["speeds"][0]["examples_per_s"]
-    report["speed_up"] = report["examples_per_s"] / report["one_worker_examples_per_s"]
+    one = report["speeds"][0]["examples_per_s"]
+    report["one_worker_examples_per_s"] = one
+    report["speed_up"] = report["examples_per_s"] / one
+    if on_host == size:
+        report["independent_examples_per_s"] = measured(1, runs=size)
+        report["independent_speed_up"] = report["independent_examples_per_s"] / one

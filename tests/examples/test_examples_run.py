@@ -93,9 +93,7 @@ def test_flights_report(reported: tuple[Result, Report, Path]) -> None:
         (120, 120 * 1024),
     ]
     assert 0 < report["curve"][0]["seconds"] < report["curve"][1]["seconds"]
-    for key in ("auc", "log_loss", "accuracy"):
-        assert report[key] == report["curve"][-1][key]
-    assert report["auc"] > 0.6 and report["log_loss"] < 0.7
+    check_test(report, model_dir)
     assert report["examples_per_s"] == pytest.approx(report["steps_per_s"] * 2 * report["batch"])
     ratio = report["examples_per_s"] / report["one_worker_examples_per_s"]
     assert report["speed_up"] == pytest.approx(ratio)
@@ -103,11 +101,29 @@ def test_flights_report(reported: tuple[Result, Report, Path]) -> None:
         {"workers": 1, "examples_per_s": report["one_worker_examples_per_s"]},
         {"workers": 2, "examples_per_s": report["examples_per_s"]},
     ]
-    for words in ("2 worker(s)", "speed-up over 1 worker", "flights after 15 November: AUC"):
+    independent = report["independent_examples_per_s"]
+    assert independent > 0.5 * report["one_worker_examples_per_s"]
+    assert report["independent_speed_up"] == pytest.approx(
+        independent / report["one_worker_examples_per_s"]
+    )
+    assert "over 1 worker without hvd_tf" in result.text and "each on its own" in result.text
+    for words in (f"test AUC  {report['auc']:.4f}, ", "speed     ", "speed-up  "):
         assert result.text.count(words) == 1, result.text
     # Progress comes from one rank.
     assert "step 120/120" in result.text and "[1] step" not in result.text, result.text
     check_pictures(report, model_dir, "learning_curve.png", "speed_up.png")
+
+
+def check_test(report: Report, model_dir: Path) -> None:
+    """The test part was evaluated with the weights that the validation part found best."""
+    best = max(report["curve"], key=lambda row: row["auc"])
+    tested = report["test"]
+    assert tested["best"]["step"] == best["step"] and tested["end"]["step"] == report["steps"]
+    kept = sorted(path.name for path in (model_dir / "export" / "best").glob("model.ckpt-*.index"))
+    assert kept == [f"model.ckpt-{best['step']}.index"]
+    for key in ("auc", "log_loss", "accuracy"):
+        assert report[key] == tested["best"][key] != best[key]  # of other flights
+    assert report["auc"] > 0.65 and report["log_loss"] < 0.6
 
 
 def test_flights_go_on_from_a_checkpoint(
@@ -118,6 +134,7 @@ def test_flights_go_on_from_a_checkpoint(
     _, second, _ = train(data_dir, 2, *more, model_dir=model_dir)
     assert [row["step"] for row in second["curve"]] == [60, 120, 160]
     assert second["curve"][:2] == first["curve"]
+    check_test(second, model_dir)
 
 
 def test_flights_as_a_stream(data_dir: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "estimator_examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from flights import batches, data, features  # noqa: E402
+from flights import batches, data, features, history  # noqa: E402
 
 AFTERWARDS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
@@ -90,29 +90,85 @@ def test_preparing_again_gives_the_same_arrays(flights: data.Flights) -> None:
 
 
 def test_counts(flights: data.Flights) -> None:
-    train, test = data.split(flights, "test")
+    train, validation, test = data.split(flights, "test")
     assert len(flights) == 327_346
     assert round(float(flights.late.mean()), 3) == 0.245
     assert round(len(test) / len(flights), 3) == 0.123
-    assert len(train) + len(test) == len(flights)
+    assert len(train) + len(validation) + len(test) == len(flights)
     assert train.day.max() == 1115 and test.day.min() == 1116 and test.day.max() == 1231
+
+
+@pytest.mark.parametrize("held_out", sorted(data.SPLITS))
+def test_validation_has_days_of_its_own_before_the_held_out_part(
+    flights: data.Flights, held_out: str
+) -> None:
+    train, validation, rest = data.split(flights, held_out)
+    days = [set(part.day.tolist()) for part in (train, validation, rest)]
+    assert not days[0] & days[1] and max(days[0] | days[1]) < min(days[2])
+    assert len(validation) / (len(train) + len(validation)) == pytest.approx(0.1, abs=0.01)
+    weekday = features.CATEGORICAL.index("weekday")
+    assert len(set(validation.categorical[:, weekday].tolist())) == 7
+    # One flight in two has the same days.
+    halved = data.split(flights.take(slice(None, None, 2)), held_out)[1]
+    assert set(halved.day.tolist()) == days[1]
 
 
 @pytest.mark.parametrize("held_out", sorted(set(data.SPLITS) - {"test"}))
 def test_choosing_never_sees_the_test_part(flights: data.Flights, held_out: str) -> None:
-    train, rest = data.split(flights, held_out)
-    assert len(rest) > 20_000
-    assert train.day.max() < rest.day.min() and rest.day.max() <= 1115
+    *_, rest = data.split(flights, held_out)
+    assert len(rest) > 20_000 and rest.day.max() <= 1115
 
 
 def test_numbers_are_normalised_with_the_train_part(flights: data.Flights) -> None:
-    train, test = data.split(flights, "test")
-    for part in (train, test):
+    parts = data.split(flights, "test")
+    for part in parts:
         assert np.isfinite(part.numeric).all()
+    train, _, test = parts
     np.testing.assert_allclose(train.numeric.mean(axis=0, dtype=np.float64), 0, atol=1e-4)
     known = ~np.isnan(flights.numeric).any(axis=0)
     np.testing.assert_allclose(train.numeric[:, known].std(axis=0, dtype=np.float64), 1, atol=1e-3)
     assert np.abs(test.numeric.mean(axis=0)).max() > 0.1  # winter is not the average
+
+
+def made_up_past() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Airports, lateness and days of 400 flights in no order."""
+    rng = np.random.default_rng(4)
+    day = rng.choice(np.array([130, 131, 201, 202, 203], np.int16), 400)
+    return rng.integers(0, 3, 400), rng.integers(0, 2, 400).astype(np.float32), day
+
+
+def test_late_rates_count_the_days_before_by_their_age() -> None:
+    airport, late, day = made_up_past()
+    found = history.late_rates([(airport, 2.0)], late, day)[:, 0]
+    order = [130, 131, 201, 202, 203]  # the days after one another
+    for i in range(0, 400, 7):
+        ages = np.array([order.index(day[i]) - order.index(other) for other in day])
+        weight = np.where(ages > 0, 0.5 ** (ages / 2.0), 0.0)
+        mine = weight * (airport == airport[i])
+        everyone = (weight @ late + 20 * 0.2) / (weight.sum() + 20)
+        rate = (mine @ late + 20 * everyone) / (mine.sum() + 20)
+        assert found[i] == pytest.approx(np.log(rate / (1 - rate)), rel=1e-5)
+
+
+def test_late_rates_know_nothing_of_a_flights_own_day_or_later() -> None:
+    airport, late, day = made_up_past()
+    groups = [(airport, 1.0), (airport, 14.0)]
+    before = history.late_rates(groups, late, day)
+    other = np.where(day >= 201, 1 - late, late).astype(np.float32)
+    after = history.late_rates(groups, other, day)
+    np.testing.assert_array_equal(after[day <= 201], before[day <= 201])
+    assert (after[day > 201] != before[day > 201]).any()
+
+
+def test_the_flights_late_rates_are_of_other_days(flights: data.Flights) -> None:
+    """In the prepared arrays; a leak would show as a rate that follows the flight's own outcome."""
+    for name, days in features.HISTORY:
+        column = flights.numeric[:, features.NUMERIC.index(f"late_{name}_{days}d")]
+        group = flights.categorical[:, features.CATEGORICAL.index(name)]
+        cell = flights.day.astype(np.int64) << 32 | group
+        _, first, which = np.unique(cell, return_index=True, return_inverse=True)
+        np.testing.assert_array_equal(column, column[first][which])  # one value a day and group
+        assert len(np.unique(column[flights.day == 101])) == 1  # nothing before the first day
 
 
 @pytest.fixture(scope="module")

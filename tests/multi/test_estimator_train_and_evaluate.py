@@ -215,6 +215,46 @@ def test_exporters_run_on_rank_0_and_all_learn_where(folder):
         assert all(os.path.isfile(os.path.join(path, b"saved_model.pb")) for path in exported[:2])
 
 
+def test_early_stopping_and_best_export_count_on_all_ranks(folder):
+    """As tf.estimator has them: the error rises from the second evaluation on."""
+    config = hvd.estimator.run_config(folder, tf_random_seed=1, save_checkpoints_steps=2)
+    estimator = tfe.Estimator(model_fn, config=config)
+    evaluations = Evaluations()
+
+    def worse_and_worse():
+        labels = LABELS + 10.0 * len(evaluations.steps)
+        return tf.data.Dataset.from_tensor_slices((FEATURES, labels)).batch(7)
+
+    def receiver():
+        given = {"x": v1.placeholder(tf.float32, [None, 3])}
+        return tfe.export.ServingInputReceiver(given, given)
+
+    stop = tfe.experimental.stop_if_no_decrease_hook(
+        estimator, "error", max_steps_without_decrease=4, run_every_secs=None, run_every_steps=1
+    )
+    hvd.estimator.train_and_evaluate(
+        estimator,
+        tfe.TrainSpec(share, max_steps=100, hooks=[stop]),
+        tfe.EvalSpec(
+            worse_and_worse,
+            steps=None,
+            hooks=[evaluations],
+            exporters=tfe.BestExporter("best", receiver),
+            throttle_secs=0,
+        ),
+    )
+    # 2 is the best; 6 is the first evaluation without a decrease for 4 steps.
+    assert 6 in evaluations.steps and evaluations.steps[-1] <= 8
+    assert all(other == evaluations.steps for other in hvd.allgather_object(evaluations.steps))
+    best = None
+    if hvd.rank() == 0:
+        (export,) = os.scandir(os.path.join(folder, "export", "best"))
+        best = os.path.join(export.path, "variables", "variables")
+    found = hvd.estimator.evaluate(estimator, held_out, checkpoint_path=best)
+    assert found["global_step"] == 2
+    assert all(other == found for other in hvd.allgather_object(found))
+
+
 def test_a_failing_export_is_an_error_on_all(folder):
     class Broken(tfe.Exporter if tfe else object):
         name = "broken"

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "estimator_examples" / "fligh
 
 import shards
 import stream
+from best import Best, best_checkpoint
+from curve import Curve
 from data import Flights
 from features import CATEGORICAL, NUMERIC
 from inputs import evaluation, parse, training
@@ -37,7 +40,9 @@ def made_up(records: int, days: int = 40) -> Flights:
 
 
 def parts() -> dict[str, Flights]:
-    return {"train": made_up(5000), "eval": made_up(1500)}
+    return {
+        "train": made_up(5000), "validation": made_up(900), "held_out": made_up(1500)
+    }  # fmt: skip
 
 
 def unexpected() -> dict[str, Flights]:
@@ -97,7 +102,7 @@ def without_a_file(folder: Path) -> None:
 
 
 def with_half_a_file(folder: Path) -> None:
-    path = folder / shards.names("eval")[1]
+    path = folder / shards.names("validation")[1]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -141,7 +146,7 @@ def test_a_write_that_fails_leaves_nothing(folder: Path) -> None:
     if hvd.rank() == 0:
         other = folder.with_name("another")
         with pytest.raises(KeyError, match="test"):
-            shards.write(other, {"eval": made_up(10), "test": made_up(10)})
+            shards.write(other, {"held_out": made_up(10), "test": made_up(10)})
         assert [path for path in folder.parent.iterdir() if path.name.startswith("another")] == []
     hvd.allgather_object(None)
 
@@ -166,8 +171,41 @@ def test_passes_have_orders_of_their_own(found: shards.Shards) -> None:
 
 
 def test_evaluation_reads_every_flight_once(found: shards.Shards) -> None:
-    late = np.concatenate([late for _, late in evaluation(found)().as_numpy_iterator()])
-    assert len(late) == 1500 and late.sum() == parts()["eval"].late.sum()
+    for part in ("validation", "held_out"):
+        batches = evaluation(found, part)().as_numpy_iterator()
+        numbers = np.concatenate([features["categorical"][:, 0] for features, _ in batches])
+        np.testing.assert_array_equal(np.sort(numbers), np.arange(len(parts()[part])))
+
+
+def evaluated(folder: Path, exporters: list[object], step: int, auc: float) -> None:
+    """As train_and_evaluate does on rank 0: the model has a checkpoint of this step."""
+    checkpoint = folder / f"model.ckpt-{step}"
+    for end in ("index", "data-00000-of-00001"):
+        checkpoint.with_name(f"{checkpoint.name}.{end}").write_text(f"weights of {step}")
+    estimator = SimpleNamespace(model_dir=str(folder))
+    results = {"global_step": step, "auc": auc, "log_loss": 0.5, "accuracy": 0.8}
+    for exporter in exporters:
+        path = str(folder / "export" / exporter.name)
+        exporter.export(estimator, path, str(checkpoint), results, False)
+
+
+def test_the_best_evaluations_checkpoint_is_kept_also_over_a_restart(tmp_path: Path) -> None:
+    def kept() -> list[str]:
+        files = (tmp_path / "export" / "best").glob("model.ckpt-*.index")
+        return [file.read_text() for file in files]
+
+    assert best_checkpoint(str(tmp_path)) is None
+    curve = Curve(100)
+    for step, auc in ((1, 0.6), (10, 0.8), (100, 0.7)):
+        evaluated(tmp_path, [curve, Best(curve)], step, auc)
+    assert kept() == ["weights of 10"]
+    again = Curve(100)
+    again.resume(tmp_path, 100)
+    evaluated(tmp_path, [again, Best(again)], 110, 0.75)
+    assert kept() == ["weights of 10"]
+    assert best_checkpoint(str(tmp_path)) == str(tmp_path / "export" / "best" / "model.ckpt-10")
+    evaluated(tmp_path, [again, Best(again)], 120, 0.81)
+    assert kept() == ["weights of 120"]
 
 
 def days_of(flights: Flights) -> list[Flights]:
