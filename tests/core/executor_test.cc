@@ -29,15 +29,22 @@ class HeldTransport : public Transport {
     done(std::exchange(next_, Status::Ok()));
     return true;
   }
-  void Cancel(BatchId, const Status&) override {}
+  void Cancel(BatchId id, const Status& why) override {
+    cancelled_.push_back(id);
+    BatchDone done = std::move(dones_[id - 1]);
+    dones_.erase(dones_.begin() + static_cast<int64_t>(id) - 1);
+    done(why);
+  }
   int in_flight() const override { return static_cast<int>(dones_.size()); }
 
   const std::vector<size_t>& sizes() const { return sizes_; }
+  const std::vector<BatchId>& cancelled() const { return cancelled_; }
   void FailNext(Status why) { next_ = std::move(why); }
 
  private:
   Status next_;
   std::vector<size_t> sizes_;
+  std::vector<BatchId> cancelled_;
   std::vector<BatchDone> dones_;
 };
 
@@ -98,7 +105,7 @@ struct HeldRunner {
   };
 };
 
-TEST(executor_leaves_dones_to_one_of_the_runners) {
+TEST(executor_leaves_dones_to_each_ones_runner) {
   auto transport = std::make_unique<HeldTransport>();
   Executor executor(std::move(transport));
   HeldRunner runner, another;
@@ -113,9 +120,40 @@ TEST(executor_leaves_dones_to_one_of_the_runners) {
   // Only the one without a runner is done; nothing is on the wire.
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(executor.FindRunning(2) == nullptr);
-  ASSERT_EQ(runner.closures.size() + another.closures.size(), size_t{1});
-  (runner.closures.empty() ? another : runner).closures[0]();
+  // All threads of one may be busy until the other's have run.
+  ASSERT_EQ(runner.closures.size(), size_t{1});
+  ASSERT_EQ(another.closures.size(), size_t{1});
+  another.closures[0]();
+  EXPECT_EQ(done, 2);
+  runner.closures[0]();
   EXPECT_EQ(done, 3);
+}
+
+TEST(executor_ends_a_batch_that_nobody_waits_for) {
+  auto transport = std::make_unique<HeldTransport>();
+  HeldTransport* held = transport.get();
+  Executor executor(std::move(transport));
+  const Executor::Clock::time_point limit{std::chrono::seconds(5)};
+  int done = 0;
+  ReadyBatch batch = MakeBatch(1, {1, 2, 3}, &done);
+  batch.tensors[0].cancelled = true;
+  executor.Execute(std::move(batch));
+  const Status why = Cancelled("the step was aborted");
+  executor.Unwant(2, why, limit);
+  executor.Unwant(99, why, limit);  // which is not there
+  // Another step waits for the third.
+  executor.EndUnwanted(limit);
+  EXPECT_TRUE(held->cancelled().empty());
+  executor.Unwant(3, why, limit);
+  // It has its time.
+  executor.EndUnwanted(limit - std::chrono::milliseconds(1));
+  EXPECT_TRUE(held->cancelled().empty());
+  EXPECT_EQ(done, 0);
+  executor.EndUnwanted(limit);
+  EXPECT_TRUE((held->cancelled() == std::vector<BatchId>{1}));
+  EXPECT_EQ(done, 2);
+  executor.EndUnwanted(limit);
+  EXPECT_EQ(held->cancelled().size(), size_t{1});
 }
 
 TEST(executor_calls_the_dones_of_a_failure_itself) {

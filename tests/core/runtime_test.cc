@@ -324,6 +324,52 @@ TEST(runtime_a_frozen_rank_does_not_stop_the_sets_without_it) {
       faults);
 }
 
+TEST(runtime_what_is_on_the_wire_is_cancelled_beside_a_frozen_rank) {
+  constexpr int64_t kStep = 7;
+  ThreadWorld world(2, {}, 4096);
+  std::vector<std::shared_ptr<Faults>> faults;
+  for (int i = 0; i < 2; ++i) faults.push_back(std::make_shared<Faults>());
+  std::promise<void> told;
+  RunJob(
+      &world, 2, {},
+      [&](int rank, Runtime* runtime) {
+        auto warm = Start(runtime, {"warm"}, {Filled(2, 1.0f)});
+        EXPECT_EQ(warm->Wait().message(), "");
+        // All have agreed on it when rank 1 stops.
+        if (rank == 1) faults[1]->FreezeAtMove(3);
+        Ask ask{"big"};
+        ask.step = kStep;
+        auto big = Start(runtime, ask, {Filled(50000, 1.0f)});
+        if (rank == 1) {
+          told.get_future().wait();
+          faults[1]->Thaw();
+          // It has lost its step to rank 0.
+          const Status status = big->Wait();
+          EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+          ASSERT_TRUE(status.cause() != nullptr);
+          EXPECT_EQ(status.cause()->kind, CauseKind::kStepAborted);
+          EXPECT_EQ(status.cause()->rank, 0);
+        } else {
+          std::this_thread::sleep_for(milliseconds(200));
+          EXPECT_FALSE(big->told());
+          runtime->Cancel(0, big->ticket, Cancelled("the session's timeout"));
+          const Status status = big->Wait(milliseconds(1000));
+          EXPECT_EQ(status.message(), "the session's timeout");
+          // The caller's memory is its own again.
+          std::fill(big->out[0].begin(), big->out[0].end(), 77.0f);
+          std::vector<Floats>().swap(big->in);
+          told.set_value();
+        }
+        // Both go on.
+        ask.step = kStep + 1;
+        auto next = Start(runtime, ask, {Filled(50000, 1.0f)});
+        EXPECT_EQ(next->Wait().message(), "");
+        EXPECT_TRUE(next->out[0] == Filled(50000, 2.0f));
+        if (rank == 0) EXPECT_TRUE(big->out[0] == Filled(50000, 77.0f));
+      },
+      faults);
+}
+
 TEST(runtime_slow_ranks_change_no_number) {
   ThreadWorld world(3, {}, 4096);
   std::vector<std::shared_ptr<Faults>> faults;

@@ -6,6 +6,7 @@ RANKS_A_HOST 0: the machine is one host; else so many ranks take themselves for 
 train: small and large tensors, without an end
 locked: rank 1 waits for a lock that nobody gives back
 evaluate: all compute on their own, and end
+timeout: steps of a session, with a timeout on rank 0, until one fails; then one that is well
 pauses: steps, of which the last begins late on rank 1, because a call holds the interpreter
 mismatch: each rank gives a tensor a name of its own, in an eager call and in a tf.function
 """
@@ -29,6 +30,7 @@ import tensorflow as tf  # noqa: E402
 import hvd_tf as hvd  # noqa: E402
 
 HOLD_S = 4
+TIMEOUT_S = 1.0
 COUNTS = (1, 1000, 2_000_000)
 
 
@@ -51,6 +53,21 @@ def waits_for_a_lock() -> None:
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
+
+
+def trains_in_a_session() -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        sums = [hvd.allreduce(tf.ones([n]), op=hvd.Sum, name=f"v{n}") for n in COUNTS]
+        options = v1.RunOptions(timeout_in_ms=int(1000 * TIMEOUT_S)) if RANK == 0 else None
+        while True:
+            begin_s = time.monotonic()
+            try:
+                session.run(sums, options=options)
+            except tf.errors.OpError as error:
+                seconds = time.monotonic() - begin_s
+                print(f"{type(error).__name__} after {seconds:.2f} s", flush=True)
+                return
 
 
 def holds_the_interpreter() -> None:
@@ -89,6 +106,10 @@ elif WHAT == "locked":
     train_one_step()
 elif WHAT == "evaluate":
     evaluates_alone()
+elif WHAT == "timeout":
+    trains_in_a_session()
+    train_one_step()
+    print("all was right", flush=True)
 elif WHAT == "mismatch":
     names_differ()
     train_one_step()

@@ -100,6 +100,22 @@ def test_a_rank_that_freezes_while_nothing_waits_for_it(repeat: int) -> None:
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
+def test_a_sessions_timeout_beside_a_frozen_rank(repeat: int) -> None:
+    with started("timeout", 2, shutdown_s=60) as job:
+        time.sleep(random.Random(repeat).uniform(0.5, 1.0))  # at some moment of a step
+        os.kill(job.pid(1), signal.SIGSTOP)
+        job.wait_for("[0] DeadlineExceededError after")
+        os.kill(job.pid(1), signal.SIGCONT)
+        result = job.wait(job.age_s + 60)
+    text = result.launcher_output
+    assert result.returncode == 0 and not result.timed_out and result.leftovers == [], text
+    found = re.search(r"\[0\] DeadlineExceededError after ([\d.]+) s", text)
+    # The timeout, and a second to unwind.
+    assert found is not None and float(found[1]) < 2.0, text
+    assert "[1] UnknownError after" in text and text.count("all was right") == 2, text
+
+
+@pytest.mark.parametrize("repeat", REPEATS)
 def test_pauses_below_the_limit(repeat: int) -> None:
     with started("pauses", 2, shutdown_s=8) as job:
         os.kill(job.pid(1), signal.SIGSTOP)

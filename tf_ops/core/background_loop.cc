@@ -23,6 +23,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWatchInterval{250};
 // This thread comes by more often than that, unless its process was stopped.
 constexpr milliseconds kLongestPass{2000};
+// What is on the wire when its step is aborted may complete for so long. A peer
+// that is slow or stopped must not hold the caller up.
+constexpr milliseconds kCancelGrace{100};
 // How long a rank that leaves serves what is on the wire, and how long a set
 // waits for the rest of its log after a member has ended.
 constexpr milliseconds kDrainLimit{5000};
@@ -139,6 +142,7 @@ bool BackgroundLoop::Pass() {
   moved |= SendMessages();
   for (Set& set : sets_) {
     moved |= set.executor->Progress();
+    set.executor->EndUnwanted(now_);
     if (set.executor->breakdown().has_value()) {
       Break(set.executor->breakdown()->status.message());
     }
@@ -174,9 +178,11 @@ void BackgroundLoop::CarryOut(EnqueueCommand command) {
 void BackgroundLoop::CarryOut(CancelCommand command) {
   Set* set = FindSet(command.set_id);
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
-  // On the wire it completes; the peers learn of the aborted step all the same.
+  // On the wire it may complete; the peers learn of the aborted step all the
+  // same.
   if (const Request* request = set->executor->FindRunning(command.ticket)) {
     set->negotiator->AbortStep(request->key, request->step, command.why);
+    set->executor->Unwant(command.ticket, command.why, now_ + kCancelGrace);
   }
 }
 

@@ -66,16 +66,26 @@ std::vector<Shape> GatheredShapes(
   return shapes;
 }
 
-bool IsForRunner(const Outstanding& tensor) {
-  return !tensor.cancelled && tensor.entry->runner != nullptr;
+// Null: its done is called at once, or was.
+const Runner* RunnerOf(const Outstanding& tensor) {
+  return tensor.cancelled ? nullptr : tensor.entry->runner;
 }
 
-// One that takes all dones left to runners at once, or null. What follows a
-// done is work for the framework's threads: called here, each would wake one of
-// them, which takes this thread's core and sleeps again.
-const Runner* RunnerFor(const std::vector<Outstanding>& tensors) {
-  const auto found = std::find_if(tensors.begin(), tensors.end(), IsForRunner);
-  return found == tensors.end() ? nullptr : found->entry->runner;
+// Each takes all dones that are left to it at once. What follows a done is work
+// for the framework's threads: called here, each would wake one of them, which
+// takes this thread's core and sleeps again. Only its own: all threads of a
+// runner may be waiting for what the done of another's entry brings about.
+std::vector<const Runner*> RunnersOf(const std::vector<Outstanding>& tensors) {
+  std::vector<const Runner*> runners;
+  for (const Outstanding& tensor : tensors) {
+    const Runner* const runner = RunnerOf(tensor);
+    // Mostly there is one.
+    if (runner != nullptr &&
+        std::find(runners.begin(), runners.end(), runner) == runners.end()) {
+      runners.push_back(runner);
+    }
+  }
+  return runners;
 }
 
 }  // namespace
@@ -137,7 +147,7 @@ void Executor::Execute(ReadyBatch ready) {
   const BatchId id = transport_->Start(
       std::move(batch),
       [this, work](const Status& status) { Finish(work, status); });
-  running_[number] = {id, work};
+  running_[number] = {id, work, 0, Status::Ok(), {}};
 }
 
 void Executor::Finish(const std::shared_ptr<const Work>& work,
@@ -151,19 +161,20 @@ void Executor::Finish(const std::shared_ptr<const Work>& work,
   const std::vector<Outstanding>& tensors = work->ready.tensors;
   // A failure must not wait for a thread that perhaps waits for this rank's
   // end.
-  const Runner* const runner = status.ok() ? RunnerFor(tensors) : nullptr;
-  if (runner != nullptr) {
+  std::vector<const Runner*> runners;
+  if (status.ok()) runners = RunnersOf(tensors);
+  for (const Runner* const runner : runners) {
     // A copy: all may be done, and this one gone, before the call returns.
     const Runner run = *runner;
-    run([work] {
+    run([work, runner] {
       for (const Outstanding& tensor : work->ready.tensors) {
-        if (IsForRunner(tensor)) tensor.entry->done(Status::Ok());
+        if (RunnerOf(tensor) == runner) tensor.entry->done(Status::Ok());
       }
     });
   }
   for (const Outstanding& tensor : tensors) {
     if (tensor.cancelled) continue;
-    if (runner == nullptr || !IsForRunner(tensor)) tensor.entry->done(status);
+    if (!status.ok() || RunnerOf(tensor) == nullptr) tensor.entry->done(status);
   }
 }
 
@@ -190,6 +201,34 @@ const Request* Executor::FindRunning(uint64_t ticket) const {
     }
   }
   return nullptr;
+}
+
+void Executor::Unwant(uint64_t ticket, const Status& why,
+                      Clock::time_point limit) {
+  for (auto& [number, running] : running_) {
+    for (const Outstanding& tensor : running.work->ready.tensors) {
+      if (tensor.entry->ticket != ticket || tensor.cancelled) continue;
+      if (running.unwanted++ > 0) return;
+      running.why = why;
+      running.limit = limit;
+      return;
+    }
+  }
+}
+
+void Executor::EndUnwanted(Clock::time_point now) {
+  std::vector<std::pair<BatchId, Status>> due;
+  for (const auto& [number, running] : running_) {
+    if (running.unwanted == 0 || now < running.limit) continue;
+    const std::vector<Outstanding>& tensors = running.work->ready.tensors;
+    const auto wanted = std::count_if(
+        tensors.begin(), tensors.end(),
+        [](const Outstanding& tensor) { return !tensor.cancelled; });
+    if (running.unwanted < static_cast<size_t>(wanted)) continue;
+    due.emplace_back(running.id, running.why);
+  }
+  // Which takes them out of running_.
+  for (const auto& [id, why] : due) transport_->Cancel(id, why);
 }
 
 void Executor::AppendRunning(std::vector<std::string>* names) const {

@@ -3,10 +3,14 @@
 #ifndef HVD_CORE_EXECUTOR_H_
 #define HVD_CORE_EXECUTOR_H_
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/negotiator.h"
 #include "core/status.h"
@@ -20,6 +24,8 @@ namespace hvd {
 // it to the entry's runner. Background thread only.
 class Executor {
  public:
+  using Clock = std::chrono::steady_clock;
+
   explicit Executor(std::unique_ptr<Transport> host_transport);
   ~Executor();
 
@@ -44,6 +50,12 @@ class Executor {
   // when there is none of that ticket.
   const Request* FindRunning(uint64_t ticket) const;
 
+  // Nobody waits for this entry of FindRunning any more: once no other of its
+  // batch is waited for either, EndUnwanted ends the batch here with `why`, if
+  // it is not over by `limit`.
+  void Unwant(uint64_t ticket, const Status& why, Clock::time_point limit);
+  void EndUnwanted(Clock::time_point now);
+
   // What is on the wire here.
   void AppendRunning(std::vector<std::string>* names) const;
 
@@ -56,6 +68,10 @@ class Executor {
   struct Running {
     BatchId id;
     std::shared_ptr<const Work> work;
+    // How many of its entries nobody waits for since Unwant, and what it said.
+    size_t unwanted = 0;
+    Status why;
+    Clock::time_point limit;
   };
 
   // The wire is done with the batch.

@@ -70,7 +70,9 @@ class Runtime {
   void Enqueue(int process_set_id, EntryPtr entry);
 
   // The step of this entry was aborted here with `why`: `done` is called with
-  // it within milliseconds, and the peers' entries fail naming this rank.
+  // it within milliseconds, and the peers' entries fail naming this rank. What
+  // is on the wire has 100 ms to complete before that; and where it travels
+  // together with entries of other steps it is part of what these wait for.
   void Cancel(int process_set_id, uint64_t ticket, Status why);
 
   // The same for an entry that could not be enqueued any more because its step
