@@ -5,12 +5,12 @@ The wide part is one weight for each hashed category and each hashed cross of ca
 part is one embedding per category and the numbers, through two dense layers. Every lookup is a
 gather from a variable, so the gradients of all tables are IndexedSlices.
 
-The day is among the wide part's categories although the days to come are in no training set: what made a day
-bad and is not in the data (storms elsewhere, a strike) goes into its own weights while training,
-and the other weights are left with what holds on any day. A new day has weights near 0.
+The day is among the wide part's categories although the days to come are in no training set: what
+made a day bad and is not in the data (storms elsewhere, a strike) goes into its own weights while
+training, and the other weights are left with what holds on any day. A new day has weights near 0.
 
-What is evaluated are moving averages of the weights, as in Polyak averaging: at the end of a pass
-the weights of one step follow its last batches, and a longer training would make that worse.
+What is evaluated is the moving average of the weights over the last steps. The weights of one step
+lean towards its last batches, so that AUC and log loss would jump between evaluations.
 
 The hidden layers are smooth (swish): where relu has its kink, the rounding of a sum decides whether
 a record counts, and two runs that add in another order drift apart.

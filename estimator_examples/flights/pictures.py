@@ -9,6 +9,11 @@ from typing import Any
 from report import Report
 
 SIZE_INCHES = (7.0, 4.5)
+# Marker, colour, size and words for the weights that were tested.
+TESTED = {
+    "best": ("*", "tab:red", 13, "best on validation"),
+    "end": ("s", "tab:gray", 5, "last step"),
+}
 AUC_SPAN, LOG_LOSS_SPAN = 0.02, 0.02  # an axis shows this much at least: less is noise
 
 
@@ -43,24 +48,17 @@ def learning_curve(report: Report, axes: Any) -> None:
     """AUC above and log loss below, over the flights that were trained on."""
     per_step = report["batch"] * report["workers"]
     thousands = [row["examples"] / 1000 for row in report["curve"]]
-    evaluated = "validation" if "test" in report else "the next block"
+    tested = report.get("test", {})
     for side, key, label, span in (
         (axes[0], "auc", "AUC (1 is best)", AUC_SPAN),
         (axes[1], "log_loss", "log loss (nats)", LOG_LOSS_SPAN),
     ):
-        side.plot(thousands, [row[key] for row in report["curve"]], "o-", label=evaluated)
-        for which, marker, color in (("best", "*", "tab:red"), ("end", "s", "tab:gray")):
-            if "test" in report:
-                tested = report["test"][which]
-                label_of = f"test, {which} on validation" if which == "best" else "test, last step"
-                side.plot(
-                    tested["step"] * per_step / 1000,
-                    tested[key],
-                    marker,
-                    color=color,
-                    markersize=12 if marker == "*" else 6,
-                    label=label_of,
-                )
+        values = [row[key] for row in report["curve"]]
+        side.plot(thousands, values, "o-", label="validation" if tested else "next block")
+        for which, row in tested.items():
+            marker, color, size, of = TESTED[which]
+            at = row["step"] * per_step / 1000
+            side.plot(at, row[key], marker, color=color, markersize=size, label=f"test, {of}")
         low, high = side.get_ylim()
         missing = max(0.0, span - (high - low)) / 2
         side.set_ylim(low - missing, high + missing)

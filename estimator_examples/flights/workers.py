@@ -27,15 +27,14 @@ def fewer(workers: int, on_host: int) -> list[int]:
     return [count for count in powers if count < workers and count <= on_host]
 
 
-def measure(script: Path, workers: int, arguments: list[str], runs: int = 1) -> float:
-    """Examples per second of a short training on this many workers of this host.
+def measure(script: Path, workers: int, steps: int, arguments: list[str], runs: int = 1) -> float:
+    """Examples per second of a training of so many steps on this many workers of this host.
 
     One worker is one process without hvd_tf. runs: so many trainings at the same time, which know
     nothing of each other; the sum of their speeds. Meant to be called while the other ranks wait,
     so that the runs have the machine for themselves.
     """
-    train = [str(script), "--no-eval", "--no-baseline", *arguments]
-    train.append(f"--steps={max(STEPS // workers, FEWEST_STEPS)}")
+    train = [str(script), "--no-eval", "--no-baseline", f"--steps={steps}", *arguments]
     launch = ["-m", "hvd_tf.launch", "-np", str(workers), sys.executable]
     command = [sys.executable, *(train + ["--plain"] if workers == 1 else launch + train)]
     with tempfile.TemporaryDirectory() as parent:
@@ -81,7 +80,8 @@ def compare(hvd: ModuleType, report: Report, script: Path, arguments: list[str])
         if hvd.rank() == 0:
             together = f"{runs} at once that share nothing" if runs > 1 else "for comparison"
             print(f"measuring {workers} worker(s), {together}", file=sys.stderr, flush=True)
-            found = measure(script, workers, arguments, runs)
+            steps = min(max(STEPS // workers, FEWEST_STEPS), report["steps"])
+            found = measure(script, workers, steps, arguments, runs)
         return hvd.broadcast_object(found, 0)  # hvd: the others wait for each of the runs
 
     report["speeds"] = [

@@ -7,6 +7,7 @@ Neither MPI nor TensorFlow is imported.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "estimator_examples
 
 import pictures
 import report as reports
+import workers
 
 
 def evaluation(step: int, auc: float, log_loss: float) -> dict[str, Any]:
@@ -63,6 +65,38 @@ def test_a_report_without_evaluations_or_comparison() -> None:
         del report[key]
     lines = reports.text(report | {"curve": []}).splitlines()
     assert lines[0].startswith("speed ") and lines[1] == "" and len(lines) == 3
+
+
+# Stands for train.py: waits until as many of it run as are wanted, and reports a speed.
+TRAINING = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[-1].removeprefix("--model-dir="))
+(folder / "runs").touch()
+while len(list(folder.parent.glob("*/runs"))) < {together}:
+    time.sleep(0.01)
+if folder.name == "{failing}":
+    sys.exit("out of memory")
+if "{failing}":
+    time.sleep(600)
+(folder / "report.json").write_text(json.dumps({{"examples_per_s": 100 + int(folder.name)}}))
+"""
+
+
+def training(folder: Path, together: int, failing: str = "") -> Path:
+    script = folder / "train.py"
+    script.write_text(TRAINING.format(together=together, failing=failing))
+    return script
+
+
+def test_workers_on_their_own_run_at_the_same_time_and_count_all(tmp_path: Path) -> None:
+    assert workers.measure(training(tmp_path, 3), 1, 5, [], runs=3) == 100 + 101 + 102
+
+
+def test_a_worker_that_fails_is_told_of_and_ends_the_others(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="failed:\nout of memory"):
+        workers.measure(training(tmp_path, 2, failing="0"), 1, 5, [], runs=2)
+    assert time.monotonic() - began < 300
 
 
 @pytest.fixture
