@@ -104,7 +104,7 @@ def test_reference_variables(rank):
 
 
 def test_accumulation_in_a_monitored_session(rank):
-    """The session initialises the sums, and the global step counts updates."""
+    """The session initialises the sums, and the global step counts passes."""
     with tf.Graph().as_default():
         weights = v1.get_variable("weights", initializer=np.full(2, float(rank)))
         optimizer = hvd_tf.DistributedOptimizer(
@@ -112,14 +112,14 @@ def test_accumulation_in_a_monitored_session(rank):
         )
         step = train.get_or_create_global_step()
         update = optimizer.minimize(tf.reduce_sum(weights**2), global_step=step)
-        hooks = [hvd_tf.BroadcastGlobalVariablesHook(1), stop_at(last_step=2)]
+        hooks = [hvd_tf.BroadcastGlobalVariablesHook(1), stop_at(last_step=6)]
         last = LastValues([step, weights])
         runs = 0
         with train.MonitoredTrainingSession(hooks=[*hooks, last]) as session:
             while not session.should_stop():
                 session.run(update)
                 runs += 1
-    assert runs == 6 and last.values[0] == 2
+    assert runs == 6 and last.values[0] == 6
     # Each update takes off 0.25 * 3 * 2 * weights.
     np.testing.assert_allclose(last.values[1], [0.25, 0.25], rtol=1e-12)
 
