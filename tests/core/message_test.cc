@@ -32,12 +32,12 @@ Envelope ExampleReport() {
   full.step = std::numeric_limits<int64_t>::min();
   full.error = InvalidArgument("no root 9");
   Submission cached;
-  cached.cache_id = 4000000000u;
+  cached.cache_id = uint64_t{1} << 33;
   cached.key.instance = std::numeric_limits<uint64_t>::max();
   cached.first_dims = {5, 0};
   cached.step = 77;
   CachedSubmissions many{std::numeric_limits<int64_t>::min(),
-                         {7, 4294967295u, 1, 4000000000u, 0}};
+                         {7, uint64_t{1} << 40, 1, 4000000000u, 0}};
   Withdrawal withdrawal{
       {"x", 1},
       3,
@@ -84,13 +84,13 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(full.error.message(), "no root 9");
   EXPECT_TRUE(full.error.cause() == nullptr);
   auto& cached = std::get<Submission>(report.items[1]);
-  EXPECT_EQ(cached.cache_id, 4000000000u);
+  EXPECT_EQ(cached.cache_id, uint64_t{1} << 33);
   EXPECT_EQ(cached.key.instance, std::numeric_limits<uint64_t>::max());
   EXPECT_TRUE((cached.first_dims == Shape{5, 0}));
   auto& many = std::get<CachedSubmissions>(report.items[2]);
   EXPECT_EQ(many.step, std::numeric_limits<int64_t>::min());
-  EXPECT_TRUE(
-      (many.ids == std::vector<CacheId>{7, 4294967295u, 1, 4000000000u, 0}));
+  EXPECT_TRUE((many.ids ==
+               std::vector<CacheId>{7, uint64_t{1} << 40, 1, 4000000000u, 0}));
   auto& withdrawal = std::get<Withdrawal>(report.items[3]);
   EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
   EXPECT_EQ(withdrawal.step, 3);

@@ -6,6 +6,7 @@
 //   multiple   somebody else has, with all that is needed
 //   funneled   somebody else has, with too little
 //   finalised  somebody else has, and has ended it
+//   outlived   OpenBackend starts it, and it ends before the backend does
 #include <mpi.h>
 
 #include <cstdio>
@@ -131,6 +132,36 @@ void RunAll() {
   CheckUserCommunicators(rank, size);
 }
 
+// A backend and what it has on the wire, which MPI's end finds.
+struct Survivor {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Transport> transport;
+  std::vector<float> data = std::vector<float>(100, 1.0f);
+};
+
+void StartWithoutPeers(Survivor* survivor) {
+  Options options = Options::Defaults();
+  options.shm = 0;
+  auto opened = OpenBackend({}, options);
+  if (!opened.ok()) return Check(false, opened.status().message().c_str());
+  survivor->backend = std::move(opened.value());
+  const Topology& topology = survivor->backend->topology();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < topology.size; ++rank) ranks.push_back(rank);
+  survivor->transport =
+      std::move(survivor->backend->NewTransport(0, ranks).value());
+  if (topology.rank != 0) return;
+  // The peers never take part: receives stay open.
+  Batch batch;
+  batch.segments = {{survivor->data.data(), survivor->data.data(),
+                     static_cast<int64_t>(survivor->data.size())}};
+  survivor->transport->Start(std::move(batch), [](const Status&) {});
+  for (int i = 0; i < 10; ++i) survivor->transport->Progress();
+  for (int peer = 1; peer < topology.size; ++peer) {
+    survivor->backend->channel().Send(peer, Share("nobody reads this"));
+  }
+}
+
 // OpenBackend refuses, and its text has `part`.
 void ExpectRefusal(const std::string& part) {
   auto opened = Open({});
@@ -144,7 +175,7 @@ void ExpectRefusal(const std::string& part) {
 int main(int argc, char** argv) {
   const std::string start = argc > 1 ? argv[1] : "ours";
   int provided = 0, finalised = 0;
-  const bool ours = start == "ours";
+  const bool ours = start == "ours" || start == "outlived";
   if (!ours) {
     MPI_Init_thread(
         &argc, &argv,
@@ -159,6 +190,13 @@ int main(int argc, char** argv) {
     MPI_Finalize();
     hvd::ExpectRefusal("MPI was finalised in this process");
     hvd::Check(!hvd::MpiThreadsSupported(), "no threads after MPI");
+  } else if (start == "outlived") {
+    hvd::Survivor survivor;
+    hvd::StartWithoutPeers(&survivor);
+    MPI_Finalize();
+    // Now what is left goes, and MPI must not be called.
+    survivor.transport.reset();
+    survivor.backend.reset();
   } else {
     hvd::RunAll();
   }

@@ -333,6 +333,63 @@ TEST(runtime_a_frozen_rank_does_not_stop_the_sets_without_it) {
       faults);
 }
 
+TEST(runtime_no_memory_for_an_output_fails_that_call_only) {
+  RunJob(2, [](int rank, Runtime* runtime) {
+    // An allgather allocates its outputs on the background thread.
+    auto call = std::make_shared<Pending>();
+    call->in = {Filled(3, 1.0f)};
+    Entry& entry = call->entry;
+    entry.request.key.name = "x";
+    entry.request.signature.verb = Verb::kAllgather;
+    entry.request.signature.shapes = {{3}};
+    entry.inputs = {call->in[0].data()};
+    entry.allocate = [rank, raw = call.get()](const std::vector<Shape>& shapes,
+                                              std::vector<void*>* outputs) {
+      if (rank == 1) throw std::bad_alloc();
+      raw->out.emplace_back(shapes[0][0]);
+      outputs->push_back(raw->out[0].data());
+      return Status::Ok();
+    };
+    entry.done = [raw = call.get()](const Status& status) {
+      raw->Finish(status);
+    };
+    runtime->Enqueue(0, EntryPtr(call, &entry));
+    const Status status = call->Wait();
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(status.message().find("no memory for the result"),
+              std::string::npos);
+    auto next = Start(runtime, {"y"}, {Filled(2, 1.0f)});
+    EXPECT_EQ(next->Wait().message(), "");
+  });
+}
+
+TEST(runtime_a_background_thread_without_memory_ends_its_rank_by_name) {
+  RunJob(2, [](int rank, Runtime* runtime) {
+    auto waits = Start(runtime, {rank == 0 ? "a" : "b"}, {Filled(2, 1.0f)});
+    auto call = std::make_shared<Pending>();
+    call->in = {Filled(3, 1.0f)};
+    call->out = {Filled(3, 0.0f)};
+    Entry& entry = call->entry;
+    entry.request.key.name = "x";
+    entry.request.signature.shapes = {{3}};
+    entry.inputs = {call->in[0].data()};
+    entry.outputs = {call->out[0].data()};
+    entry.done = [rank, raw = call.get()](const Status& status) {
+      raw->Finish(status);
+      if (rank == 1) throw std::bad_alloc();
+    };
+    runtime->Enqueue(0, EntryPtr(call, &entry));
+    EXPECT_EQ(call->Wait().message(), "");
+    const Status status = waits->Wait(milliseconds(5000));
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_NE(status.message().find("ran out of memory"), std::string::npos);
+    if (rank == 1) return;
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos);
+    ASSERT_TRUE(status.cause() != nullptr);
+    EXPECT_EQ(status.cause()->kind, CauseKind::kRankFailed);
+  });
+}
+
 TEST(runtime_what_is_on_the_wire_is_cancelled_beside_a_frozen_rank) {
   constexpr int64_t kStep = 7;
   ThreadWorld world(2, {}, 4096);

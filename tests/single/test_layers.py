@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # --- C++ ----------------------------------------------------------------------
 
 # What a transport may know of the core: words, not stages.
-CORE_FOR_TRANSPORTS = "types status log options transport backend elementwise coding doorbell"
+CORE_FOR_TRANSPORTS = (
+    "types status log options transport backend elementwise coding doorbell build_stamp"
+)
 # For each folder of tf_ops/, what its files may include of ours.
 INCLUDES = {
     "core": r"core/\w+\.h",

@@ -85,9 +85,10 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
       done();
       return;
     }
-    auto pending =
-        std::make_shared<PendingCalls>(ctx, names_.size(), std::move(done));
-    for (size_t i = 0; i < names_.size(); ++i) {
+    // After the last SubmitCall the step may be over, and this kernel gone.
+    const size_t count = names_.size();
+    auto pending = std::make_shared<PendingCalls>(ctx, count, std::move(done));
+    for (size_t i = 0; i < count; ++i) {
       auto call = std::make_shared<VariableCall>(pending, i);
       Describe(ctx, *set.value(), static_cast<int>(i), call.get());
       SubmitCall(runtime, process_set_id_, ctx, names_[i], std::move(call));

@@ -26,10 +26,6 @@ constexpr milliseconds kLongestPass{2000};
 // What is on the wire when its step is aborted may complete for so long. A peer
 // that is slow or stopped must not hold the caller up.
 constexpr milliseconds kCancelGrace{100};
-// How long a rank that leaves serves what is on the wire, and how long a set
-// waits for the rest of its log after a member has ended.
-constexpr milliseconds kDrainLimit{5000};
-constexpr milliseconds kLogEndLimit{1000};
 
 // A wire that cannot ring is polled: at once for a moment, giving way to other
 // threads, because an answer is often that near and the shortest sleep takes
@@ -124,7 +120,7 @@ void BackgroundLoop::Run() {
   PrepareThread();
   now_ = last_moved_ = last_watch_ = Clock::now();
   while (!stopping_) {
-    if (Pass()) {
+    if (PassOrBreak()) {
       last_moved_ = now_;
     } else {
       Wait();
@@ -306,108 +302,6 @@ void BackgroundLoop::Wait() {
   }
   doorbell_->Wait(std::clamp(waited / 4, kShortestSleep,
                              busy ? kLongestBusySleep : kLongestIdleSleep));
-}
-
-void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
-  heartbeats_.Ended(peer);
-  PeerEnd first{peer, end.failed, end.text};
-  if (end.cause_rank >= 0) {
-    first = {end.cause_rank, true, end.cause_text, end.gave_up};
-  }
-  end_status_ =
-      PeerLost(NamePeer(first.rank) +
-                   (first.failed ? " failed: " : " has left: ") + first.text,
-               {first.gave_up  ? CauseKind::kRankGivenUp
-                : first.failed ? CauseKind::kRankFailed
-                               : CauseKind::kRankLeft,
-                first.rank, ""});
-  {
-    std::lock_guard<std::mutex> lock(peer_end_mutex_);
-    // A failure is worth more than a rank that left in its wake.
-    if (!first_peer_end_.has_value() ||
-        (first.failed && !first_peer_end_->failed)) {
-      first_peer_end_ = first;
-    }
-  }
-  for (Set& set : sets_) {
-    auto number = end.log_seen.find(set.id);
-    if (end.gave_up) {
-      set.negotiator->FailAll(end_status_);
-      set.executor->CancelAfter(0, end_status_);
-    } else if (number != end.log_seen.end()) {
-      set.negotiator->EndAt(number->second, end_status_);
-      set.executor->CancelAfter(number->second, end_status_);
-    } else if (end.failed) {
-      // Not a member, but the job is going to be aborted.
-      set.negotiator->FailAll(end_status_);
-    }
-  }
-  end_deadline_ = now_ + kLogEndLimit;
-}
-
-void BackgroundLoop::Break(const std::string& text) {
-  if (!ended_) Log(LogLevel::kError, text);
-  EndSelf(true, text);
-}
-
-void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
-  if (ended_) return;
-  ended_ = true;
-  const auto first = first_peer_end();
-  const bool gave_up = first.has_value() && first->gave_up;
-  const Status why =
-      gave_up  ? end_status_
-      : failed ? PeerLost("this rank failed: " + text)
-               : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
-  queue_->Close(why);
-  PeerEndMessage end;
-  end.failed = failed;
-  end.text = text;
-  if (first.has_value() && first->failed) {
-    end.cause_rank = first->rank;
-    end.cause_text = first->text;
-    end.gave_up = first->gave_up;
-  }
-  for (Set& set : sets_) {
-    uint64_t& last = end.log_seen[set.id];
-    last = set.negotiator->log_seen();
-    if (auto breakdown = set.executor->breakdown()) {
-      // Peers must not wait for what this rank did not finish.
-      last = std::min(last, breakdown->log_number - 1);
-    }
-    set.negotiator->EndAt(set.negotiator->log_seen(), why);
-  }
-  const Topology& topology = backend_->topology();
-  const SharedBytes bytes = Share(Encode({0, std::move(end)}));
-  for (int rank = 0; rank < topology.size; ++rank) {
-    if (rank != topology.rank) backend_->channel().Send(rank, bytes);
-  }
-  flushing_ = backend_->channel().Flush();
-  if (failed) {
-    failure_announced_.set_value();
-  }
-}
-
-void BackgroundLoop::Drain() {
-  const Clock::time_point limit = Clock::now() + kDrainLimit;
-  // Commands pushed before the queue was closed, failures announced by peers
-  // and batches that all have agreed on are still taken care of.
-  while (Clock::now() < limit) {
-    const bool moved = Pass();
-    if (moved) last_moved_ = now_;
-    const bool on_wire =
-        flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
-          return s.executor->needed_in_flight() > 0;
-        });
-    if (!on_wire && !moved) break;
-    if (!moved) Wait();
-  }
-  const Status why = PeerLost("hvd_tf was shut down on this rank.");
-  for (Set& set : sets_) {
-    set.negotiator->FailAll(why);
-    set.executor->CancelAfter(0, why);
-    set.executor->Progress();
-  }
 }
 
 BackgroundLoop::Set* BackgroundLoop::FindSet(int id) {

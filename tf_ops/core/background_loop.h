@@ -92,6 +92,10 @@ class BackgroundLoop {
   std::vector<std::string> WaitingNames() const;
   std::string NamePeers(const std::vector<int>& ranks) const;
 
+  // background_ends.cc: Pass, which may find no memory. What it was doing then
+  // is not known, so this rank ends.
+  bool PassOrBreak();
+  void RunOutOfMemory();
   // Tells the peers and fails what is pending here.
   void EndSelf(bool failed, const std::string& text);
   // Ends this rank because of something that must not happen.
@@ -123,7 +127,8 @@ class BackgroundLoop {
   // By rank: a silence of so many seconds is due for a warning.
   std::vector<double> next_silence_warning_s_;
   bool flushing_ = false;
-  bool ended_ = false;  // EndSelf was called
+  bool ended_ = false;       // EndSelf was called
+  bool lost_track_ = false;  // RunOutOfMemory was called
   bool stopping_ = false;
   // The last one that still holds: a peer that misses this rank after it has
   // left must learn why, and the leader who knew may be the one that left.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,16 @@ struct Scratch {
     return buffers.back().data();
   }
 };
+
+// Memory is the framework's to find, or is not: that fails a batch, no more.
+template <typename Allocate>
+Status WithMemory(const Allocate& allocate) {
+  try {
+    return allocate();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("this rank has no memory for the result.");
+  }
+}
 
 int64_t RowCount(const Shape& shape) {
   return CountOf(Shape(shape.begin() + 1, shape.end()));
@@ -118,7 +129,8 @@ void Executor::Execute(ReadyBatch ready) {
     if (signature.verb == Verb::kAllgather) {
       gathered = GatheredShapes(signature, work->ready.first_dims[t], &counts);
       if (!tensors[t].cancelled && batch.local_error.ok()) {
-        batch.local_error = entry.allocate(gathered, &entry.outputs);
+        batch.local_error = WithMemory(
+            [&] { return entry.allocate(gathered, &entry.outputs); });
       }
     }
     const std::vector<Shape>& out_shapes =
@@ -127,12 +139,13 @@ void Executor::Execute(ReadyBatch ready) {
       Segment segment;
       segment.count = CountOf(signature.shapes[i]) * units;
       segment.in = entry.inputs[i];
-      if (!batch.local_error.ok()) {
-        segment.out = nullptr;
-      } else if (tensors[t].cancelled) {
-        segment.out =
-            work->scratch.New(CountOf(out_shapes[i]) * units * unit_bytes);
-      } else {
+      if (tensors[t].cancelled && batch.local_error.ok()) {
+        batch.local_error = WithMemory([&] {
+          segment.out =
+              work->scratch.New(CountOf(out_shapes[i]) * units * unit_bytes);
+          return Status::Ok();
+        });
+      } else if (batch.local_error.ok()) {
         segment.out = entry.outputs[i];
       }
       batch.segments.push_back(segment);

@@ -115,7 +115,7 @@ void Write(Writer* writer, const Submission& submission) {
 
 Submission ReadSubmission(Reader* reader) {
   Submission submission;
-  submission.cache_id = static_cast<CacheId>(reader->Unsigned());
+  submission.cache_id = reader->Unsigned();
   submission.step = reader->Signed();
   if (submission.cache_id != 0) {
     submission.key.instance = reader->Unsigned();
@@ -135,7 +135,7 @@ void Write(Writer* writer, const CachedSubmissions& cached) {
   writer->Unsigned(cached.ids.size());
   CacheId last = 0;
   for (CacheId id : cached.ids) {
-    writer->Signed(static_cast<int32_t>(id - last));
+    writer->Signed(static_cast<int64_t>(id - last));
     last = id;
   }
 }
@@ -191,7 +191,7 @@ AgreedBatch ReadAgreedBatch(Reader* reader) {
   AgreedBatch batch;
   batch.tensors.resize(reader->Count());
   for (AgreedTensor& tensor : batch.tensors) {
-    tensor.cache_id = static_cast<CacheId>(reader->Unsigned());
+    tensor.cache_id = reader->Unsigned();
     tensor.key = ReadKey(reader);
     tensor.first_dims = ReadLists(reader);
   }
@@ -211,7 +211,7 @@ void Write(Writer* writer, const FailedKey& failed) {
 
 FailedKey ReadFailedKey(Reader* reader) {
   FailedKey failed;
-  failed.cache_id = static_cast<CacheId>(reader->Unsigned());
+  failed.cache_id = reader->Unsigned();
   failed.key = ReadKey(reader);
   failed.older = reader->Int();
   failed.ranks.resize(reader->Count());
@@ -245,7 +245,7 @@ Eviction ReadEviction(Reader* reader) {
   Eviction eviction;
   eviction.ids.resize(reader->Count());
   for (CacheId& id : eviction.ids) {
-    id = static_cast<CacheId>(reader->Unsigned());
+    id = reader->Unsigned();
   }
   return eviction;
 }

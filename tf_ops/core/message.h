@@ -23,7 +23,8 @@
 namespace hvd {
 
 // Small number for a signature that the set has agreed on; 0 stands for none.
-using CacheId = uint32_t;
+// Never used again, so it must not run out within the life of a job.
+using CacheId = uint64_t;
 
 // "I have this tensor ready."
 struct Submission {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/build_stamp.h"
 #include "transport/mpi_session.h"
 #include "transport/mpi_wire.h"
 #include "transport/staged_transport.h"
@@ -107,6 +108,8 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
                                                     const Options& options) {
   Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
   if (!session.ok()) return session.status();
+  // First of all: what follows are messages between the ranks' builds.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike("hvd_tf", BuildStamp()));
   // It shapes the messages.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));

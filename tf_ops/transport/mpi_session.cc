@@ -56,9 +56,8 @@ std::string LibraryName() {
 const char* GetEnvironment(const char* name) { return std::getenv(name); }
 
 Status Initialise() {
-  int finalised = 0, initialised = 0, provided = MPI_THREAD_SINGLE;
-  MPI_Finalized(&finalised);
-  if (finalised) {
+  int initialised = 0, provided = MPI_THREAD_SINGLE;
+  if (MpiIsFinalised()) {
     return FailedPrecondition(
         "MPI was finalised in this process and cannot be started again; call "
         "hvd.init() before whatever calls MPI_Finalize.");
@@ -178,10 +177,14 @@ Status MpiSession::Duplicate(MPI_Comm of) {
   return Status::Ok();
 }
 
-MpiSession::~MpiSession() {
+bool MpiIsFinalised() {
   int finalised = 0;
   MPI_Finalized(&finalised);
-  if (!finalised) Sweep();
+  return finalised != 0;
+}
+
+MpiSession::~MpiSession() {
+  if (!MpiIsFinalised()) Sweep();
   for (MpiOrphans& orphans : orphans_) {
     // MPI may still read or write this memory, when a peer that is late or
     // frozen goes on: it must never be used for anything else.
@@ -193,7 +196,7 @@ MpiSession::~MpiSession() {
 
 void MpiSession::Adopt(MpiOrphans orphans) {
   orphans_.push_back(std::move(orphans));
-  Sweep();
+  if (!MpiIsFinalised()) Sweep();
 }
 
 void MpiSession::Sweep() {
@@ -274,19 +277,15 @@ Result<Topology> MpiSession::MakeTopology(const std::string& host_id) {
 }
 
 bool MpiProvidesThreads() {
-  int initialised = 0, finalised = 0, provided = MPI_THREAD_SINGLE;
+  int initialised = 0, provided = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialised);
-  MPI_Finalized(&finalised);
-  if (!initialised || finalised) return false;
+  if (!initialised || MpiIsFinalised()) return false;
   MPI_Query_thread(&provided);
   return provided >= MPI_THREAD_MULTIPLE;
 }
 
 void FinalizeMpi() {
-  int finalised = 0;
-  if (!initialised_here.exchange(false)) return;
-  MPI_Finalized(&finalised);
-  if (!finalised) MPI_Finalize();
+  if (initialised_here.exchange(false) && !MpiIsFinalised()) MPI_Finalize();
 }
 
 }  // namespace hvd

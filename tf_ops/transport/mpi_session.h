@@ -15,6 +15,10 @@
 
 namespace hvd {
 
+// Whether MPI is over in this process: then none of its functions may be called
+// any more. A thread of TensorFlow's may let go of a backend as late as that.
+[[nodiscard]] bool MpiIsFinalised();
+
 // Moves that were on the wire when their owner went, and their memory.
 struct MpiOrphans {
   std::vector<MPI_Request> requests;

@@ -67,11 +67,12 @@ bool MpiWire::Test(MoveId id) {
 }
 
 void MpiWire::Abandon(std::vector<StagingBuffer> memory) {
+  const bool over = MpiIsFinalised();
   MpiOrphans orphans;
   for (MoveId id = 0; id < moves_.size(); ++id) {
     if (!moves_[id].in_use || requests_[id] == MPI_REQUEST_NULL) continue;
     // A receive that nothing has matched ends here and now.
-    if (moves_[id].is_receive) MPI_Cancel(&requests_[id]);
+    if (moves_[id].is_receive && !over) MPI_Cancel(&requests_[id]);
     orphans.requests.push_back(requests_[id]);
   }
   orphans.memory =
