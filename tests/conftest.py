@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from costs import Costs
 from multirank import LABEL_VARIABLE, RankFile, RankReporter, RankTest, run_protocol
 from rank_main import rank_of
 
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if IS_RANK:
         config.pluginmanager.register(RankReporter(rank_of(os.environ)), "rank-reporter")
         return
+    config.pluginmanager.register(Costs(), "costs")
     # A shell's background job and nohup ignore them, and so would every program that a test starts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -298,10 +298,12 @@ class RankFile(pytest.File):
         functions = dict(_tests(tree))
         for count, shape in runs:
             run = RankRun(count, shape)
-            if not constants.get("ALONE", False):
+            alone = constants.get("ALONE", False)
+            if not alone:
                 run = self._shared().setdefault(run.label, run)
             run.timeouts_s[self.path] = constants.get("TIMEOUT_S", 300.0)
-            yield RankJob.from_parent(self, name=run.label, run=run, functions=functions)
+            facts = {"run": run, "functions": functions, "alone": alone}
+            yield RankJob.from_parent(self, name=run.label, **facts)
 
     def _shared(self) -> dict[str, RankRun]:
         """The runs that files share, by label."""
@@ -342,9 +344,12 @@ def _words(tree: ast.AST) -> set[str]:
 class RankJob(pytest.Collector):
     """Outside: a file's part in a run."""
 
-    def __init__(self, *, run: RankRun, functions: dict[str, set[str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *, run: RankRun, functions: dict[str, set[str]], alone: bool, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.run = run
+        self.alone = alone
         self._functions = functions
 
     def collect(self) -> Iterator[pytest.Item]:
