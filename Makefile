@@ -127,7 +127,7 @@ core_tests = echo "== core tests$(if $(1), ($(1) sanitizer))" && \
   cmake -S tf_ops -B $(2) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_WITH_MPI=$(3) \
     -DHVD_SANITIZE=$(1) -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
   cmake --build $(2) -- --quiet && \
-  $(if $(filter thread,$(1)),$(NO_ASLR)) ctest --test-dir $(2) --output-on-failure
+  $(if $(filter thread,$(1)),$(NO_ASLR)) ctest --test-dir $(2) --output-on-failure -j "$$(nproc)"
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 

@@ -16,18 +16,28 @@ import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 _SOURCE = ROOT / "tf_ops"
+# Core and transports, which are the same for every TensorFlow, and the tests of the core.
+ENGINE = ROOT / "build" / "core"
 
 
 def install(plan: environment.Plan, version: str, destination: Path, in_place: bool) -> None:
     """Puts `_native.so` and `_build_info.json` into `destination`, compiling what changed."""
     build = build_directory(plan)
-    forget_foreign_cache(build)
-    _run(["cmake", *cmake_arguments(plan, build, in_place)])
-    _run(["cmake", "--build", str(build), "--parallel", str(os.cpu_count() or 1)])
+    print("== core and transports", flush=True)
+    _build(ENGINE, engine_arguments(plan), "hvd_transport")
+    print(f"== operations for TensorFlow {plan.tensorflow.package.version}", flush=True)
+    _build(build, cmake_arguments(plan, build, in_place), "hvd_native")
     destination.mkdir(parents=True, exist_ok=True)
     _replace(build / "_native.so", destination / "_native.so")
     info = json.dumps(build_info(plan, version, compiler_of(build)), indent=2) + "\n"
     (destination / "_build_info.json").write_text(info)
+
+
+def _build(build: Path, configure: list[str], target: str) -> None:
+    forget_foreign_cache(build)
+    _run(["cmake", *configure])
+    parallel = ["--parallel", str(os.cpu_count() or 1)]
+    _run(["cmake", "--build", str(build), "--target", target, *parallel])
 
 
 def build_directory(plan: environment.Plan) -> Path:
@@ -47,21 +57,36 @@ def forget_foreign_cache(build: Path) -> None:
         shutil.rmtree(build)
 
 
+def engine_arguments(plan: environment.Plan) -> list[str]:
+    """The configure command's arguments; run each time, for tools and MPI move."""
+    return _arguments(plan, ENGINE, {})
+
+
 def cmake_arguments(plan: environment.Plan, build: Path, in_place: bool) -> list[str]:
-    """The configure command's arguments; run each time, for tools and TensorFlow move."""
+    """The same for what is built on the engine, for one TensorFlow."""
     tensorflow, mpi = plan.tensorflow, plan.mpi
     assert tensorflow.root is not None and mpi is not None
     values = {
+        "HVD_ENGINE": str(ENGINE),
         "HVD_WITH_TF": "ON",
         "HVD_TF_INCLUDE": str(tensorflow.root / "include"),
         "HVD_TF_LIB": str(tensorflow.root),
+        "HVD_RPATH": ";".join(rpath(mpi, in_place)),
+    }
+    return _arguments(plan, build, values)
+
+
+def _arguments(plan: environment.Plan, build: Path, more: dict[str, str]) -> list[str]:
+    mpi = plan.mpi
+    assert mpi is not None
+    values = {
         "HVD_WITH_MPI": "ON",
         "HVD_MPI_INCLUDE": ";".join(mpi.include_dirs),
         "HVD_MPI_LIB": ";".join(mpi.library_dirs),
         "HVD_MPI_LIBRARY": mpi.library,
-        "HVD_RPATH": ";".join(rpath(mpi, in_place)),
         # A compiler that we never saw may warn about something new; that must not stop a user.
         "HVD_WERROR": os.environ.get("HVD_WERROR", "OFF"),
+        **more,
     }
     if ninja := shutil.which("ninja"):
         # Under build isolation the ninja of the last build is gone.

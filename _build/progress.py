@@ -3,8 +3,8 @@
 
     python _build/progress.py python -m pip install -v ...
 
-A line for each large download, one for the installation, ten at most for a compilation: on a
-terminal as in a log.
+A line for each large download, one for the installation, ten at most for each part of the
+compilation: on a terminal as in a log.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Optional
 SHOWN_MB = 10.0  # the size of a download that is worth a line
 _FETCHED = re.compile(r"\s*(Downloading|Using cached) (\S+?)-[\d.]+\S* \(([\d.]+) MB\)")
 _INSTALLED = re.compile(r"\s*Installing collected packages: (.*)")
+_PART = re.compile(r"\s*== (.*)")  # of _build/native.py
 _COMPILED = re.compile(r"\s*\[ *(\d+)(?:/(\d+)|%)\]")  # of Ninja, and of make
 
 
@@ -26,7 +27,8 @@ class Progress:
     """Finds in the lines of pip, Ninja and make what is worth showing."""
 
     def __init__(self) -> None:
-        self._tenths = -1  # of the compilation, that have been shown
+        self._part = ""  # of the compilation
+        self._tenths = -1  # of that part, that have been shown
 
     def of(self, line: str) -> Optional[str]:
         """What to show for this line, None for nothing."""
@@ -36,12 +38,14 @@ class Progress:
         if installed := _INSTALLED.match(line):
             names = installed[1].split(", ")
             return f"installing {len(names)} packages" if len(names) > 1 else None
+        if part := _PART.match(line):
+            self._part, self._tenths = f" {part[1]}", -1
         if compiled := _COMPILED.match(line):
             done, of_all = int(compiled[1]), int(compiled[2] or 100)
             tenths = 10 * done // of_all
             if tenths > self._tenths:
                 self._tenths = tenths
-                return f"compiling, {100 * done // of_all} %"
+                return f"compiling{self._part}, {100 * done // of_all} %"
         return None
 
 

@@ -379,7 +379,11 @@ TEST(runtime_a_background_thread_without_memory_ends_its_rank_by_name) {
       if (rank == 1) throw std::bad_alloc();
     };
     runtime->Enqueue(0, EntryPtr(call, &entry));
-    EXPECT_EQ(call->Wait().message(), "");
+    const Status first = call->Wait();
+    // The end of rank 1 may reach rank 0 before its own last move.
+    if (rank == 1 || first.code() != StatusCode::kPeerLost) {
+      EXPECT_EQ(first.message(), "");
+    }
     const Status status = waits->Wait(milliseconds(5000));
     EXPECT_EQ(status.code(), StatusCode::kPeerLost);
     EXPECT_NE(status.message().find("ran out of memory"), std::string::npos);

@@ -44,6 +44,12 @@ def test_a_compilation_takes_eleven_lines_at_most() -> None:
         assert text.startswith("compiling, 1 %\n") and text.endswith("compiling, 100 %\n")
 
 
+def test_each_part_of_a_compilation_is_named() -> None:
+    said = "== the engine\n[1/2] Building\n[2/2] Linking\n== operations\n[1/1] Building\n"
+    lines = ("the engine, 50 %", "the engine, 100 %", "operations, 100 %")
+    assert shown(f"print({said!r})") == (0, "".join(f"compiling {line}\n" for line in lines), "")
+
+
 def test_lines_are_shown_as_they_come() -> None:
     """A command that waits for its line to have been shown would wait for ever otherwise."""
     program = "print('Installing collected packages: a, b', flush=True); input()"
