@@ -2,7 +2,8 @@
 """Which cases of a test run: what they need, and how many were asked for.
 
 By default a combination runs that proves something of its own. HVD_TEST_ALL=1 runs the others too,
-and so does HVD_TEST_FAULT_REPEATS, which is for long runs of the faults.
+and so does HVD_TEST_FAULT_REPEATS, which is for long runs of the faults. HVD_TEST_ONE_SIZE=1 is for
+what depends on TensorFlow's version and not on the number of ranks: see multirank.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 ALL = not {"HVD_TEST_ALL", "HVD_TEST_FAULT_REPEATS"}.isdisjoint(os.environ)
+ONE_SIZE = "HVD_TEST_ONE_SIZE" in os.environ
 in_full = pytest.mark.skipif(not ALL, reason="others prove as much; HVD_TEST_ALL=1 runs it")
 
 

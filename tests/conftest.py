@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from costs import Costs
-from multirank import LABEL_VARIABLE, RankFile, RankReporter, RankTest, run_protocol
+from multirank import RankFile, RankTest, run_protocol
 from rank_main import rank_of
+from rank_results import LABEL_VARIABLE, RankReporter
 
 IS_RANK = LABEL_VARIABLE in os.environ
 

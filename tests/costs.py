@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from multirank import RankJob, RankTest
+from multirank import RankRun, RankTest
 
-SHOWN = 15
-
-
-def cost_of(item: pytest.Item) -> str:
-    """What a test's time is added to: its file, or the job that its file shares with others."""
-    if isinstance(item, RankTest) and isinstance(item.parent, RankJob):
-        run = item.parent.run
-        where = item.path.name if item.parent.alone else "shared"
-        return f"tests/multi, {where}, {run.label}"
-    return str(item.path.relative_to(Path(__file__).parent.parent))
+SHOWN = 20
+ROOT = Path(__file__).parent.parent
+Cost = tuple[float, float]  # wall and CPU seconds
 
 
 def cpu_s() -> float:
@@ -33,26 +27,40 @@ def cpu_s() -> float:
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
+def plus(one: Cost, other: Cost) -> Cost:
+    return one[0] + other[0], one[1] + other[1]
+
+
 class Costs:
     """Adds up the time of each file, fixtures included."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[float, float]] = {}
+        self._of: defaultdict[str, Cost] = defaultdict(lambda: (0.0, 0.0))
+        self._runs: dict[int, RankRun] = {}
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Measures a test with its setup and teardown."""
         wall, cpu = time.monotonic(), cpu_s()
         yield
-        before = self._of.get(cost_of(item), (0.0, 0.0))
-        spent = (time.monotonic() - wall, cpu_s() - cpu)
-        self._of[cost_of(item)] = (before[0] + spent[0], before[1] + spent[1])
+        name = str(item.path.relative_to(ROOT))
+        if isinstance(item, RankTest):
+            # The first test of a job runs all of them, so each file's share is asked for later.
+            name = f"tests/multi, start and end of ranks, {item.parent.run.label}"
+            self._runs[id(item.parent.run)] = item.parent.run
+        self._of[name] = plus(self._of[name], (time.monotonic() - wall, cpu_s() - cpu))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the dearest first, and the sum."""
-        rows = sorted(self._of.items(), key=lambda row: -row[1][0])
-        total = (sum(cost[0] for _, cost in rows), sum(cost[1] for _, cost in rows))
+        total = (sum(wall for wall, _ in self._of.values()), sum(c for _, c in self._of.values()))
+        for run in self._runs.values():
+            for path in run.functions:
+                wall, cpu = run.cost_of(path)
+                self._of[f"tests/multi/{path.name}, {run.label}"] = (wall, cpu)
+                rest = f"tests/multi, start and end of ranks, {run.label}"
+                self._of[rest] = plus(self._of[rest], (-wall, -cpu))
+        rows = sorted(self._of.items(), key=lambda row: -row[1][0])[:SHOWN]
         terminalreporter.section("where the time went")
         terminalreporter.line("wall s   CPU s")
-        for name, (wall, cpu) in [*rows[:SHOWN], ("all", total)]:
+        for name, (wall, cpu) in [*rows, ("all", total)]:
             terminalreporter.line(f"{wall:6.1f}  {cpu:6.1f}  {name}")

@@ -3,10 +3,14 @@
 
 A file there holds tests as they run on a rank. It may say, at module level,
 
-    RANKS = (2, 4)    # once with 2 ranks and once with 4; default (2,)
+    RANKS = (2, 3)    # once with 2 ranks and once with 3; default (2,)
     HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts; or a tuple
+    IN_FULL = (4,)    # and with so many where HVD_TEST_ALL=1 asks for all combinations
     TIMEOUT_S = 120   # for one run of the file; default 300
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
+
+HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its first number of ranks where 2 is
+not among them.
 
 All files with equal ranks and hosts are one job, for TensorFlow takes a rank longer to import than
 most files take to run; it is started when the first of its tests is due. A job that had to be
@@ -19,100 +23,21 @@ a status or something left behind, is an error of the last test.
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mpi import DIRECTORY_VARIABLE, ROOT, Job, Result
+from mpi import ROOT, Job, Result
+from rank_files import constants_of, runs_of, tests_of
+from rank_results import LABEL_VARIABLE, Case, Silence, read_cases
 
-# Set in ranks only.
-LABEL_VARIABLE = "HVD_TEST_LABEL"
-# After a failure the other ranks often wait for the one that failed: no use in the whole limit.
-SILENCE_AFTER_FAILURE_S = 30.0
 _SHARED = pytest.StashKey[dict[str, "RankRun"]]()
 # Frames that every stack in a log has.
 _OF_PYTEST = re.compile(r'File ".*/(_pytest|pytest|pluggy)/|File "<frozen runpy>"')
-
-
-class RankReporter:
-    """In a rank: writes each test's start and outcome as a line of JSON."""
-
-    def __init__(self, rank: int) -> None:
-        path = Path(os.environ[DIRECTORY_VARIABLE], f"results-{rank}.jsonl")
-        self._file = path.open("a", buffering=1)
-
-    def _write(self, **line: Any) -> None:
-        self._file.write(json.dumps(line) + "\n")
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        # So that -k means here what it meant outside.
-        item.extra_keyword_matches.add(os.environ[LABEL_VARIABLE])
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            case = f"{Path(report.nodeid).name}::"
-            self._write(case=case, outcome="failed", text=report.longreprtext)
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            self._write(case=_case(item.nodeid), outcome="selected")
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._write(case=_case(nodeid), outcome="started")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        text = report.longreprtext
-        if report.skipped and isinstance(report.longrepr, tuple):
-            text = str(report.longrepr[2])
-        if report.failed:
-            text += "".join(f"\n--- {name} ---\n{content}" for name, content in report.sections)
-        self._write(
-            case=_case(report.nodeid),
-            when=report.when,
-            outcome=report.outcome,
-            text=text,
-            seconds=report.duration,
-        )
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        # mpirun ends all ranks once one has a status: a failed test is told by the file instead.
-        if exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = 0
-
-
-def _case(nodeid: str) -> str:
-    """A case's name in what ranks report: with its file; without more, errors outside of tests."""
-    path, _, name = nodeid.partition("::")
-    return f"{Path(path).name}::{name}"
-
-
-@dataclass
-class Case:
-    """One test case on one rank."""
-
-    outcome: str = "missing"
-    text: str = ""
-    seconds: float = 0.0
-
-    def add(self, line: dict[str, Any]) -> None:
-        self.seconds += line.get("seconds", 0.0)
-        if line["outcome"] == "failed" or self.outcome == "failed":
-            self.outcome = "failed"
-            self.text = "\n".join(filter(None, [self.text, line.get("text", "")]))
-        elif line["outcome"] == "skipped":
-            self.outcome, self.text = "skipped", line["text"]
-        elif line.get("when") == "call":
-            self.outcome = "passed"
-        elif line["outcome"] == "started":
-            self.outcome = "unfinished"
 
 
 @dataclass
@@ -156,10 +81,10 @@ class RankRun:
         env = {LABEL_VARIABLE: self.label}
         limits_s = [self.timeouts_s[path] for path in paths]
         with Job(command, self.ranks, env, self.hosts) as job:
-            watch = _Silence(job.directory, self.ranks, max(limits_s))
+            watch = Silence(job.directory, self.ranks, max(limits_s))
             result = job.wait(sum(limits_s), watch)
             for rank, cases in enumerate(self.cases):
-                cases.update(_read_cases(job.directory / f"results-{rank}.jsonl"))
+                cases.update(read_cases(job.directory / f"results-{rank}.jsonl"))
         self.results.append(result)
         return result
 
@@ -210,6 +135,15 @@ class RankRun:
             for text, ranks in ranks_of.items()
         )
 
+    def cost_of(self, path: Path) -> tuple[float, float]:
+        """A file's share of its job in seconds, less imports: of the slowest rank, CPU of all."""
+        of_ranks = [
+            [case for name, case in cases.items() if name.startswith(f"{path.name}::")]
+            for cases in self.cases
+        ]
+        wall = max(sum(case.seconds for case in cases) for cases in of_ranks)
+        return wall, sum(case.cpu_s for cases in of_ranks for case in cases)
+
     def why_missing(self, path: Path, rank: int) -> str:
         """Why a rank has no outcome of a test."""
         outside = self.cases[rank].get(f"{path.name}::")
@@ -240,116 +174,31 @@ def _tail(result: Result, rank: int) -> str:
     return "\n".join([line for line in lines if not _OF_PYTEST.search(line)][-60:])
 
 
-class _Silence:
-    """True once no rank has reported anything for so long, or for a while in a failed test."""
-
-    def __init__(self, directory: Path, ranks: int, limit_s: float) -> None:
-        self._paths = [directory / f"results-{rank}.jsonl" for rank in range(ranks)]
-        self._read_bytes = [0] * ranks
-        self._limit_s = limit_s
-        self._changed = time.monotonic()
-        self._at = [""] * ranks  # the test that each rank is in
-        self._failed: set[str] = set()
-
-    def __call__(self) -> bool:
-        for rank in range(len(self._paths)):
-            self._read(rank)
-        # One has failed, and others may wait for it.
-        waits = len(set(self._at)) > 1 or self._at[0] in self._failed
-        limit_s = SILENCE_AFTER_FAILURE_S if self._failed and waits else self._limit_s
-        return time.monotonic() - self._changed > limit_s
-
-    def _read(self, rank: int) -> None:
-        path = self._paths[rank]
-        if not path.exists() or path.stat().st_size == self._read_bytes[rank]:
-            return
-        self._changed = time.monotonic()
-        with path.open("rb") as file:
-            file.seek(self._read_bytes[rank])
-            whole_lines = file.read().rpartition(b"\n")[0]
-        for text in whole_lines.splitlines():
-            line = json.loads(text)
-            if line["outcome"] == "started":
-                self._at[rank] = line["case"]
-            elif line["outcome"] == "failed":
-                self._failed.add(line["case"])
-        self._read_bytes[rank] += len(whole_lines) + 1 if whole_lines else 0
-
-
-def _read_cases(path: Path) -> dict[str, Case]:
-    cases: dict[str, Case] = {}
-    for text in path.read_text().splitlines() if path.exists() else []:
-        line = json.loads(text)
-        cases.setdefault(line["case"], Case()).add(line)
-    return cases
-
-
 class RankFile(pytest.File):
     """Outside: a file of tests/multi, read but not imported."""
 
     def collect(self) -> Iterator[pytest.Collector]:
         tree = ast.parse(self.path.read_text(), str(self.path))
-        constants = dict(_constants(tree))
-        ranks, hosts = constants.get("RANKS", (2,)), constants.get("HOSTS", ())
-        runs: list[tuple[int, str | None]] = [(count, None) for count in ranks]
-        for shape in (hosts,) if isinstance(hosts, str) else hosts:
-            count, each = shape.split("x")
-            runs.append((int(count) * int(each), shape))
-        functions = dict(_tests(tree))
-        for count, shape in runs:
+        constants = dict(constants_of(tree))
+        functions = dict(tests_of(tree))
+        for count, shape in runs_of(constants):
             run = RankRun(count, shape)
-            alone = constants.get("ALONE", False)
-            if not alone:
+            if not constants.get("ALONE", False):
                 run = self._shared().setdefault(run.label, run)
             run.timeouts_s[self.path] = constants.get("TIMEOUT_S", 300.0)
-            facts = {"run": run, "functions": functions, "alone": alone}
-            yield RankJob.from_parent(self, name=run.label, **facts)
+            yield RankJob.from_parent(self, name=run.label, run=run, functions=functions)
 
     def _shared(self) -> dict[str, RankRun]:
         """The runs that files share, by label."""
         return self.session.stash.setdefault(_SHARED, {})
 
 
-def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id in ("RANKS", "HOSTS", "TIMEOUT_S", "ALONE"):
-                yield node.targets[0].id, ast.literal_eval(node.value)
-
-
-def _tests(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    """Test functions, and the words in their decorators, which the ids of cases are made of."""
-    globals_ = {
-        node.targets[0].id: _words(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            raise pytest.Collector.CollectError(
-                f"class {node.name}: write functions in tests/multi"
-            )
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            words = set().union(*map(_words, node.decorator_list))
-            yield node.name, words.union(*(globals_.get(word, set()) for word in words))
-
-
-def _words(tree: ast.AST) -> set[str]:
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    parts = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    values = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    return names | parts | values
-
-
 class RankJob(pytest.Collector):
     """Outside: a file's part in a run."""
 
-    def __init__(
-        self, *, run: RankRun, functions: dict[str, set[str]], alone: bool, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, run: RankRun, functions: dict[str, set[str]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.run = run
-        self.alone = alone
         self._functions = functions
 
     def collect(self) -> Iterator[pytest.Item]:

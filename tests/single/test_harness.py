@@ -155,8 +155,8 @@ def pytest_in(tmp_path: Path, *arguments: str) -> str:
     tests = tmp_path / "tests"
     if not tests.exists():
         (tests / "multi").mkdir(parents=True)
-        for name in ("conftest.py", "mpi.py", "multirank.py", "rank_main.py"):
-            shutil.copy(ROOT / "tests" / name, tests)
+        for path in (ROOT / "tests").glob("*.py"):
+            shutil.copy(path, tests)
         shutil.copy(ROOT / "pyproject.toml", tmp_path)
         (tests / "multi" / "conftest.py").write_text(CONFTEST)
         (tests / "multi" / "test_file.py").write_text(FILE)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of tests/multi says about itself, found without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cases import ALL, ONE_SIZE
+
+
+def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
+    """Numbers of ranks, and hosts, that a file is to be run with."""
+    counts, hosts = constants.get("RANKS", (2,)), constants.get("HOSTS", ())
+    if ONE_SIZE:
+        return [(2 if 2 in counts else counts[0], None)]
+    if ALL:
+        counts = tuple(dict.fromkeys((*counts, *constants.get("IN_FULL", ()))))
+    runs: list[tuple[int, str | None]] = [(count, None) for count in counts]
+    for shape in (hosts,) if isinstance(hosts, str) else hosts:
+        count, each = shape.split("x")
+        runs.append((int(count) * int(each), shape))
+    return runs
+
+
+def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if node.targets[0].id in ("RANKS", "HOSTS", "IN_FULL", "TIMEOUT_S", "ALONE"):
+                yield node.targets[0].id, ast.literal_eval(node.value)
+
+
+def tests_of(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Test functions, and the words in their decorators, which the ids of cases are made of."""
+    globals_ = {
+        node.targets[0].id: _words(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            raise pytest.Collector.CollectError(
+                f"class {node.name}: write functions in tests/multi"
+            )
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            words = set().union(*map(_words, node.decorator_list))
+            yield node.name, words.union(*(globals_.get(word, set()) for word in words))
+
+
+def _words(tree: ast.AST) -> set[str]:
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    parts = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    values = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return names | parts | values
