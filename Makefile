@@ -150,8 +150,8 @@ KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.
 
 .PHONY: test-python-modern
 test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/keras-2
-	@$(BIN)/pytest $(MODERN_TESTS) $(ARGS)
-	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 $(BIN)/pytest $(KERAS_2_TESTS))
+	@HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) $(ARGS)
+	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS))
 
 lint: $(LINT)/.done ## Checks style: ruff and clang-format
 	@$(LINT)/bin/ruff check .

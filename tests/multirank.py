@@ -9,7 +9,7 @@ A file there holds tests as they run on a rank. It may say, at module level,
     TIMEOUT_S = 120   # for one run of the file; default 300
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
-HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its first number of ranks where 2 is
+HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its largest number where 2 is
 not among them.
 
 All files with equal ranks and hosts are one job, for TensorFlow takes a rank longer to import than

@@ -15,7 +15,7 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
     """Numbers of ranks, and hosts, that a file is to be run with."""
     counts, hosts = constants.get("RANKS", (2,)), constants.get("HOSTS", ())
     if ONE_SIZE:
-        return [(2 if 2 in counts else counts[0], None)]
+        return [(2 if 2 in counts else max(counts), None)]
     if ALL:
         counts = tuple(dict.fromkeys((*counts, *constants.get("IN_FULL", ()))))
     runs: list[tuple[int, str | None]] = [(count, None) for count in counts]

@@ -14,8 +14,9 @@ from hvd_tf.compat import variable_key
 from hvd_tf.gradients import GradientReducer, checked_groups, plan_groups
 from hvd_tf.names import InstanceName, variable_names
 
-RANKS = (2, 4)
+RANKS = (2,)
 HOSTS = "2x2"
+IN_FULL = (4,)
 
 v1 = tf.compat.v1
 REDUCTIONS = {

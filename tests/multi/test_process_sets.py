@@ -10,8 +10,9 @@ import tensorflow as tf
 import hvd_tf
 
 ALONE = True
-RANKS = (2, 4)
+RANKS = (2,)
 HOSTS = "2x2"
+IN_FULL = (4,)
 
 
 @pytest.fixture(scope="module", autouse=True)

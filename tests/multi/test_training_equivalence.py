@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import hvd_tf
 
-RANKS = (2, 4)
+RANKS = (2,)
 HOSTS = "2x2"
+IN_FULL = (4,)
 
 v1 = tf.compat.v1
 STEPS = 50
