@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C functions that hvd_tf/native.py calls through ctypes.
 //
-// Functions that can fail return a StatusCode (0: Ok) and leave the message in
-// hvd_last_error() of the calling thread. All may be called from any thread.
+// A function that can fail returns a StatusCode (0: Ok). hvd_last_error() then
+// has the message, for the calling thread. Any thread may call all of them.
 #ifndef HVD_ADAPTER_C_API_H_
 #define HVD_ADAPTER_C_API_H_
 
@@ -11,31 +11,32 @@
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
 HVD_EXPORT const char* hvd_last_error();
-// The CauseKind behind that error, 0 when none is known. *rank: of the job, -1:
-// none in particular; *tensor: the name that it became known by, or empty;
-// lives as long as the error's text.
+// The CauseKind of that error. 0: not known. *rank is a rank of the job, or -1
+// for no single rank. *tensor is the failed tensor's name, or empty. It lives
+// as long as the error's text.
 HVD_EXPORT int hvd_last_cause(int* rank, const char** tensor);
 
-// The CauseKind behind the failure of the last collective of that name in this
-// process; null: of the last of all. 0: it did not fail, or none is known.
+// The CauseKind of the last collective of that name in this process, if that
+// failed. A null name means the last collective of all. 0: it did not fail, or
+// its cause is not known.
 HVD_EXPORT int hvd_cause_of(const char* name, int* rank);
 
-// Initialises MPI if nobody did and starts the runtime. Does nothing when it
-// is running.
-// comm_ranks, comm_size: world ranks that take part, or comm_size -1 for all.
-// mpi_comm: a Fortran handle (mpi4py's Comm.py2f()), used when has_mpi_comm.
-// set_ranks, set_sizes, set_count: process sets, one after another.
+// Initialises MPI if nobody has done so, and starts the runtime. Does nothing
+// when the runtime is running.
+// - comm_ranks, comm_size: the world ranks that take part. comm_size -1: all.
+// - mpi_comm: a Fortran handle (mpi4py's Comm.py2f()), used if has_mpi_comm.
+// - set_ranks, set_sizes, set_count: the process sets, one after another.
 HVD_EXPORT int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
                         int mpi_comm, const int* set_ranks,
                         const int* set_sizes, int set_count);
 HVD_EXPORT void hvd_shutdown();
 HVD_EXPORT int hvd_is_initialized();
-// Shuts down and, if hvd_init was what initialised MPI, finalises it; ends the
-// job instead where a rank was given up, for which MPI would wait. Called once,
-// at the end of the process.
+// Shuts down. If hvd_init has initialised MPI, it finalises MPI. MPI would wait
+// for a rank that was given up. If there is one, it ends the job instead.
+// Called once, at the end of the process.
 HVD_EXPORT void hvd_at_exit();
 
-// -1 when not initialised.
+// They return -1 when hvd is not initialised.
 HVD_EXPORT int hvd_rank();
 HVD_EXPORT int hvd_size();
 HVD_EXPORT int hvd_local_rank();
@@ -45,38 +46,40 @@ HVD_EXPORT int hvd_cross_size();
 HVD_EXPORT int hvd_is_homogeneous();
 HVD_EXPORT int hvd_mpi_threads_supported();
 
-// Process sets: -1 when not initialised, -2 for an unknown id; rank: -3 when
-// this rank is not a member.
+// Process sets. They return -1 when hvd is not initialised, and -2 for an
+// unknown id. hvd_process_set_rank returns -3 when this rank is not a member.
 HVD_EXPORT int hvd_process_set_count();
 HVD_EXPORT int hvd_process_set_size(int id);
 HVD_EXPORT int hvd_process_set_rank(int id);
-// Writes min(size, capacity) ranks of the job, ascending; returns the size.
+// Writes min(size, capacity) ranks of the job, ascending. Returns the size.
 HVD_EXPORT int hvd_process_set_ranks(int id, int* ranks, int capacity);
 
-// Build facts, callable before hvd_init.
+// What this build has. They may be called before hvd_init.
 HVD_EXPORT int hvd_mpi_built();
 HVD_EXPORT int hvd_nccl_built();  // NCCL's version code or 0
 HVD_EXPORT int hvd_cuda_built();
-// The numeric value of a ReduceOp ("Average", "Sum", "Min", "Max", "Product"),
+// The numeric value of a ReduceOp: "Average", "Sum", "Min", "Max" or "Product".
 // -1 for an unknown name.
 HVD_EXPORT int hvd_reduce_op(const char* name);
 
-// Ends; see core/runtime.h. The texts are copied. An empty text takes an
-// earlier hvd_end_scope of that prefix back.
+// How ranks and training loops end; see core/runtime.h. The texts are copied.
+// An empty text takes back an earlier hvd_end_scope of that prefix.
 HVD_EXPORT void hvd_end_scope(int process_set_id, const char* name_prefix,
                               const char* text);
 HVD_EXPORT void hvd_announce_failure(const char* first_line);
-// -1: no peer has ended. Else its rank; *failed says whether by failure, 2: in
-// the words of others who have given it up. text (capacity bytes,
-// zero-terminated) gets the words.
+// The rank of the first peer that has ended. -1: none has. *failed is 0 if it
+// was shut down, 1 if it failed, and 2 if others have given it up. `text` has
+// `capacity` bytes. It gets the peer's text, or that of the others,
+// zero-terminated.
 HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
 HVD_EXPORT void hvd_abort(int exit_code);
 
-// Python's stacks; see core/stack_requests.h. Waits until they are to be
-// written (1; hvd_stacks_written must follow) or the runtime has ended (0).
+// Python's stacks; see core/stack_requests.h. Waits for a request. 1: write the
+// stacks and call hvd_stacks_written. 0: the runtime has ended.
 HVD_EXPORT int hvd_wait_for_stack_request();
 HVD_EXPORT void hvd_stacks_written();
-// A signal that the process does nothing about, or 0; and: it writes them now.
+// hvd_unused_signal returns a signal without a handler, or 0.
+// hvd_set_stack_signal says that signal `number` writes the stacks from now on.
 HVD_EXPORT int hvd_unused_signal();
 HVD_EXPORT void hvd_set_stack_signal(int number);
 

@@ -17,20 +17,20 @@
 
 namespace hvd {
 
-// Made by a kernel, kept alive by the runtime as long as its entry.
+// A kernel makes it. The runtime keeps it alive as long as its entry.
 class CollectiveCall {
  public:
   virtual ~CollectiveCall() = default;
 
-  // For an entry with an error: nothing of it is read or written.
+  // For an entry with an error. Nothing reads or writes its buffers then.
   void DropBuffers();
 
-  // Without key, step, ticket, runner and done.
+  // The kernel fills it in, except for key, step, ticket, runner and done.
   Entry entry;
-  // Inputs and outputs: kept until the wire has let go of them, which after an
-  // error is later than End. Two of each call, but for groups.
+  // Inputs and outputs. They are kept until the wire has let go of them. After
+  // an error that is later than End. A call has two of them, but for groups.
   absl::InlinedVector<tensorflow::Tensor, 2> tensors;
-  // Runs on success, before End; may be empty.
+  // Runs on success, before End. May be empty.
   std::function<Status()> on_success;
 
  private:
@@ -39,29 +39,29 @@ class CollectiveCall {
                          const std::string& name,
                          std::shared_ptr<CollectiveCall> call);
 
-  // Called once, from any thread; an error names the tensor. Must lead to the
-  // kernel's done, and let go of it.
+  // Called once, from any thread. An error names the tensor. It must call the
+  // kernel's done, now or later, and release it.
   virtual void End(const TfStatus& status) = 0;
 
   // The entry's done.
   void Done(const Status& status);
 
-  // What this rank's user is told of an entry with an error of its own.
+  // The error that this rank's user gets for an entry with an error.
   Status own_error_;
   std::optional<StepCancellation> cancellation_;
 };
 
-// Enqueues the call under `name`, which the ranks match by, as part of the
-// kernel's TensorFlow step: it is withdrawn when that is aborted.
+// Enqueues the call under `name`, which the ranks match by. The call is part of
+// the kernel's TensorFlow step. It is withdrawn when the step is aborted.
 void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
                 tensorflow::OpKernelContext* ctx, const std::string& name,
                 std::shared_ptr<CollectiveCall> call);
 
-// The same error, with the name that ranks match by before its text.
+// The same error. Its text begins with the name that the ranks match by.
 [[nodiscard]] Status Named(const std::string& name, const Status& status);
 
-// The process set of a call, or why this rank cannot take part in it. Keep
-// `runtime` as long as the pointer.
+// The process set of a call. The error says why this rank cannot take part in
+// it. Keep `runtime` as long as the pointer.
 [[nodiscard]] Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
                                                       int process_set_id);
 

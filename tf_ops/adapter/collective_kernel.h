@@ -15,10 +15,10 @@ namespace hvd {
 
 // Turns one call of a TensorFlow op into one Entry of the runtime.
 //
-// A verb says what it asks for (Describe), where its buffers lie (Bind) and
-// what it amounts to among one rank (ComputeAlone); the rest is here and in
-// SubmitCall. TensorFlow owns the kernel, which has no state but its attributes
-// and may run several calls at a time.
+// Each verb implements three functions. Describe says what the call asks for.
+// Bind says where its buffers are. ComputeAlone computes it in a set of one
+// rank. The rest is here and in SubmitCall. TensorFlow owns the kernel. Its
+// attributes are its only state, and it may run several calls at a time.
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final;
@@ -26,17 +26,18 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
  protected:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* ctx);
 
-  // Fills the signature, the shapes included, and checks what this rank can
-  // check alone. An error fails the call on every rank; the signature, as far
-  // as it is filled then, holds valid values only: it still travels.
+  // Fills the signature with its shapes, and checks what this rank can check
+  // alone. An error fails the call on every rank. The signature still travels
+  // then, so what is filled in must be valid.
   virtual Status Describe(tensorflow::OpKernelContext* ctx,
                           const ProcessSet& set, Signature* signature) = 0;
 
-  // Sets inputs, outputs (or allocate) and tensors of a described call.
+  // Sets the inputs, the outputs or `allocate`, and the tensors of a described
+  // call.
   virtual Status Bind(tensorflow::OpKernelContext* ctx, const ProcessSet& set,
                       CollectiveCall* call) = 0;
 
-  // The whole call, in a set of one rank: in TensorFlow's thread, at once.
+  // Runs the whole call in a set of one rank: at once, in TensorFlow's thread.
   virtual Status ComputeAlone(tensorflow::OpKernelContext* ctx,
                               const Signature& signature) = 0;
 

@@ -180,7 +180,7 @@ REGISTER_OP("HorovodBroadcastVariables")
         "\nnum_variables: How many."
         "\nroot_rank: A rank of the job, within the process set."
         "\ntensor_names: One per variable: what the ranks match by."
-        "\nprocess_set_id: What hvd.add_process_set gave.");
+        "\nprocess_set_id: The set; 0 is all ranks.");
 
 // Rank and size are read when the graph runs: a graph may outlive hvd.init.
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FailedCalls: the causes of recent failures, for whoever gets an error from
-// which TensorFlow has taken the cause away.
+// FailedCalls: the causes of recent failures, for code that gets an error
+// without its cause.
 //
-// Its datasets and Python operations pass an error on by its text alone.
+// TensorFlow's datasets and Python operations pass on the text of an error, and
+// nothing else.
 #ifndef HVD_ADAPTER_FAILED_CALLS_H_
 #define HVD_ADAPTER_FAILED_CALLS_H_
 
@@ -16,21 +17,22 @@
 
 namespace hvd {
 
-// One for the process. Any thread.
+// There is one for the process. Any thread.
 class FailedCalls {
  public:
-  // A call under that name has ended. Costs nothing while none has failed.
+  // A call under that name has ended. This costs nothing while no call has
+  // failed.
   void Ended(const std::string& name, const Status& status);
 
-  // Why the last call under the name failed; nothing when it did not, or when
-  // no cause is known.
+  // The cause of the last call under the name. Nothing if it did not fail, or
+  // if the cause is not known.
   std::optional<Cause> CauseOf(const std::string& name) const;
 
   // The same for the last call of all.
   std::optional<Cause> CauseOfLast() const;
 
  private:
-  // Names may be many: when so many have failed, all but the last are
+  // There may be many names. When so many have failed, all but the last are
   // forgotten.
   static constexpr size_t kRemembered = 4096;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's one Runtime: the only global of the library.
+// The one Runtime of the process. It is the only global of the library.
 //
-// Owner: this file, between Init and Shutdown; a kernel that is under way holds
-// a reference of its own. Any thread.
+// Owner: this file, between InitRuntime and ShutdownRuntime. A kernel that is
+// running holds a reference of its own. Any thread.
 #ifndef HVD_ADAPTER_GLOBAL_RUNTIME_H_
 #define HVD_ADAPTER_GLOBAL_RUNTIME_H_
 
@@ -16,28 +16,28 @@
 
 namespace hvd {
 
-// Opens the backend and starts the runtime; does nothing when one is running.
-// Collective over the job's ranks. Works again after ShutdownRuntime.
+// Opens the backend and starts the runtime. Does nothing when a runtime is
+// running. All ranks of the job call it. It works again after ShutdownRuntime.
 [[nodiscard]] Status InitRuntime(const JobArgs& args);
 
-// Not Ok in a process that was forked from one that had called InitRuntime: it
-// has no background thread, and MPI must not be used there. Asking for the
-// runtime's facts is all that it may do; the functions below do nothing in it.
+// Not Ok in a process that was forked after InitRuntime. It has no background
+// thread, and must not use MPI. It may only ask for facts such as its rank. The
+// functions below do nothing in it.
 [[nodiscard]] Status CheckNotForked();
 
-// Stops the runtime: what is pending fails, the background thread has ended
-// when this returns. Does nothing when none is running.
+// Stops the runtime. What is pending fails. When this returns, the background
+// thread has ended. Does nothing when no runtime is running.
 void ShutdownRuntime();
 
-// At the end of the process, after ShutdownRuntime: lets go of what backends
-// share. Ends the job instead where a runtime of this process had given a rank
-// up, for which that would wait.
+// Finalises MPI at the end of the process, after ShutdownRuntime. MPI would
+// wait for a rank that a runtime of this process has given up. If there is one,
+// this ends the job instead.
 void EndProcess();
 
-// Null when none is running.
+// Null when no runtime is running.
 [[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
 
-// Of all runtimes of this process.
+// The failed calls of all runtimes of this process.
 [[nodiscard]] FailedCalls& GetFailedCalls();
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resource variables that a kernel has among its inputs: read and replaced.
+// Reads and replaces resource variables that are inputs of a kernel.
 #ifndef HVD_ADAPTER_RESOURCE_VARIABLES_H_
 #define HVD_ADAPTER_RESOURCE_VARIABLES_H_
 
@@ -11,15 +11,16 @@
 
 namespace hvd {
 
-// Gives a variable a new value; from any thread, before the kernel's done.
+// Gives a variable a new value. Any thread, before the kernel's done.
 using VariableStore = std::function<void(const tensorflow::Tensor& value)>;
 
-// The value of the variable at input `index`, sharing its memory: a value that
-// is stored later does not change it.
+// The value of the variable at input `index`. It shares the variable's memory.
+// A value that is stored later does not change it.
 [[nodiscard]] Result<tensorflow::Tensor> ReadVariable(
     tensorflow::OpKernelContext* ctx, int index);
 
-// Replaces its value by another one of the same dtype.
+// The function that replaces the variable's value by another one of the same
+// dtype.
 [[nodiscard]] Result<VariableStore> MakeVariableStore(
     tensorflow::OpKernelContext* ctx, int index);
 

@@ -13,35 +13,36 @@
 
 namespace hvd {
 
-// The link between a kernel that waits and the step's CancellationManager.
+// Connects a kernel that waits with the CancellationManager of its step.
 //
-// A part of the kernel's call. The calls of a step that wait at the same time
-// share one registration with the manager: a step of hundreds of small tensors
-// spends a tenth of its time there otherwise. Any thread; the cancellation may
-// come before the entry has been enqueued, and while its done runs.
+// It is a part of the kernel's call. The waiting calls of a step share one
+// registration with the manager. With a registration for each, a step of
+// hundreds of small tensors would spend a tenth of its time on them. Any
+// thread. The cancellation may come before the entry has been enqueued, and
+// while its done runs.
 class StepCancellation {
  public:
-  // `ctx` is used until Finish, which must come before the kernel's done.
+  // `ctx` is used until Finish. Finish must come before the kernel's done.
   StepCancellation(std::shared_ptr<Runtime> runtime, int process_set_id,
                    uint64_t ticket, tensorflow::OpKernelContext* ctx);
   StepCancellation(const StepCancellation&) = delete;
   StepCancellation& operator=(const StepCancellation&) = delete;
 
-  // Not Ok: the step is already aborted, by this error, and the entry must not
-  // be enqueued.
+  // Not Ok: this error has aborted the step already. The entry must not be
+  // enqueued.
   [[nodiscard]] Status Register();
 
   // The entry has been handed to the runtime. May come after Finish.
   void Enqueued(Runtime* runtime);
 
-  // The entry is done: cancellation no longer concerns it. Does not wait for a
-  // callback that is running in another thread.
+  // The entry is done, so the step's cancellation no longer concerns it. Does
+  // not wait for a callback that is running in another thread.
   void Finish();
 
  private:
   friend class StepWatches;
 
-  // What has happened; Cancel is due once both have.
+  // What has happened, as bits. Cancel is due once both have.
   static constexpr int kEnqueued = 1;
   static constexpr int kCancelled = 2;
 
@@ -51,7 +52,7 @@ class StepCancellation {
   std::atomic<int> state_{0};
   Status why_;  // set before kCancelled
 
-  // Guarded by the watches' mutex; null once finished.
+  // Guarded by the watches' mutex. Null once finished.
   std::shared_ptr<Runtime> runtime_;
   tensorflow::OpKernelContext* ctx_;
   // The neighbours among the waiting calls of the step.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between TensorFlow's vocabulary and the core's. Pure functions
-// but for the allocations; any thread.
+// Conversions between TensorFlow's types and the core's. All are pure, but for
+// those that allocate. Any thread.
 #ifndef HVD_ADAPTER_TF_BRIDGE_H_
 #define HVD_ADAPTER_TF_BRIDGE_H_
 
@@ -12,12 +12,12 @@
 
 namespace hvd {
 
-// Never Aborted or Unavailable: MonitoredTrainingSession swallows those and
-// rebuilds the session on one rank. A cause becomes a payload, which
-// hvd_tf/causes.py finds in the exception.
+// The result is never Aborted or Unavailable. MonitoredTrainingSession swallows
+// those, and makes its session anew on one rank. A cause becomes a payload,
+// which hvd_tf/causes.py finds in the exception.
 [[nodiscard]] TfStatus ToTf(const Status& status);
 
-// An error of TensorFlow's own, as ours.
+// Makes a Status of TensorFlow's own error.
 [[nodiscard]] Status FromTf(const TfStatus& status);
 
 // kInvalidArgument for an element type that no collective carries.
@@ -26,7 +26,7 @@ namespace hvd {
 [[nodiscard]] Shape ToCore(const tensorflow::TensorShape& shape);
 [[nodiscard]] Result<tensorflow::TensorShape> ToTf(const Shape& shape);
 
-// The tensor's memory; null when it has no elements.
+// The tensor's memory. Null when it has no elements.
 [[nodiscard]] void* MutableData(const tensorflow::Tensor& tensor);
 
 // Allocates output `index` of the kernel and returns a reference to it.
@@ -34,12 +34,13 @@ namespace hvd {
     tensorflow::OpKernelContext* ctx, int index,
     const tensorflow::TensorShape& shape);
 
-// Output `index` with the shape of input `index`: in its memory when nobody
-// else has a reference to that, and the input is then gone; else allocated.
+// Output `index` with the shape of input `index`. If nobody else has a
+// reference to the input's memory, the output takes that memory and the input
+// is gone. Else the output is allocated.
 [[nodiscard]] Result<tensorflow::Tensor> ForwardOrAllocateOutput(
     tensorflow::OpKernelContext* ctx, int index);
 
-// Allocates a tensor that outlives the kernel: a variable's new value.
+// Allocates a tensor that outlives the kernel, such as a variable's new value.
 [[nodiscard]] Result<tensorflow::Tensor> AllocatePersistent(
     tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
     const tensorflow::TensorShape& shape);

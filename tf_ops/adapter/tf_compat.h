@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's headers, and every difference between the versions we build on.
+// TensorFlow's headers, and every difference between its versions.
 //
-// Tried on 2.15.1 and 2.21.0. What changed and how it is met:
-// - tensorflow::Status has been absl::Status since 2.13, but only newer headers
-//   say so in their signatures: here it is TfStatus, made of absl's parts.
-// - TF_MAJOR_VERSION is not defined by 2.21's version.h: nothing here uses it.
-// - absl::string_view replaced tensorflow::StringPiece (the same type): not
-//   named.
-// - The cancellation manager moved from tsl/ to xla/tsl/: included through
-//   tensorflow/core/framework/, which forwards.
+// Tried on 2.15.1 and 2.21.0. These are the differences:
+// - tensorflow::Status is absl::Status since 2.13, but only newer headers have
+//   that name in their signatures. Here it is TfStatus, made with absl's
+//   headers.
+// - 2.21's version.h does not define TF_MAJOR_VERSION. Nothing here uses it.
+// - absl::string_view replaced tensorflow::StringPiece, the same type. Nothing
+//   here names the latter.
+// - The cancellation manager moved from tsl/ to xla/tsl/. It is included
+//   through tensorflow/core/framework/, which forwards.
 #ifndef HVD_ADAPTER_TF_COMPAT_H_
 #define HVD_ADAPTER_TF_COMPAT_H_
 

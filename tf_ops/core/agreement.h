@@ -20,12 +20,12 @@ struct RankRequest {
   const Status* error = nullptr;  // null: none
 };
 
-// Ok, or a FailedPrecondition (a rank's own error: with its code) that names
-// the tensor, every rank's value and what to do.
+// Ok when the ranks agree. Else a FailedPrecondition that names the tensor,
+// every rank's value and what to do. A rank's own error keeps its code.
 [[nodiscard]] Status CheckAgreement(const std::string& name,
                                     const std::vector<RankRequest>& ranks);
 
-// "rank 1", "ranks 0-2, 5": ascending input.
+// Such as "rank 1" or "ranks 0-2, 5". The ranks must be ascending.
 [[nodiscard]] std::string NameRanks(const std::vector<int>& ranks);
 
 }  // namespace hvd

@@ -16,15 +16,18 @@
 
 namespace hvd {
 
-// Is told what the leader agrees on and when all of it has travelled. A round
-// is what is agreed until a name comes again: a training step. Its speed is its
-// bytes over the time in which something of it was on its way; what the ranks
-// compute meanwhile does not count. A sample is several rounds under the same
-// values, and its score is the median of their speeds by bytes, so that the
-// small rounds of a metric between steps count little.
+// The leader tells it which tensors are agreed on, and when all of them have
+// travelled.
 //
-// Knows no clock but what it is told, and no wire. Owner and thread: the
-// leader of the global process set.
+// - A round is what is agreed until a name comes again. That is a training
+//   step. Its speed is its bytes over the time in which some of them were on
+//   their way. Time in which the ranks only compute does not count.
+// - A sample is several rounds under the same values. Its score is the median
+//   of their speeds, weighted by bytes. So the small rounds of a metric between
+//   steps count little.
+//
+// Reads no clock and knows no wire. Owner and thread: the leader of the global
+// process set.
 class Autotuner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -33,8 +36,8 @@ class Autotuner {
     Tuning start;
     int64_t most_piece_bytes = 0;
     int64_t warmup_samples = 0;     // measured under `start` and dropped
-    int64_t rounds_per_sample = 1;  // at least, and until 20 ms have passed
-    int64_t most_samples = 1;       // beside the warm-up
+    int64_t rounds_per_sample = 1;  // at least, and for 20 ms
+    int64_t most_samples = 1;       // besides the warm-up
   };
 
   enum class Kind { kWarmup, kSample, kFinal };
@@ -43,7 +46,7 @@ class Autotuner {
     int64_t number = 0;   // from 1
     Tuning tuning;        // kFinal: what the job goes on with
     int64_t rounds = 0;   // kFinal: 0
-    double mb_per_s = 0;  // 10^6 bytes; kFinal: of what `tuning` was chosen by
+    double mb_per_s = 0;  // 10^6 bytes; kFinal: of the chosen values
   };
 
   // `report` is called with every sample as it ends, kFinal last.
@@ -51,10 +54,10 @@ class Autotuner {
 
   // A tensor was agreed on at `now`.
   void Agreed(const Key& key, int64_t bytes, Clock::time_point now);
-  // Nothing that was agreed on is on its way any more, seen at `now`.
+  // At `now`, nothing that was agreed on was on its way any more.
   void Idle(Clock::time_point now);
 
-  // What is to hold from here on, if that has changed: told once.
+  // The values to use from now on, if they have changed. Returned once.
   std::optional<Tuning> TakeChange();
   // Nothing changes any more.
   bool settled() const { return settled_; }
@@ -68,7 +71,7 @@ class Autotuner {
   void EndRound(Clock::time_point now);
   void EndSample();
   void Use(const Tuning& tuning);
-  // Median of the rounds' speeds, each as often as it has bytes.
+  // The median of the rounds' speeds, weighted by bytes.
   double Score();
 
   const Config config_;
@@ -81,10 +84,10 @@ class Autotuner {
 
   std::unordered_set<Key, KeyHash> names_;  // of the round
   int64_t round_bytes_ = 0;
-  Clock::duration round_time_{};  // on its way, but for what `busy_since_` adds
+  Clock::duration round_time_{};  // on its way, before `busy_since_`
   std::optional<Clock::time_point> busy_since_;
 
-  // The first round under new values still has the last ones' in it.
+  // Set for the first round under new values, which began under the old ones.
   bool drops_round_ = true;
   Clock::time_point sample_start_;
   std::vector<Round> rounds_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backend: one rank's door to its peers: who they are, messages, transports.
+// Backend: how one rank reaches its peers: topology, messages, transports.
 #ifndef HVD_CORE_BACKEND_H_
 #define HVD_CORE_BACKEND_H_
 
@@ -15,58 +15,61 @@
 namespace hvd {
 
 // Where this rank stands in the job. A host is a set of ranks that share
-// memory, or that were told so by HVD_HOST_ID.
+// memory. HVD_HOST_ID can set it instead.
 struct Topology {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the ranks of this host, in rank order
   int local_size = 1;
   std::vector<int> local_ranks{0};  // ranks of this host, ascending
-  // Of each rank; hosts are numbered by their first rank.
+  // The host of each rank. Hosts are numbered in the order of their first
+  // ranks.
   std::vector<int> host_of{0};
-  int cross_rank = 0;  // among the ranks with this local_rank, over hosts
+  int cross_rank = 0;  // among ranks of the same local_rank
   int cross_size = 1;
   bool is_homogeneous = true;      // every host has the same number of ranks
   std::vector<std::string> hosts;  // host name of each rank, for messages
 };
 
-// Small messages between ranks: the control plane. In order between any two
-// ranks, never lost, never blocking.
+// Small messages between ranks: the control plane. Between any two ranks they
+// stay in order. None is lost, and no call blocks.
 class Channel {
  public:
   virtual ~Channel() = default;
   virtual void Send(int peer, SharedBytes message) = 0;
   // False when nothing has arrived.
   virtual bool Receive(int* peer, std::string* message) = 0;
-  // Frees what has been sent. True while messages are still on their way.
+  // Frees messages that have been sent. True while some are still on their way.
   virtual bool Flush() = 0;
   // Not Ok for good once a message could not be sent or received.
   virtual Status status() const = 0;
 };
 
-// Owned by the Runtime; used by its background thread only, but for topology
-// and doorbell, which are constant, and Abort.
+// Owner: the Runtime. Its background thread alone uses it. Any thread may call
+// topology and doorbell, which are constant, and Abort.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const Topology& topology() const = 0;
   virtual Channel& channel() = 0;
 
-  // Collective over the job, before the background thread runs: the strings of
-  // all ranks, by rank.
+  // Returns the strings of all ranks, by rank. All ranks of the job call it,
+  // before the background thread runs.
   virtual Result<std::vector<std::string>> Exchange(
       const std::string& mine) = 0;
 
-  // A data plane among `ranks` (of the job, ascending, this one among them).
-  // Every member calls it, in any order with regard to other sets; it does not
-  // wait for them. `set_id` below 64 tells the sets apart on the wire.
+  // A data plane among `ranks`: ranks of the job, ascending, this one among
+  // them. Every member calls it, and it does not wait for the others. Members
+  // may make several sets in different orders. `set_id` is below 64 and tells
+  // the sets apart on the wire.
   virtual Result<std::unique_ptr<Transport>> NewTransport(
       int set_id, const std::vector<int>& ranks) = 0;
 
-  // Wakes the background thread. Constant; may be rung after the backend's end.
+  // Wakes the background thread. Always the same one. It may be rung after the
+  // backend has ended.
   virtual std::shared_ptr<Doorbell> doorbell() = 0;
-  // Whether it is rung when something may have arrived; else this rank must
-  // poll.
+  // Whether the doorbell rings when something may have arrived. If not, this
+  // rank must poll.
   virtual bool arrivals_ring() const = 0;
 
   // Ends the whole job with `exit_code`, this process included. Any thread.

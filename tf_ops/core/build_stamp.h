@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// BuildStamp: what ranks compare to know that they speak the same language.
+// BuildStamp: ranks compare it to know that they have the same sources.
 #ifndef HVD_CORE_BUILD_STAMP_H_
 #define HVD_CORE_BUILD_STAMP_H_
 
 namespace hvd {
 
-// Differs wherever the sources of core/ or transport/ do: messages between
-// ranks and memory that they share have no version of their own.
+// Differs when the sources of core/ or transport/ differ. The messages between
+// ranks, and the memory that they share, have no version of their own.
 [[nodiscard]] const char* BuildStamp();
 
 }  // namespace hvd

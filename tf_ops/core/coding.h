@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer and Reader: values to bytes and back, little end first.
+// Writer and Reader: values to bytes and back, in little-endian order.
 #ifndef HVD_CORE_CODING_H_
 #define HVD_CORE_CODING_H_
 
@@ -13,7 +13,7 @@ namespace hvd {
 class Writer {
  public:
   void Byte(uint8_t value) { bytes_.push_back(static_cast<char>(value)); }
-  // Seven bits a byte: small numbers are short.
+  // Has seven bits in each byte, so that small numbers are short.
   void Unsigned(uint64_t value) {
     while (value >= 0x80) {
       Byte(static_cast<uint8_t>(value | 0x80));
@@ -21,7 +21,7 @@ class Writer {
     }
     Byte(static_cast<uint8_t>(value));
   }
-  // Zigzag, so that small negative numbers are short too.
+  // Zigzag encoding, so that small negative numbers are short too.
   void Signed(int64_t value) {
     Unsigned((static_cast<uint64_t>(value) << 1) ^
              static_cast<uint64_t>(value >> 63));
@@ -35,7 +35,7 @@ class Writer {
     Unsigned(value.size());
     bytes_ += value;
   }
-  // What another Writer has made.
+  // Appends what another Writer has made.
   void Raw(const std::string& bytes) { bytes_ += bytes; }
   std::string Take() { return std::move(bytes_); }
 
@@ -43,8 +43,8 @@ class Writer {
   std::string bytes_;
 };
 
-// After a read past the end or of a malformed value `ok` is false for good and
-// every read gives zero.
+// A read past the end, or of a malformed value, makes `ok` false for good. From
+// then on every read returns zero.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
@@ -100,8 +100,8 @@ class Reader {
     position_ += size;
     return text;
   }
-  // A count of things that take at least a byte each: never more than what is
-  // left, so that a bad length cannot make us allocate.
+  // A count of things that take at least a byte each. More than the bytes that
+  // are left is malformed, so a bad length cannot make the caller allocate.
   size_t Count() {
     uint64_t count = Unsigned();
     if (!ok_ || count > bytes_.size() - position_) {

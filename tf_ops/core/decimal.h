@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as text with a decimal point, whatever the process's locale has.
+// Numbers as text with a decimal point, under any locale.
 #ifndef HVD_CORE_DECIMAL_H_
 #define HVD_CORE_DECIMAL_H_
 
@@ -11,8 +11,8 @@
 
 namespace hvd {
 
-// The number that the whole text is; nothing for any other text. strtod would
-// read "0.5" as 0 under a locale with decimal commas.
+// The number, if the whole text is one. Else nothing. strtod would read "0.5"
+// as 0 under a locale with decimal commas.
 [[nodiscard]] inline std::optional<double> ParseDecimal(
     const std::string& text) {
   std::istringstream stream(text);
@@ -25,7 +25,7 @@ namespace hvd {
   return number;
 }
 
-// With so many digits after the point.
+// The number with so many digits after the point.
 [[nodiscard]] inline std::string DecimalText(double number, int digits) {
   std::ostringstream stream;
   stream.imbue(std::locale::classic());

@@ -14,11 +14,11 @@ class Doorbell {
  public:
   virtual ~Doorbell() = default;
   virtual void Ring() = 0;
-  // Returns when it has been rung since the last Wait, or after `limit`.
+  // Returns once the bell has been rung since the last Wait, or after `limit`.
   virtual void Wait(std::chrono::microseconds limit) = 0;
 };
 
-// Rung from this process.
+// A doorbell that this process alone can ring.
 class LocalDoorbell final : public Doorbell {
  public:
   void Ring() override {

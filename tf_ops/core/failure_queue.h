@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FailureQueue: what a leader has failed and not yet written into the log.
+// FailureQueue: failures that a leader has not yet written into the log.
 #ifndef HVD_CORE_FAILURE_QUEUE_H_
 #define HVD_CORE_FAILURE_QUEUE_H_
 
@@ -16,30 +16,33 @@
 
 namespace hvd {
 
-// Failures of one reason that follow one another become one record: an aborted
-// step of many tensors at many ranks is one text, and a range of ranks for each
-// tensor. Belongs to the leader of a set. Background thread only. Ranks are the
-// set's.
+// Consecutive failures for one reason become one record. So an aborted step of
+// many tensors and ranks takes one text, and a range of ranks for each tensor.
+//
+// Owner: the leader of a set. Background thread only. Ranks are ranks of the
+// set.
 class FailureQueue {
  public:
-  // The rank's submission of the key fails. `older`: how many of its
-  // submissions of the key are older and still wait. `agreements`: how many
-  // tensors the leader had agreed on.
+  // Adds the failure of a rank's submission of the key. `older` of its
+  // submissions of the key are older and still wait. The leader had agreed on
+  // `agreements` tensors.
   void Add(const Key& key, int rank, int older, const SharedStatus& why,
            uint64_t agreements);
 
-  // Whether a submission of the key that was agreed among the first so many is
-  // not in the log yet. Its failures must wait, because a rank takes what the
-  // log says of a key for the oldest of its submissions.
+  // Whether one of the first `agreements` agreements was on this key and is not
+  // in the log yet. The key's failures must wait then, because a rank applies
+  // what the log says of a key to the oldest of its submissions.
   using IsHeldBack = std::function<bool(const Key& key, uint64_t agreements)>;
 
-  // The next record, with the names of all keys; nothing when none may go.
+  // The next record, with the names of all keys. Nothing when every failure
+  // must wait.
   std::optional<Failure> Take(const IsHeldBack& is_held_back);
 
   bool empty() const { return groups_.empty(); }
 
  private:
-  // Submissions of one key with as many older ones, in order of their failure.
+  // Submissions of one key that have equally many older ones, in the order of
+  // their failures.
   struct Item {
     int older = 0;
     std::vector<RankRange> ranks;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // float16 and bfloat16: conversions that round to nearest, ties to even.
 //
-// Free of branches, so that loops over them are vectorised without any
-// instruction for half precision. Right under any flush-to-zero mode as well:
-// no float32 subnormal is formed on the way.
+// There are no branches. So loops over them are vectorised, without
+// instructions for half precision. No float32 subnormal is formed on the way.
+// So results are right in any flush-to-zero mode.
 #ifndef HVD_CORE_FLOAT16_H_
 #define HVD_CORE_FLOAT16_H_
 
@@ -30,8 +30,9 @@ inline To BitCast(From from) {
   return to;
 }
 
-// condition ? a : b. Written with masks, for compilers turn a choice between
-// an arithmetic result and another value into a branch, and do not vectorise.
+// condition ? a : b, written with masks. Compilers would make a branch of a
+// choice between an arithmetic result and another value, and would not
+// vectorise it.
 inline uint32_t Choose(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
@@ -44,7 +45,8 @@ inline float ToFloat(Float16 value) {
   using float16_internal::Choose;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t rest = value.bits & 0x7fffu;
-  // Exponents are 112 apart; that of infinity and NaN another 112.
+  // The exponents differ by 112. For infinity and NaN they differ by another
+  // 112.
   const uint32_t normal =
       (rest << 13) + (rest >= 0x7c00u ? 224u << 23 : 112u << 23);
   const uint32_t subnormal = BitCast<uint32_t>(
@@ -66,10 +68,10 @@ inline Float16 ToFloat16(float value) {
   // A carry out of the significand gives the next exponent, or infinity.
   const uint32_t normal =
       (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
-  // Steps of float32 at 0.5 are as wide as float16's at 0, so the sum rounds.
+  // float32 at 0.5 has the same spacing as float16 at 0, so the sum rounds.
   const float sum = BitCast<float>(Choose(rest < 0x38800000u, rest, 0u)) + 0.5f;
   const uint32_t subnormal = BitCast<uint32_t>(sum) - 0x3f000000u;
-  // The first bits of a NaN's payload stay; it is made a quiet one.
+  // The first bits of a NaN's payload stay. A signalling NaN becomes quiet.
   const uint32_t special =
       rest > 0x7f800000u ? 0x7e00u | (rest >> 13 & 0x1ffu) : 0x7c00u;
   const uint32_t finite = Choose(rest < 0x38800000u, subnormal, normal);
@@ -85,8 +87,8 @@ inline Bfloat16 ToBfloat16(float value) {
                                                                    : rounded)};
 }
 
-// A float32 that rounds to any narrower type as `value` itself does: where it
-// is not exact its last bit is set ("round to odd"), so it is never a tie.
+// A float32 that rounds to any narrower type as `value` itself does. If it is
+// not exact, its last bit is set ("round to odd"). So it is never a tie.
 inline float ToFloatForRounding(double value) {
   using float16_internal::BitCast;
   const float nearest = static_cast<float>(value);

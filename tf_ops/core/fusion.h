@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which agreed tensors travel as one batch.
+// Decides which agreed tensors travel as one batch.
 #ifndef HVD_CORE_FUSION_H_
 #define HVD_CORE_FUSION_H_
 
@@ -10,19 +10,20 @@
 
 namespace hvd {
 
-// Whether tensors of these signatures may be in one batch: same verb, memory
-// and, for an allreduce, dtype, wire dtype, op and scales; for a broadcast the
-// same root.
+// Whether tensors of these signatures may be in one batch. They need the same
+// verb and memory. Also:
+// - An allreduce needs the same dtype, wire dtype, op and scales.
+// - A broadcast needs the same root.
 [[nodiscard]] bool MoveAlike(const Signature& a, const Signature& b);
 
 struct FusionCandidate {
   const Signature* signature = nullptr;
-  int64_t bytes = 0;  // over all ranks, for an allgather
+  int64_t bytes = 0;  // of an allgather: of all ranks
 };
 
 // The batches, as positions in `candidates`, in the order of their first
-// tensor. Tensors of a batch move alike. A batch holds at most `fusion_bytes`,
-// or one tensor. Pure: no clock, no rank, no environment.
+// tensors. MoveAlike holds for the tensors of a batch. A batch has one tensor,
+// or at most `fusion_bytes`. Pure: reads no clock, rank or environment.
 [[nodiscard]] std::vector<std::vector<size_t>> PlanFusion(
     const std::vector<FusionCandidate>& candidates, int64_t fusion_bytes);
 

@@ -11,50 +11,52 @@
 
 namespace hvd {
 
-// One rank asks all others from time to time, and they answer at once: the
-// *watch*, which is the lowest rank that answers. The others see from its
-// questions that it lives, and the next one takes over when they stop. That is
-// two small messages a rank and interval, over connections which the control
-// plane has anyway.
+// The *watch* is the lowest rank that answers. From time to time it asks all
+// others, and they answer at once. Its questions show the others that it lives.
+// When the questions stop, the next rank takes over. That takes two small
+// messages for each rank and interval, over connections that the control plane
+// has anyway.
 //
-// Knows no clock but what it is told, and no wire; see docs/decisions/0008. The
-// times must not count any in which this process did not run: what peers sent
-// meanwhile has not been read. Background thread only. Ranks are the job's.
+// Reads no clock and knows no wire; see docs/decisions/0008. The caller's times
+// must leave out any time in which this process did not run, because it has not
+// read what peers sent meanwhile. Background thread only. Ranks are ranks of
+// the job.
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `limit_s`: the shortest silence that matters; 0: none does, and this rank
-  // only answers.
+  // `limit_s` is the shortest silence that matters. With 0 none does, and this
+  // rank only answers.
   Heartbeats(int rank, int size, double limit_s, Clock::time_point now);
 
-  // How often Ask wants to be called; nothing: never.
+  // How often Ask must be called. Nothing: never.
   std::optional<Clock::duration> interval() const { return interval_; }
 
-  // Something came from the peer; an answer: what Ask had it asked for.
+  // Heard: a message came from the peer. Answered: it was the answer to a
+  // question of Ask.
   void Heard(int peer, Clock::time_point now);
   void Answered(int peer);
-  // The peer has left or failed, and need not answer any more.
+  // The peer has left or failed. It need not answer any more.
   void Ended(int peer);
 
-  // Whom to ask now. Nobody is asked again before the answer has come, so that
-  // nothing piles up for a rank that reads nothing.
+  // The peers to ask now. No peer is asked again before it has answered, so
+  // that nothing piles up for a rank that reads nothing.
   std::vector<int> Ask(Clock::time_point now);
 
   // Whether this rank is the watch, as of the last Ask.
   bool watches() const { return watch_ == rank_; }
-  // On the watch: who has not answered it, and for how long.
+  // On the watch: which peers have not answered, and for how long.
   std::vector<Silence> Silences(Clock::time_point now) const;
-  // Has not answered this rank for longer than a busy machine explains.
+  // Whether the peer has not answered for longer than a busy machine explains.
   bool IsSilent(int peer, Clock::time_point now) const;
-  // Owes this rank no answer.
+  // Whether the peer owes this rank no answer.
   bool has_answered(int peer) const { return !peers_[peer].asked.has_value(); }
 
  private:
   struct Peer {
     bool ended = false;
     Clock::time_point heard;
-    std::optional<Clock::time_point> asked;  // and not answered
+    std::optional<Clock::time_point> asked;  // set: not answered yet
   };
 
   void FindWatch(Clock::time_point now);
@@ -62,8 +64,7 @@ class Heartbeats {
 
   const int rank_;
   std::optional<Clock::duration> interval_;
-  Clock::duration
-      doubt_{};  // a watch that is silent for so long is no more one
+  Clock::duration doubt_{};  // after such a silence the next rank is the watch
   std::vector<Peer> peers_;
   int watch_ = 0;
   Clock::time_point last_ask_;

@@ -10,10 +10,10 @@ namespace hvd {
 
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
-// Lines below `level` are dropped; `rank` (-1: none) stands in every line.
+// Lines below `level` are dropped. Every line has the rank, unless it is -1.
 void ConfigureLog(LogLevel level, int rank);
 
-// Tests take the lines instead of stderr; null gives them back.
+// Tests set a sink, which gets the lines instead of stderr. Null removes it.
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 void SetLogSink(LogSink sink);
 

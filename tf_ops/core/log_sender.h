@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LogSender: tells each member of a set what concerns it of the leader's log.
+// LogSender: sends each member of a set the log records that concern it.
 #ifndef HVD_CORE_LOG_SENDER_H_
 #define HVD_CORE_LOG_SENDER_H_
 
@@ -10,12 +10,13 @@
 
 namespace hvd {
 
-// Batches, evictions and tunings concern every member, failures the ranks that
-// they name. Members that are told the same share its bytes. A member hears of
-// what does not concern it as a number of skipped records, with the next record
-// that does: a failure of one rank costs one message, not one a rank.
+// Batches, evictions and tunings concern every member. A failure concerns the
+// ranks that it names. So a failure of one rank costs one message, not one for
+// each rank. The next record that a member gets says how many it has skipped.
+// Members that get the same message share its bytes.
 //
-// Belongs to the leader of a set. Background thread only. Ranks are the set's.
+// Owner: the leader of a set. Background thread only. Ranks are ranks of the
+// set.
 class LogSender {
  public:
   LogSender(int set_id, int size);
@@ -24,7 +25,7 @@ class LogSender {
   void Send(const std::vector<LogRecord>& records,
             std::vector<OutgoingMessage>* outgoing);
 
-  // Tells every member how long the log is, skipped records included.
+  // Tells every member the length of the log, with its skipped records.
   void CatchUp(std::vector<OutgoingMessage>* outgoing);
 
  private:

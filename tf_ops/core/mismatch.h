@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people are told when all ranks wait, each for names that others lack.
+// The message for people when every rank waits for names that others lack.
 #ifndef HVD_CORE_MISMATCH_H_
 #define HVD_CORE_MISMATCH_H_
 
@@ -17,9 +17,10 @@ struct WaitedFor {
   std::vector<int> ranks;                // of the job, ascending
 };
 
-// Names every rank's tensors and the pairs that are likely one tensor under
-// two names: asked for alike, and by no rank both. `ranks` are all of the set,
-// of the job, ascending; each waits for something. Pure.
+// Names every rank's tensors, and the pairs that are likely one tensor under
+// two names. Such a pair has equal signatures, and no rank asks for both.
+// `ranks` are all ranks of the set, as ranks of the job, ascending. Each of
+// them waits for something. Pure.
 [[nodiscard]] std::string MismatchText(std::vector<WaitedFor> tensors,
                                        const std::vector<int>& ranks,
                                        double silent_s);

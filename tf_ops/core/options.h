@@ -11,8 +11,8 @@
 
 namespace hvd {
 
-// One field per knob; the table in options.cc has names, aliases, defaults and
-// one line of documentation each.
+// Has one field for each knob. The table in options.cc has each knob's name,
+// Horovod's name, default, range and one line of documentation.
 struct Options {
   int64_t fusion_bytes = 0;
   int64_t piece_bytes = 0;
@@ -34,9 +34,10 @@ struct Options {
   int64_t log_level = 0;
   std::string host_id;
 
-  // Reads the variables through `get`, which returns null for an unset one
-  // (std::getenv in the product). A value that does not parse or is out of
-  // range is an error that names the variable, the value and what is allowed.
+  // Reads the variables through `get`, which is std::getenv outside tests. It
+  // returns null for a variable that is not set. If a value does not parse or
+  // is out of range, the error names the variable, the value and what is
+  // allowed.
   [[nodiscard]] static Result<Options> Parse(
       const std::function<const char*(const char* name)>& get);
 

@@ -10,8 +10,8 @@
 
 namespace hvd {
 
-// An entry on its way. Once cancelled its done has been called: what the wire
-// still delivers for it is dropped.
+// An entry on its way. If it is cancelled, its done has been called, and what
+// the wire still delivers for it is dropped.
 struct Outstanding {
   EntryPtr entry;
   bool cancelled = false;
@@ -21,7 +21,7 @@ struct Outstanding {
 struct ReadyBatch {
   uint64_t log_number = 0;
   std::vector<Outstanding> tensors;
-  // By tensor: dimension 0 of [shape][rank], for an allgather.
+  // Of an allgather, by tensor: dimension 0 of [shape][rank].
   std::vector<std::vector<std::vector<int64_t>>> first_dims;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether what a leader's log agrees on can be carried out here.
+// Checks whether this rank can carry out what a leader's log agrees on.
 #ifndef HVD_CORE_RECORD_CHECK_H_
 #define HVD_CORE_RECORD_CHECK_H_
 
@@ -8,10 +8,12 @@
 
 namespace hvd {
 
-// Not Ok, and then a bug or another build on the leader: no tensor, tensors
-// that do not move alike, or first dimensions that are not one for each rank,
-// negative, too large, or not this rank's own. What passes may size buffers.
-// Pure.
+// Not Ok if the batch has no tensor, or if MoveAlike does not hold for its
+// tensors. Not Ok either if the first dimensions are not one for each rank,
+// negative, too large, or not this rank's own. Then there is a bug, or the
+// leader has another build.
+//
+// The dimensions of a batch that passes may be used as sizes of buffers. Pure.
 [[nodiscard]] Status CheckBatch(const ReadyBatch& batch, int rank, int size);
 
 }  // namespace hvd

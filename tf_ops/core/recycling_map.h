@@ -11,10 +11,10 @@
 
 namespace hvd {
 
-// For what comes and goes all the time under much the same keys: an erased
-// element waits, key and value as they were, for the next insertion, so that a
+// For elements that come and go all the time under much the same keys. An
+// erased element is kept for the next insertion, with its key and value. So a
 // string in a key and a vector in a value keep their capacity. Elements do not
-// move while they are in. Not thread-safe.
+// move while they are in the map. Not thread-safe.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class RecyclingMap {
  public:
@@ -29,9 +29,9 @@ class RecyclingMap {
   bool empty() const { return map_.empty(); }
   size_t size() const { return map_.size(); }
 
-  // The key's element, which is there afterwards. A new one's value is one
-  // that was erased, or Value(): whoever erases leaves nothing in it that the
-  // next key must not find.
+  // Returns the key's element, and inserts one if there is none. The value of a
+  // new element is Value() or that of an erased element. So clear a value
+  // before you erase its element.
   iterator FindOrInsert(const Key& key) {
     if (spare_.empty()) return map_.try_emplace(key).first;
     auto node = std::move(spare_.back());
@@ -51,8 +51,7 @@ class RecyclingMap {
   }
 
  private:
-  // More than a model has variables, as a rule; what a burst leaves behind
-  // beyond that is given back.
+  // Most models have fewer variables. What a burst leaves beyond that is freed.
   static constexpr size_t kMostSpare = 1024;
 
   Map map_;

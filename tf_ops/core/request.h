@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank asks for (Request) and what it keeps beside it (Entry).
+// Request: what a rank asks for. Entry: what it keeps with its request.
 #ifndef HVD_CORE_REQUEST_H_
 #define HVD_CORE_REQUEST_H_
 
@@ -16,10 +16,10 @@
 
 namespace hvd {
 
-// Identifies an entry in flight: ranks match each other's requests by it.
+// Identifies an entry in flight. Ranks match each other's requests by it.
 //
-// `instance` tells apart the iterations of a loop whose body holds one node;
-// it is 0 outside loops.
+// A loop runs the one node in its body many times. `instance` tells the
+// iterations apart. It is 0 outside loops.
 struct Key {
   std::string name;
   uint64_t instance = 0;
@@ -38,10 +38,10 @@ struct KeyHash {
   }
 };
 
-// The part of a Request that must be the same on every rank, or follow a known
-// rule: it is what the response cache remembers under a small id.
+// The part of a Request that must be the same on every rank, or must follow the
+// rule below. The response cache remembers it under a small id.
 //
-// A grouped collective is one Signature with several shapes: it is agreed,
+// A grouped collective is one Signature with several shapes. It is agreed,
 // travels and fails as a whole.
 //
 // | field        | allreduce | allgather             | broadcast  |
@@ -56,8 +56,8 @@ struct KeyHash {
 struct Signature {
   Verb verb = Verb::kAllreduce;
   DataType dtype = DataType::kFloat32;
-  // Element type on the wire: float16 or bfloat16 under Compression, else
-  // dtype.
+  // The element type on the wire. Under Compression it is float16 or bfloat16,
+  // else dtype.
   DataType wire_dtype = DataType::kFloat32;
   MemoryKind memory = MemoryKind::kHost;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -79,43 +79,44 @@ struct Signature {
 struct Request {
   Key key;
   Signature signature;
-  // The TensorFlow step that the entry belongs to, local to its rank; 0 when
-  // it belongs to none (an eager op). Steps are aborted as a whole.
+  // The TensorFlow step of the entry, as numbered by its rank. 0: none, because
+  // it is an eager op. Steps are aborted as a whole.
   int64_t step = 0;
-  // Not Ok: this rank found the call invalid; the peers' entry must fail too.
+  // Not Ok: this rank found the call invalid. The peers' entries must fail too.
   Status error;
 };
 
-// Runs a closure soon, on a thread of the framework's.
+// Runs a closure soon, on a thread of the framework.
 using Runner = std::function<void(std::function<void()>)>;
 
-// Where one rank's part of a collective lies. Never crosses the wire.
+// Has the buffers of one rank's part of a collective. Never crosses the wire.
 //
-// Filled in by the caller and not changed by it once enqueued. `done` is called
-// exactly once: on the background thread, by a runner, or, before Enqueue
-// returns, on the caller's.
+// The caller fills it in and does not change it after Enqueue. `done` is called
+// exactly once: on the background thread, by a runner, or on the caller's
+// thread before Enqueue returns.
 struct Entry {
   Request request;
-  // From Runtime::NewTicket; names this entry to Runtime::Cancel.
+  // From Runtime::NewTicket. Runtime::Cancel takes it.
   uint64_t ticket = 0;
-  // One per shape of the signature; may be null where the count is 0.
+  // One for each shape of the signature. May be null where the count is 0.
   std::vector<const void*> inputs;
-  // One per shape; empty for an allgather until `allocate` has been called.
+  // One for each shape. Of an allgather: empty until `allocate` has been
+  // called.
   std::vector<void*> outputs;
-  // Allgather only: allocates the outputs once all ranks' first dimensions are
-  // known. Never called after done.
+  // For an allgather alone. Allocates the outputs once the first dimensions of
+  // all ranks are known. Never called after `done`.
   std::function<Status(const std::vector<Shape>& shapes,
                        std::vector<void*>* outputs)>
       allocate;
   std::function<void(const Status&)> done;
-  // Null: `done` is not left to a runner. Else lives until `done` is called;
-  // then it may be, by this one or by that of another entry of the batch.
+  // Null: no runner calls `done`. Else it lives until `done` is called. It may
+  // call `done`, and so may the runner of another entry of the batch.
   const Runner* runner = nullptr;
 };
 
-// The runtime's hold of an entry: from Enqueue until the wire has let go of its
-// buffers, which may be after done when the step was aborted. So the buffers
-// must live as long: let it share the ownership of what has them.
+// The runtime holds an entry from Enqueue until the wire has let go of its
+// buffers. If the step was aborted, that may be after `done`. The buffers must
+// live as long. So let the pointer share the ownership of them.
 using EntryPtr = std::shared_ptr<Entry>;
 
 }  // namespace hvd

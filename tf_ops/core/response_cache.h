@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ResponseCache: signatures that a set has agreed on, under small numbers.
+// ResponseCache: the signatures that a set has agreed on, by small numbers.
 #ifndef HVD_CORE_RESPONSE_CACHE_H_
 #define HVD_CORE_RESPONSE_CACHE_H_
 
@@ -15,28 +15,28 @@
 
 namespace hvd {
 
-// Each rank has one per set, changed only by log records, so that all ranks'
-// are the same at the same record; signatures are the rank's own (they differ
-// in an allgather's first dimensions). The leader alone chooses numbers and
-// evictions. Numbers are never used twice. Background thread only.
+// Each rank has one for each set. Only log records change it, so the caches of
+// all ranks are equal at the same record. Signatures are the rank's own: those
+// of an allgather differ in their first dimensions. The leader alone chooses
+// numbers and evictions. No number is used twice. Background thread only.
 class ResponseCache {
  public:
   struct Remembered {
-    Key key;  // the name's, outside loops
+    Key key;  // of the name, outside loops
     std::shared_ptr<const Signature> signature;
 
-    // The name's key in any iteration; `memory` is where one of a loop is made.
+    // The key of the name in an iteration. A key in a loop is made in `memory`.
     const Key& KeyOf(uint64_t instance, Key* memory) const;
   };
 
-  // Number under which this rank may submit the request, or 0. First
+  // The number under which this rank may submit the request. 0: none. The first
   // dimensions of an allgather do not matter.
   CacheId Find(const std::string& name, const Signature& signature) const;
 
-  // Null when unknown (never known, or evicted).
+  // Null if the number is not known, or was evicted.
   const Remembered* Get(CacheId id) const;
 
-  // The number that stands for `name` now, or 0.
+  // The number that stands for `name` now. 0: none.
   CacheId IdOf(const std::string& name) const;
 
   // Carries out an agreement or an eviction of the log.
@@ -44,7 +44,7 @@ class ResponseCache {
               std::shared_ptr<const Signature> signature);
   void Erase(CacheId id);
 
-  // The leader marks use, and evicts those unused for longest.
+  // For the leader. Touch marks a use. Oldest returns the least recently used.
   void Touch(CacheId id);
   std::vector<CacheId> Oldest(size_t count) const;
 
@@ -60,10 +60,11 @@ class ResponseCache {
   std::list<CacheId> by_use_;  // least recently used first
 };
 
-// Equal in everything that must not change from step to step.
+// Whether the signatures are equal in everything that must not change from step
+// to step.
 [[nodiscard]] bool SameButFirstDims(const Signature& a, const Signature& b);
 
-// Dimension 0 of each shape.
+// Dimension 0 of each shape of the signature.
 [[nodiscard]] Shape FirstDims(const Signature& signature);
 
 }  // namespace hvd

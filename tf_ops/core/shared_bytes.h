@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedBytes: the bytes of a message, shared by all ranks that it goes to.
+// SharedBytes: the bytes of a message, shared by the sends to all its ranks.
 #ifndef HVD_CORE_SHARED_BYTES_H_
 #define HVD_CORE_SHARED_BYTES_H_
 
@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// A leader tells all members the same: at 1000 ranks, a copy for each would be
-// 1000 times the memory.
+// A leader sends all members the same message. With 1000 ranks, a copy for each
+// would take 1000 times the memory.
 using SharedBytes = std::shared_ptr<const std::string>;
 
 inline SharedBytes Share(std::string bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stall: what waits for whom, and the words that people are told it in.
+// Stall: which ranks keep which tensors waiting, and the messages about it.
 #ifndef HVD_CORE_STALL_H_
 #define HVD_CORE_STALL_H_
 
@@ -8,11 +8,11 @@
 
 namespace hvd {
 
-// Tensors that the same ranks keep waiting.
+// Tensors that wait for the same ranks.
 struct Stall {
   std::vector<int> missing;        // ranks of the job that have not asked
   std::vector<std::string> names;  // of what the others have asked for
-  double waited_s = 0;             // the longest of them
+  double waited_s = 0;             // of the tensor that has waited longest
 };
 
 // A rank whose background thread does not answer.
@@ -21,20 +21,20 @@ struct Silence {
   double silent_s = 0;
 };
 
-// "'a', 'b' and 3 more"
+// Such as "'a', 'b' and 3 more".
 std::string NameSome(std::vector<std::string> names);
 
-// "12 s"
+// Such as "12 s".
 std::string WholeSeconds(double seconds);
 
-// Of warnings. `missing` and `rank` name ranks and their hosts; `names` may be
-// empty.
+// The texts of warnings. `missing` and `rank` name ranks and their hosts.
+// `names` may be empty.
 std::string StallWarning(const Stall& stall, const std::string& missing);
 std::string SilenceWarning(const Silence& silence, const std::string& rank,
                            const std::vector<std::string>& names);
 
-// Of the failure that ends the job. They follow "rank 1 (host) failed: ".
-// `others` names further ranks that are missing, or is empty.
+// The texts of the failure that ends the job. They come after "rank 1 (host)
+// failed: ". `others` names further ranks that are missing. It may be empty.
 std::string StallFailure(const Stall& stall, const std::string& others,
                          bool is_silent, double limit_s);
 std::string SilenceFailure(const Silence& silence,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status: how every function of the core reports success or failure, by value.
+// Status: every function of the core returns one, for success or failure.
 //
-// No exceptions cross the core. A Status becomes a tf::Status in one file
-// (adapter/tf_bridge.cc) and a Python exception in one file (native.py).
+// The core has no exceptions. adapter/tf_bridge.cc makes a tf::Status of a
+// Status. hvd_tf/native.py makes a Python exception of it.
 #ifndef HVD_CORE_STATUS_H_
 #define HVD_CORE_STATUS_H_
 
@@ -32,34 +32,34 @@ enum class StatusCode : uint8_t {
 };
 inline constexpr uint8_t kStatusCodeCount = 7;
 
-// What lies behind a failure that this rank did not bring about alone. Programs
-// decide by it; messages are for people and may be reworded. Values are fixed:
-// they travel between ranks and into Python.
+// The cause of a failure that this rank did not bring about alone. Programs
+// decide by it. Messages are for people, and their words may change. Values are
+// fixed: they travel between ranks and into Python.
 enum class CauseKind : uint8_t {
   // The rank's TensorFlow step was aborted.
   kStepAborted = 1,
-  // The rank has left the training loop or iteration that the tensor is of.
+  // The rank has left the training loop or iteration of the tensor.
   kScopeEnded = 2,
-  // The rank met an error of its own and said so.
+  // The rank has met an error of its own and announced it.
   kRankFailed = 3,
   // The rank was shut down in an orderly way.
   kRankLeft = 4,
-  // The rank is silent or keeps others waiting, and was given up.
+  // The rank is silent, or keeps others waiting. It was given up.
   kRankGivenUp = 5,
-  // The rank could not take part in a batch that was on its way: it was shut
-  // down, or had lost a peer itself.
+  // The rank could not take part in a batch on the wire. It was shut down, or
+  // had lost a peer itself.
   kRankDroppedOut = 6,
   // The rank found its call invalid, or had no memory for it.
   kCallFailed = 7,
-  // The ranks' calls differ. No rank in particular is at fault.
+  // The ranks' calls differ. No single rank is at fault.
   kRanksDiffer = 8,
 };
 inline constexpr uint8_t kCauseKindEnd = 9;
 
 struct Cause {
   CauseKind kind = CauseKind::kRankFailed;
-  int rank = -1;       // of the job; -1: no rank in particular
-  std::string tensor;  // that it became known by; empty: by none
+  int rank = -1;       // of the job; -1: no single rank
+  std::string tensor;  // the failed tensor; empty: none
 };
 
 class [[nodiscard]] Status {
@@ -80,7 +80,7 @@ class [[nodiscard]] Status {
   // Null: there is none, or it is not known.
   const Cause* cause() const { return cause_.get(); }
 
-  // The same failure in other words.
+  // The same failure with another message.
   Status Reworded(std::string message) const {
     Status status(*this);
     status.message_ = std::move(message);
@@ -90,7 +90,7 @@ class [[nodiscard]] Status {
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
-  std::shared_ptr<const Cause> cause_;  // shared by copies, and never changed
+  std::shared_ptr<const Cause> cause_;  // copies share it; it never changes
 };
 
 [[nodiscard]] inline Status InvalidArgument(std::string message) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorQueue: the border between the framework's threads and ours.
+// TensorQueue: takes commands from the framework's threads to our thread.
 #ifndef HVD_CORE_TENSOR_QUEUE_H_
 #define HVD_CORE_TENSOR_QUEUE_H_
 
@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// What framework threads ask of the background thread, in the order asked.
+// Commands of framework threads to the background thread, in their order.
 struct EnqueueCommand {
   int set_id;
   EntryPtr entry;
@@ -36,7 +36,7 @@ struct EndScopeCommand {
   std::string name_prefix;
   std::string text;
 };
-// This rank ends: `failed` by an uncaught error, else by shutdown.
+// This rank ends. `failed`: by an uncaught error. Else by shutdown.
 struct EndCommand {
   bool failed;
   std::string text;
@@ -49,16 +49,19 @@ class TensorQueue {
   explicit TensorQueue(std::shared_ptr<Doorbell> doorbell)
       : doorbell_(std::move(doorbell)) {}
 
-  // Any thread. Not Ok, and the command is left as it was, once closed.
+  // Any thread. Once the queue is closed it returns an error, and leaves the
+  // command as it was.
   Status Push(Command&& command);
 
-  // Like Push, and closed or not: the end of this rank must reach the thread.
+  // Like Push, but a closed queue takes it too: the end of this rank must reach
+  // the thread.
   void PushEnd(EndCommand command);
 
-  // Background thread. Appends what has been pushed.
+  // Background thread. Appends the commands that have been pushed.
   void Take(std::vector<Command>* commands);
 
-  // From now on Push fails with `why`; what was pushed before is still taken.
+  // From now on Push fails with `why`. Take still returns what was pushed
+  // before.
   void Close(Status why);
 
  private:

@@ -13,22 +13,22 @@
 
 namespace hvd {
 
-// One tensor of a batch. `out` may equal `in`. `count` is this rank's.
+// One tensor of a batch. `out` may equal `in`. `count` is this rank's count.
 struct Segment {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t count = 0;
 };
 
-// What travels together: a scatter list and what to do with it.
+// Tensors that travel together, and what is done with them.
 //
-// The same on every rank of the set but for the pointers, `local_error` and,
-// in an allgather, Segment::count.
+// It is the same on every rank of the set, but for the pointers and
+// `local_error`. In an allgather Segment::count may differ too.
 struct Batch {
   Verb verb = Verb::kAllreduce;
   DataType dtype = DataType::kFloat32;
-  // allreduce: the type that crosses the wire; sums are formed in at least
-  // float32 whatever it is.
+  // allreduce: the type that crosses the wire. Sums are formed in float32 at
+  // least, whatever this type is.
   DataType wire_dtype = DataType::kFloat32;
   // kAverage: the sum is divided by the size of the set.
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -36,18 +36,19 @@ struct Batch {
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set
   std::vector<Segment> segments;
-  // allgather: elements of [segment][rank]; out holds the ranks' parts of a
-  // segment one after another.
+  // allgather: the element counts of [segment][rank]. `out` gets the parts of a
+  // segment one after another, in rank order.
   std::vector<std::vector<int64_t>> counts;
-  // Not Ok: this rank cannot take part (no memory for an output, say). It
-  // still starts the batch, which then fails on every rank, naming this one.
+  // Not Ok: this rank cannot take part, for example for lack of memory. It
+  // still starts the batch. The batch then fails on every rank, with an error
+  // that names this rank.
   Status local_error;
 };
 
-// The pieces that a transport cuts its batches into, for whoever tunes them.
+// The size of the pieces that a transport cuts its batches into, for tuning.
 struct PieceLimits {
-  int64_t bytes = 0;       // now; 0: there is nothing to tune
-  int64_t most_bytes = 0;  // what there is memory for
+  int64_t bytes = 0;       // in use; 0: nothing to tune
+  int64_t most_bytes = 0;  // that there is memory for
   std::string knob;        // the variable that sets them
 };
 
@@ -56,19 +57,20 @@ using BatchDone = std::function<void(const Status&)>;
 
 // Contract, checked for every transport by tests/core/transport_test.cc:
 // - All calls come from one thread, the runtime's background thread.
-// - No call blocks on a peer. Start and Progress may be called from a done
-//   callback of any transport, Progress of the same transport excepted.
-// - Ranks of a set start the same batches in the same order; batches may
-//   finish in any order, and a large one does not hold up a small one.
-// - Transports of different sets are independent: started in opposite order
-//   on two ranks they finish, and a frozen set does not stop another.
-// - `done` is called exactly once per Start, from Progress or Cancel. With Ok
-//   the outputs are complete. When it has been called the segments' memory is
-//   not touched again.
-// - A batch that one rank cancels or starts with a local_error never delivers
-//   wrong numbers: on the others it completes with the right ones or fails with
-//   a Status naming that rank (an allreduce with a local_error always fails),
-//   and the set goes on.
+// - No call blocks on a peer. A done callback may call Start and Progress of
+//   any transport, but not Progress of its own.
+// - Ranks of a set start the same batches in the same order. Batches may finish
+//   in any order. A large one does not hold up a small one.
+// - Transports of different sets are independent. Two ranks may start their
+//   batches in opposite order, and both finish. A frozen set does not stop
+//   another one.
+// - `done` is called exactly once for each Start, from Progress or Cancel. With
+//   Ok the outputs are complete. After that the memory of the segments is not
+//   touched again.
+// - A batch that one rank cancels, or starts with a local_error, never delivers
+//   wrong numbers. On the other ranks it completes with the right ones, or
+//   fails with a Status that names that rank. An allreduce with a local_error
+//   always fails. The set goes on.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -83,14 +85,14 @@ class Transport {
   // Ends the batch here with `why`. Unknown or finished ids are ignored.
   virtual void Cancel(BatchId id, const Status& why) = 0;
 
-  // Results do not depend on the size of pieces, but every member must set it,
-  // up to most_bytes, between the same two batches; it holds for those started
-  // from then on.
+  // The size of pieces, up to most_bytes. It does not change results. Every
+  // member must set it between the same two batches. It holds for batches that
+  // are started afterwards.
   virtual PieceLimits piece_limits() const { return {}; }
   virtual void SetPieceBytes(int64_t) {}
 
-  // Batches started here that still need Progress: not done, or done here but
-  // still serving their peers.
+  // How many batches of this rank still need Progress. They are not done, or
+  // they are done here but still serve their peers.
   virtual int in_flight() const = 0;
 };
 

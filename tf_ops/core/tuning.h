@@ -8,11 +8,11 @@
 namespace hvd {
 
 // None of them changes a result. The leader alone uses fusion_bytes and
-// batches_in_flight; piece_bytes must change on all ranks between the same two
-// batches, for which the log has a record of this.
+// batches_in_flight. piece_bytes must change on all ranks between the same two
+// batches. So the log has a record for a Tuning.
 struct Tuning {
   int64_t fusion_bytes = 0;
-  int64_t piece_bytes = 0;  // 0: the transport has none to tune
+  int64_t piece_bytes = 0;  // 0: the transport has no pieces to tune
   int64_t batches_in_flight = 0;
 
   bool operator==(const Tuning& other) const {

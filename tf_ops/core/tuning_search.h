@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TuningSearch: what to measure next, and what has been found to be the best.
+// TuningSearch: which values to measure next, and which are the best so far.
 #ifndef HVD_CORE_TUNING_SEARCH_H_
 #define HVD_CORE_TUNING_SEARCH_H_
 
@@ -14,26 +14,28 @@
 
 namespace hvd {
 
-// Walks along one value after the other, in strides that begin long and end at
-// a factor of two, to wherever it is better by more than the noise, until no
-// neighbour is. Those that came out nearly as good as the best are then
-// measured again in turn, so that a lucky sample does not win.
+// Changes one value after the other. Strides begin long and end at a factor of
+// two. It moves to a place that is better by more than the noise, until no
+// neighbour is better. Then it measures again, in turns, the places that were
+// nearly as good as the best. So a lucky sample does not win.
 //
-// Pure: the same scores lead the same way. Owner and thread: the Autotuner's.
+// Pure: the same scores give the same search. Owner and thread: those of the
+// Autotuner.
 class TuningSearch {
  public:
-  // Begins at `start`, which need be no power of two and may lie outside of
-  // the range. Pieces are of up to `most_piece_bytes`. At most `most_samples`
-  // are asked for.
+  // Begins at `start`. Its values need not be powers of two, and may lie
+  // outside the range. Pieces have at most `most_piece_bytes`. The search asks
+  // for at most `most_samples` samples.
   TuningSearch(const Tuning& start, int64_t most_piece_bytes,
                int64_t most_samples);
 
-  // What is to be measured; none when the search is over.
+  // The values to measure. Nothing when the search is over.
   std::optional<Tuning> Next() const;
-  // What Next gave has this score: the more the better, above 0.
+  // The score of the values that Next returned. It is above 0, and more is
+  // better.
   void Report(double score);
 
-  // The best so far and its score; the start before there is any.
+  // The best values so far and their score. Before the first score: the start.
   Tuning best() const;
   double best_score() const;
 
@@ -43,25 +45,26 @@ class TuningSearch {
   using Place = std::array<size_t, kAxes>;
 
   Tuning TuningAt(const Place& place) const;
-  // From `place` along an axis, to its end at most.
+  // The place so many steps from `place` along an axis, but not beyond its end.
   Place Moved(Place place, size_t axis, ptrdiff_t steps) const;
   bool IsKnown(const Place& place) const { return samples_.count(place) > 0; }
 
-  // The next place that is not known or must be measured again.
+  // The next place that has no score, or must be measured again.
   std::optional<Place> Wanted() const;
-  // Takes the walk from its start, by the first score of each place, as far as
-  // scores are known.
+  // Repeats the walk from its start, by the first score of each place. Returns
+  // the first place without a score.
   std::optional<Place> Walk() const;
-  // The part of it along one axis from `*here`, which moves with it.
+  // The part of the walk along one axis, from `*here`. Moves `*here` along.
   std::optional<Place> WalkAlong(size_t axis, ptrdiff_t first_stride,
                                  Place* here) const;
   std::optional<Place> PlayOff() const;
-  // Those that may be the best, by their first scores in descending order.
+  // The places that may be the best, by their first scores in descending order.
   std::vector<Place> Finalists() const;
   Place BestPlace() const;
 
-  // Values, ascending: piece bytes, which matter most where they are far off
-  // and hide what the others do, fusion bytes, batches in flight.
+  // The values, ascending, in this order: piece bytes, fusion bytes, batches in
+  // flight. Piece bytes are first because wrong ones cost most, and hide the
+  // effect of the others.
   std::array<std::vector<int64_t>, kAxes> axes_;
   Place start_{};
   const int64_t most_samples_;

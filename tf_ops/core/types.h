@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vocabulary that crosses every floor: verbs, element types, reduce ops.
+// Types that all layers use: verbs, element types, reduce ops.
 //
-// The numeric values are fixed: they travel between ranks and into Python.
+// Their numeric values are fixed: they travel between ranks and into Python.
 #ifndef HVD_CORE_TYPES_H_
 #define HVD_CORE_TYPES_H_
 
@@ -35,8 +35,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr uint8_t kDataTypeCount = 11;
 
-// Values are Horovod's, so that code which passes integers keeps working. 2 is
-// Adasum's and not ours to reuse.
+// The values are Horovod's, so that code that passes integers keeps working. 2
+// is Adasum in Horovod, so it stays unused.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
@@ -45,7 +45,7 @@ enum class ReduceOp : uint8_t {
   kProduct = 5,
 };
 
-// Memory that an entry's buffers live in; a lane serves one kind.
+// The memory of an entry's buffers.
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
 
 using Shape = std::vector<int64_t>;
@@ -138,13 +138,13 @@ using Shape = std::vector<int64_t>;
          op == ReduceOp::kProduct;
 }
 
-// Elements of a shape; 1 for a scalar.
+// The number of elements of a shape. 1 for a scalar.
 [[nodiscard]] inline int64_t CountOf(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1},
                          [](int64_t a, int64_t b) { return a * b; });
 }
 
-// "[2,3]", as TensorFlow prints it.
+// Such as "[2,3]", as TensorFlow prints shapes.
 [[nodiscard]] inline std::string ToString(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {

@@ -5,8 +5,8 @@
 
 namespace hvd {
 
-// What the compiler's own target offers, or more: chosen at run time, so that a
-// library built on one machine runs on another.
+// kBaseline is what the compiler's target has. The unit is chosen at run time,
+// so that a library built on one machine runs on another.
 enum class VectorUnit { kBaseline, kAvx2, kAvx512 };
 
 [[nodiscard]] inline VectorUnit BestVectorUnit() {
@@ -27,8 +27,8 @@ enum class VectorUnit { kBaseline, kAvx2, kAvx512 };
 #endif
 }
 
-// Calls body(), compiled for `unit`. Everything that it calls is compiled into
-// it, but for what is in other files: with GCC for as deep as it goes.
+// Calls body(), compiled for `unit`. The functions that it calls are compiled
+// into it, unless they are in other files. With GCC that holds at any depth.
 #if defined(__x86_64__)
 template <typename Body>
 [[gnu::flatten, gnu::target("avx2")]] void RunWithAvx2(const Body& body) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the backend of this build; the only file with #if HVD_WITH_.
+// Chooses the backend of this build. backends.cc alone has #if HVD_WITH_.
 #ifndef HVD_TRANSPORT_BACKENDS_H_
 #define HVD_TRANSPORT_BACKENDS_H_
 
@@ -17,26 +17,26 @@ namespace hvd {
 struct JobArgs {
   // World ranks that take part; empty: all.
   std::vector<int> world_ranks;
-  // A Fortran handle of an MPI communicator; used instead when set.
+  // A Fortran handle of an MPI communicator. If set, it is used instead.
   std::optional<int> mpi_comm;
-  // Ranks of the job; the same sets on every rank.
+  // Ranks of the job. The sets are the same on every rank.
   std::vector<std::vector<int>> process_sets;
 };
 
-// Opens the job's backend. Collective over its ranks, which all get an error
-// when what must be alike is not; initialises MPI in the calling thread unless
-// that was done before.
+// Opens the job's backend. All ranks of the job call it. If they differ in
+// something that must be the same, all get an error. It initialises MPI in the
+// calling thread, unless that was done before.
 [[nodiscard]] Result<std::unique_ptr<Backend>> OpenBackend(
     const JobArgs& args, const Options& options);
 
-// MPI_THREAD_MULTIPLE is provided. False before OpenBackend.
+// Whether MPI provides MPI_THREAD_MULTIPLE. False before OpenBackend.
 [[nodiscard]] bool MpiThreadsSupported();
 
-// Finalises MPI if OpenBackend was what initialised it and nobody has
-// finalised it since. At the end of the process only.
+// Finalises MPI if OpenBackend has initialised it, and nobody has finalised it
+// since. Call it at the end of the process only.
 void FinalizeBackends();
 
-// Build facts.
+// What this build has.
 [[nodiscard]] bool MpiBuilt();
 [[nodiscard]] int NcclBuilt();
 [[nodiscard]] bool CudaBuilt();

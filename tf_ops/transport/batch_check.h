@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CheckBatch: what every rank asks of a batch before it starts it.
+// CheckBatch: checks that every rank makes of a batch before it starts it.
 #ifndef HVD_TRANSPORT_BATCH_CHECK_H_
 #define HVD_TRANSPORT_BATCH_CHECK_H_
 
@@ -8,8 +8,8 @@
 
 namespace hvd {
 
-// Ok when the batch makes sense for `rank` of `size`. What it looks at is the
-// same on every rank, so all refuse the same batches.
+// Ok when the batch makes sense for `rank` of `size`. It looks only at what is
+// the same on every rank, so all ranks refuse the same batches.
 Status CheckBatch(const Batch& batch, int rank, int size);
 
 }  // namespace hvd

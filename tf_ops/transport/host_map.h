@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostMap: which ranks of a set share a host, as the pieces of a batch see it.
+// HostMap: which ranks of a set share a host, for the pieces of a batch.
 #ifndef HVD_TRANSPORT_HOST_MAP_H_
 #define HVD_TRANSPORT_HOST_MAP_H_
 
@@ -7,24 +7,25 @@
 
 namespace hvd {
 
-// The same on every rank of the set. Hosts are numbered by their first rank.
+// It is the same on every rank of the set. Hosts are numbered in the order of
+// their first ranks.
 struct HostMap {
   std::vector<std::vector<int>> ranks;  // of each host, ascending
   std::vector<int> host;                // of each rank
-  std::vector<int> place;               // of each rank, among its host's
+  std::vector<int> place;               // of each rank, among the host's ranks
 
   int host_count() const { return static_cast<int>(ranks.size()); }
-  // Ranks of the host that has fewest.
+  // The number of ranks of the host that has the fewest.
   int smallest_host() const;
-  // Whether there is both a wire within a host and one between hosts.
+  // Whether there are several hosts, and several ranks on one of them.
   bool has_two_levels() const {
     return host_count() > 1 && ranks.size() < host.size();
   }
 };
 
-// Ranks with equal keys share a host; one key per rank.
+// Ranks with equal keys share a host. There is one key for each rank.
 HostMap MakeHostMap(const std::vector<int>& keys);
-// All on one host, and each on a host of its own.
+// OneHost: all ranks on one host. EachAlone: each rank on a host of its own.
 HostMap OneHost(int size);
 HostMap EachAlone(int size);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend over MPI. Nothing of mpi.h shows here.
+// The backend over MPI. This header does not include mpi.h.
 #ifndef HVD_TRANSPORT_MPI_BACKEND_H_
 #define HVD_TRANSPORT_MPI_BACKEND_H_
 
@@ -12,8 +12,8 @@
 
 namespace hvd {
 
-// As OpenBackend. May be called again after the last backend is gone: every
-// backend has communicators of its own.
+// Like OpenBackend. It may be called again after the last backend is gone,
+// because every backend has its own communicators.
 Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
                                                     const Options& options);
 

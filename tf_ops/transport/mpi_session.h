@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI's own life, and the communicators of one backend.
+// Initialises and finalises MPI, and has the communicators of one backend.
 #ifndef HVD_TRANSPORT_MPI_SESSION_H_
 #define HVD_TRANSPORT_MPI_SESSION_H_
 
@@ -15,24 +15,24 @@
 
 namespace hvd {
 
-// Whether MPI is over in this process: then none of its functions may be called
-// any more. A thread of TensorFlow's may let go of a backend as late as that.
+// Whether MPI is finalised in this process. Then none of its functions may be
+// called any more. A thread of TensorFlow may let go of a backend that late.
 [[nodiscard]] bool MpiIsFinalised();
 
-// Moves that were on the wire when their owner went, and their memory.
+// Moves that were on the wire when their owner was destroyed, and their memory.
 struct MpiOrphans {
   std::vector<MPI_Request> requests;
   std::shared_ptr<const void> memory;
 };
 
-// The two communicators of a backend. Shared by what uses them.
+// The two communicators of a backend. Its users share it.
 //
-// They are not freed: a peer that has not shut down yet may still send on
-// them, and a message for a freed communicator can turn up in a later one that
-// got its number. MPI frees them when it is finalised.
+// They are not freed. A peer that has not shut down yet may still send on them,
+// and a message for a freed communicator can turn up in a later one that got
+// its number. MPI frees them when it is finalised.
 class MpiSession {
  public:
-  // Collective over the ranks of the job.
+  // All ranks of the job call it.
   static Result<std::shared_ptr<MpiSession>> Open(const JobArgs& args);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
@@ -45,17 +45,18 @@ class MpiSession {
   // The largest tag that may be used.
   int tag_limit() const { return tag_limit_; }
 
-  // Takes over what may never be done.
+  // Takes over moves that may never be done.
   void Adopt(MpiOrphans orphans);
 
-  // Collective: appends every rank's string, by rank.
+  // All ranks call it. Appends every rank's string, by rank.
   Status GatherStrings(const std::string& mine, std::vector<std::string>* all);
 
-  // Collective: not Ok, on every rank, where the ranks' values of a variable
-  // that must be the same differ.
+  // All ranks call it. The variable must have the same value on all. If not,
+  // every rank gets an error.
   Status CheckAlike(const std::string& name, const std::string& value);
 
-  // Collective: which ranks share a host. `host_id` is HVD_HOST_ID.
+  // All ranks call it. Finds which ranks share a host. `host_id` is
+  // HVD_HOST_ID.
   Result<Topology> MakeTopology(const std::string& host_id);
 
  private:

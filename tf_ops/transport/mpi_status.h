@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From MPI's error codes to Status.
+// Makes a Status of an MPI error code.
 #ifndef HVD_TRANSPORT_MPI_STATUS_H_
 #define HVD_TRANSPORT_MPI_STATUS_H_
 

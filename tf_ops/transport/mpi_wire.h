@@ -19,8 +19,8 @@ namespace hvd {
 
 class MpiWire final : public Wire {
  public:
-  // `ranks` of the job are the set, this one is `rank` of them. Tags of this
-  // wire begin at first_tag.
+  // `ranks` are the members' ranks of the job. This rank has the place `rank`
+  // among them. Tags of this wire begin at first_tag.
   MpiWire(std::shared_ptr<MpiSession> session, std::vector<int> ranks, int rank,
           int first_tag);
 
@@ -47,11 +47,11 @@ class MpiWire final : public Wire {
   const std::shared_ptr<MpiSession> session_;
   const std::vector<int> ranks_;
   const int rank_;
-  const HostMap hosts_;  // each rank alone: nothing is nearer than the rest
+  const HostMap hosts_;  // each rank on a host of its own
   const int first_tag_;
   HeapStagingPool staging_;
   Status status_;
-  // A move's id is its place here, which is used again.
+  // A move's id is its place in this vector. Places are used again.
   std::vector<MPI_Request> requests_;
   std::vector<Move> moves_;
   std::vector<MoveId> free_;
@@ -67,7 +67,7 @@ class MpiChannel final : public Channel {
   Status status() const override { return status_; }
 
  private:
-  // What MPI still reads or writes. The bytes do not move meanwhile.
+  // Messages that MPI still reads or writes. Their bytes do not move meanwhile.
   struct SentMail {
     int peer = 0;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -80,7 +80,7 @@ class MpiChannel final : public Channel {
   };
 
   bool Probe();
-  // Leaves a request that is still under way, and its memory, to the session.
+  // Hands a request that is not done, and its memory, to the session.
   void Abandon(MPI_Request request, std::shared_ptr<const void> memory);
   void Note(int code, const char* call, int peer);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Range: the elements of a piece, and of the parts that ranks own of it.
+// Range: the elements of a piece, or of a rank's part of it.
 #ifndef HVD_TRANSPORT_RANGE_H_
 #define HVD_TRANSPORT_RANGE_H_
 
@@ -18,15 +18,17 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// Of piece `index` of a batch in which all ranks have as many elements.
+// The elements of piece `index`, in a batch in which all ranks have equally
+// many.
 inline Range PieceRange(const BatchWork& work, int64_t index) {
   const int64_t total = work.element_count(work.rank());
   const int64_t begin = std::min(index * work.piece_elements(), total);
   return {begin, std::min(begin + work.piece_elements(), total)};
 }
 
-// Part `index` of `count` of about the same size, which begin at multiples of
-// kAlignedElements of the whole: with few elements the last ones are empty.
+// Part `index` of `count` parts of about the same size. Parts begin at
+// multiples of kAlignedElements from the whole's begin. With few elements the
+// last parts are empty.
 inline Range PartOf(const Range& whole, int index, int count) {
   const int64_t share = (whole.size() + count - 1) / count;
   const int64_t step =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmArena: one rank's staging memory among the memory of its host.
+// ShmArena: one rank's staging memory, in the memory that its host shares.
 #ifndef HVD_TRANSPORT_SHM_ARENA_H_
 #define HVD_TRANSPORT_SHM_ARENA_H_
 
@@ -11,11 +11,11 @@
 
 namespace hvd {
 
-// Of a fixed size: what can wait leaves a quarter to small pieces. One thread,
-// its rank's.
+// It has a fixed size. Pieces that can wait leave a quarter of it to small
+// pieces. Thread: the rank's background thread.
 class ShmArena final : public StagingPool {
  public:
-  // `owner` keeps the memory, with the pool or with a buffer that outlives it.
+  // `owner` keeps the memory, for the pool and for buffers that outlive it.
   ShmArena(std::byte* data, size_t bytes, std::shared_ptr<void> owner);
 
   StagingBuffer Take(size_t bytes, Urgency urgency) override;
@@ -28,7 +28,7 @@ class ShmArena final : public StagingPool {
   const size_t bytes_;
   const std::shared_ptr<void> owner_;
   size_t free_bytes_;
-  std::map<size_t, size_t> free_;  // offset -> bytes; never two that touch
+  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are merged
 };
 
 }  // namespace hvd

@@ -15,11 +15,11 @@
 
 namespace hvd {
 
-// Streams each message, its length first, through the pair's ring: it may be
-// longer than that. Ranks are local ones.
+// Streams each message through the pair's ring, with its length before it. A
+// message may be longer than the ring. Ranks are local ranks.
 class ShmChannel final : public Channel {
  public:
-  // Flush passes on what the port holds, too.
+  // Flush also sends what the port holds back.
   ShmChannel(std::shared_ptr<ShmHost> host, std::shared_ptr<ShmPort> port,
              int rank);
   void Send(int peer, SharedBytes message) override;
@@ -30,9 +30,9 @@ class ShmChannel final : public Channel {
  private:
   struct Peer {
     ShmRing to, from;
-    std::deque<SharedBytes> waiting;  // to be written, each behind its length
-    size_t written = 0;               // of waiting.front(), its length included
-    std::string arriving;  // as far as it has come, its length included
+    std::deque<SharedBytes> waiting;  // not yet written, each after its length
+    size_t written = 0;    // bytes of waiting.front(), with its length
+    std::string arriving;  // what has come of it, with its length
   };
 
   void WriteFront(Peer* peer);
@@ -44,7 +44,7 @@ class ShmChannel final : public Channel {
   const std::shared_ptr<ShmHost> host_;
   const std::shared_ptr<ShmPort> port_;
   std::vector<Peer> peers_;
-  int next_ = 0;  // whose messages are looked at first
+  int next_ = 0;  // the peer to look at first
   Status status_;
 };
 

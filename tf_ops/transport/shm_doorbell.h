@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// In shared memory; zeros are a bell that was never rung.
+// Lies in shared memory. All zeros: the bell was never rung.
 struct alignas(64) DoorbellWord {
   std::atomic<uint32_t> rings;
   std::atomic<uint32_t> sleeping;  // its owner may be in the kernel
@@ -21,10 +21,10 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 // Any process and thread.
 void Ring(DoorbellWord* word);
 
-// One rank's own. Waits by a short look and then by futex.
+// One rank's own bell. Wait polls for a short time, then sleeps on a futex.
 class ShmDoorbell final : public Doorbell {
  public:
-  // `memory` is what the word lies in.
+  // `memory` keeps the memory of the word.
   ShmDoorbell(DoorbellWord* word, std::shared_ptr<void> memory);
   void Ring() override { hvd::Ring(word_); }
   void Wait(std::chrono::microseconds limit) override;

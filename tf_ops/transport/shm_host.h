@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmHost: what lies where in the memory that the ranks of a host share.
+// ShmHost: the layout of the memory that the ranks of a host share.
 #ifndef HVD_TRANSPORT_SHM_HOST_H_
 #define HVD_TRANSPORT_SHM_HOST_H_
 
@@ -12,12 +12,13 @@
 
 namespace hvd {
 
-// For every rank a doorbell and an arena, for every pair two rings each way:
-// one for messages of the control plane, one for moves. Ranks are local ones.
-// Constant; each process has its own, ranks that are threads share one.
+// Every rank has a doorbell and an arena. Every pair has two rings in each
+// direction: one for messages of the control plane, one for moves. Ranks are
+// local ranks. The object is constant. Each process has its own. Ranks that are
+// threads of one process share one.
 class ShmHost {
  public:
-  // Of the segment, which must be one of zeros.
+  // The size of the segment, which must be filled with zeros.
   static size_t BytesFor(int ranks, size_t arena_bytes);
 
   ShmHost(std::shared_ptr<ShmSegment> segment, int ranks, size_t arena_bytes);

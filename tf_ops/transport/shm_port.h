@@ -22,7 +22,7 @@
 
 namespace hvd {
 
-// What crosses a ring of moves.
+// One message in a ring of moves.
 struct ShmMove {
   uint32_t kind;  // ShmPort::Kind
   uint32_t tag;   // with the process set in its upper bits
@@ -32,35 +32,37 @@ struct ShmMove {
 };
 static_assert(sizeof(ShmMove) == 32);
 
-// A send tells the peer where in this rank's arena the bytes are; the peer
-// reads them there and tells when it has. Shared by the wires of all process
-// sets of the rank. Ranks are local ones. Its rank's background thread.
+// A send tells the peer where in this rank's arena the bytes are. The peer
+// reads them there, and answers when it has done so. The wires of all the
+// rank's process sets share one port. Ranks are local ranks. Thread: the rank's
+// background thread.
 class ShmPort {
  public:
-  // `stream_policy`: of the StreamChoice.
+  // `stream_policy` is the policy of the StreamChoice.
   ShmPort(std::shared_ptr<ShmHost> host, int rank,
           int64_t stream_policy = StreamChoice::kMeasured);
 
   ShmArena& arena() { return arena_; }
-  // How the arena is written.
+  // Decides how blocks in the arena are written.
   StreamChoice& stream_choice() { return stream_choice_; }
   const Status& status() const { return status_; }
 
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes);
   MoveId Receive(int peer, uint32_t tag);
-  // As Wire's, whose lending kind this is.
+  // Like those of a Wire that lends.
   bool Test(MoveId id);
   Lent Arrived(MoveId id) const { return moves_[id].lent; }
   void Release(MoveId id);
 
-  // Takes what has come and passes on what a full ring has held up.
+  // Takes the moves that have come, and sends those that a full ring has held
+  // back.
   void Poll();
-  // Whether a full ring still holds something up.
+  // Whether a full ring still holds a move back.
   bool is_holding() const;
 
-  // The set's wire is gone: what still comes for it is let go of unread, and
-  // `memory`, of HoldMemory or null, is held until the peers have let go of
-  // what was sent.
+  // The set's wire is gone. Moves that still come for it are released unread.
+  // `memory` comes from HoldMemory, or is null. It is held until the peers have
+  // released what was sent.
   void Close(uint32_t set_id, std::shared_ptr<void> memory);
 
  private:
@@ -105,7 +107,7 @@ class ShmPort {
   StreamChoice stream_choice_;
   Status status_;
   std::vector<ShmRing> to_, from_;         // by peer
-  std::vector<std::deque<ShmMove>> held_;  // by peer: for a ring that is full
+  std::vector<std::deque<ShmMove>> held_;  // by peer: moves for a full ring
   std::vector<Move> moves_;
   std::vector<MoveId> free_;
   std::unordered_map<Key, std::deque<MoveId>> posted_;
@@ -114,8 +116,8 @@ class ShmPort {
   std::list<Orphans> orphans_;
 };
 
-// Memory of the port's arena on which moves may be under way: the arena has it
-// back when nobody holds it any more, if there still is one.
+// Holds memory of the port's arena that moves may still use. When nobody holds
+// it any more, it goes back to the arena, if that still exists.
 [[nodiscard]] std::shared_ptr<void> HoldMemory(
     const std::shared_ptr<ShmPort>& port, std::vector<StagingBuffer> memory);
 

@@ -11,17 +11,18 @@
 
 namespace hvd {
 
-// In shared memory; zeros are an empty ring.
+// Lies in shared memory. All zeros: the ring is empty.
 struct ShmRingHead {
-  alignas(64) std::atomic<uint64_t> written;  // bytes ever
+  alignas(64) std::atomic<uint64_t> written;  // bytes since the start
   alignas(64) std::atomic<uint64_t> read;
-  // The writer has found it full and wants to be rung.
+  // The writer has found the ring full, and wants its bell rung.
   alignas(64) std::atomic<uint32_t> writer_waits;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A view: one thread of one process writes, one of another reads. `capacity`
-// is a power of two. Whoever has written or read rings the other side's bell.
+// A view of a ring. One thread of one process writes, and one thread of another
+// reads. `capacity` is a power of two. After a write or a read, the caller
+// rings the other side's bell.
 class ShmRing {
  public:
   ShmRing(ShmRingHead* head, std::byte* data, size_t capacity)
@@ -43,8 +44,8 @@ class ShmRing {
                 count - first);
     head_->written.store(at + count, std::memory_order_release);
   }
-  // Asks the reader for a ring when it makes room. False: there is room for
-  // `count` bytes now.
+  // Asks the reader to ring the writer's bell when it makes room. False: there
+  // is room for `count` bytes now.
   bool WaitForRoom(size_t count) {
     head_->writer_waits.store(1, std::memory_order_seq_cst);
     return capacity_ - static_cast<size_t>(
@@ -54,13 +55,13 @@ class ShmRing {
   }
 
   // --- The reader
-  // More than the capacity: the writer has gone mad.
+  // More than the capacity: the head is damaged.
   size_t readable() const {
     return static_cast<size_t>(head_->written.load(std::memory_order_acquire) -
                                head_->read.load(std::memory_order_relaxed));
   }
   bool is_sane() const { return readable() <= capacity_; }
-  // At most readable(). True if the writer wants to be rung.
+  // At most readable(). True if the writer wants its bell rung.
   [[nodiscard]] bool Read(void* bytes, size_t count) {
     const uint64_t at = head_->read.load(std::memory_order_relaxed);
     const size_t start = at & (capacity_ - 1);

@@ -11,14 +11,14 @@
 
 namespace hvd {
 
-// Tags of a wire are below 2^14; the set's id stands above them.
+// Tags of a wire are below 2^14. The bits above them have the set's id.
 inline constexpr int kShmSetShift = 14;
 inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
   return set_id << kShmSetShift | tag;
 }
 
-// The rank's arena, and a part of it that is this set's alone: its oldest batch
-// gets memory whatever the other sets do.
+// The rank's arena, with a part of it for this set alone. So the set's oldest
+// batch gets memory, whatever other sets do.
 class ShmSetStaging final : public StagingPool {
  public:
   ShmSetStaging(ShmArena* arena, StagingBuffer reserve);
@@ -34,7 +34,8 @@ class ShmSetStaging final : public StagingPool {
 
 class ShmWire final : public Wire {
  public:
-  // `ranks` are the members' local ranks, of which this one is number `rank`.
+  // `ranks` are the members' local ranks. This rank has the place `rank` among
+  // them.
   ShmWire(std::shared_ptr<ShmPort> port, int set_id, std::vector<int> ranks,
           int rank, StagingBuffer reserve);
   ~ShmWire() override;

@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-// An error when `args` or the environment ask for more than one rank.
+// Returns an error if `args` or the environment ask for more than one rank.
 Result<std::unique_ptr<Backend>> OpenSoloBackend(const JobArgs& args,
                                                  const Options& options);
 

@@ -12,23 +12,24 @@
 
 namespace hvd {
 
-// Helpers of a rank beside the background thread: threads - 1, or, where that
-// is 0, one for every few cores that the rank may run on, shared with
-// local_ranks - 1 others; a rank with few cores leaves them to TensorFlow.
+// How many helpers a rank has beside the background thread: threads - 1. If
+// `threads` is 0, there is one for every few cores that the rank has. The rank
+// shares its `cores` with local_ranks - 1 others. A rank with few cores leaves
+// them to TensorFlow.
 [[nodiscard]] int HelperCount(int64_t threads, int cores, int local_ranks);
 
-// Cores that this process may run on.
+// The number of cores that this process may run on.
 [[nodiscard]] int UsableCores();
 
-// Of one rank, for the transports of all its sets. Background thread only.
+// One rank has one, for the transports of all its sets. Background thread only.
 class SpareCores {
  public:
   // `threads` is HVD_COPY_THREADS.
   SpareCores(int64_t threads, int local_ranks);
 
-  // To share the work of a large batch that begins now; null: there are none,
-  // or, where their number was not asked for, the machine is busy. They start
-  // when they are first wanted.
+  // The threads that share the work of a large batch that begins now. Null:
+  // there are none, or HVD_COPY_THREADS is 0 and the machine is busy. They
+  // start when they are first used.
   WorkThreads* Threads();
 
  private:

@@ -21,19 +21,20 @@ namespace hvd {
 
 inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
 
-// A transport's pieces over staging memory that has no bounds of its own.
+// The pieces of a transport whose staging memory is on the heap.
 [[nodiscard]] PieceLimits HeapPieces(int64_t bytes);
 
-// Cuts a batch into pieces, a few of which are on the wire at a time, and
-// walks through all batches, so that a small one passes a large one.
+// Cuts a batch into pieces. A few of them are on the wire at a time. Progress
+// goes through all batches, so that a small one passes a large one.
 //
-// The wire sees staging memory only. So a batch that fails here can let go of
-// the user's memory at once and live on as a ghost: it answers its peers with
-// poison, or with what it owes them, until all have finished the batch.
+// The wire uses staging memory only. So a batch that fails here can let go of
+// the user's memory at once. It lives on as a ghost. A ghost sends its peers
+// poison, or the data that it still has for them, until all have finished the
+// batch.
 class StagedTransport final : public Transport {
  public:
-  // `job_ranks` are the members' ranks of the job, for messages. All members
-  // must have the same pieces. `spare_cores` may be null.
+  // `job_ranks` are the members' ranks of the job, for messages. `pieces` must
+  // be the same on all members. `spare_cores` may be null.
   StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
                   PieceLimits pieces = HeapPieces(kDefaultPieceBytes),
                   std::shared_ptr<SpareCores> spare_cores = nullptr);
@@ -52,7 +53,7 @@ class StagedTransport final : public Transport {
   struct Flight {
     std::unique_ptr<BatchWork> work;  // null: CheckBatch refused it
     BatchDone done;                   // null once called
-    Status status;                    // why it failed here, if so
+    Status status;                    // not Ok: why it failed here
     int64_t next_piece = 0;
     int64_t outputs_done = 0;
     std::deque<std::unique_ptr<Piece>> pieces;  // on the wire
@@ -66,7 +67,8 @@ class StagedTransport final : public Transport {
 
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartPieces(BatchId id, Flight* flight);
-  // Ends the batch for its caller, if it has; the call is made later.
+  // If the batch is done for its caller, adds the call of `done`, which is made
+  // later.
   void Settle(Flight* flight, std::vector<Call>* calls);
   bool Finished(const Flight& flight) const;
   bool FailAll(const Status& why, std::vector<Call>* calls);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StagingPool: memory that the wire reads and writes, recycled.
+// StagingPool: recycled memory that the wire reads and writes.
 #ifndef HVD_TRANSPORT_STAGING_POOL_H_
 #define HVD_TRANSPORT_STAGING_POOL_H_
 
@@ -14,27 +14,27 @@ struct StagingBuffer {
   size_t bytes = 0;
 };
 
-// How much a piece needs memory. The oldest batch of a set always gets some,
-// which is what lets every set of ranks go on; small pieces get more than
-// others, for they are what passes a large batch.
+// How urgently a piece needs memory. The oldest batch of a set always gets
+// some, so every set goes on. Small pieces get memory before large ones that
+// can wait, so that they can pass a large batch.
 enum class Urgency { kCanWait, kSmall, kOldest };
 
-// Up to here a piece is small.
+// A piece up to this size is small.
 inline constexpr size_t kSmallStagingBytes = 64 << 10;
 
-// One thread, the owner's.
+// Thread: the owner's.
 class StagingPool {
  public:
   virtual ~StagingPool() = default;
-  // At least `bytes` of uninitialised memory that begins at a cache line; none
-  // when there is none now.
+  // At least `bytes` of uninitialised memory that begins at a cache line. A
+  // buffer without data: there is no memory now.
   virtual StagingBuffer Take(size_t bytes, Urgency urgency) = 0;
   virtual void Give(StagingBuffer buffer) = 0;
 };
 
-// Of the process's own memory. Fresh pages cost more than the copy into them,
-// so buffers are kept, up to limit_bytes; pieces that can wait do so while that
-// much is in use.
+// A pool on the heap. Fresh pages cost more than the copy into them. So buffers
+// are kept, up to limit_bytes. Pieces that can wait do so while that much is in
+// use.
 class HeapStagingPool final : public StagingPool {
  public:
   explicit HeapStagingPool(size_t limit_bytes = kDefaultLimitBytes)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamChoice: whether blocks that peers read are written past the cache.
+// StreamChoice: chooses how blocks that peers read are written.
 #ifndef HVD_TRANSPORT_STREAM_CHOICE_H_
 #define HVD_TRANSPORT_STREAM_CHOICE_H_
 
@@ -11,15 +11,17 @@
 
 namespace hvd {
 
-// Cores that share a cache hand a block over in it. Where they do not, a store
-// to a line that a peer has read takes the line away from the peer's core
-// first: a Zen 4 packs at 2.5 GB/s then and at 18 past the cache, on cores of
-// one complex at 15 and 11. No file tells which it is, for ranks move, and so
-// do a guest's processors. So blocks are timed, and now and then three of them
-// are written in the other way.
+// There are two ways: plain stores, and non-temporal stores (streaming). Cores
+// that share a cache hand a block over in it. Where they share none, a plain
+// store to a line that a peer has read must first take the line from the peer's
+// core. A Zen 4 packs at 2.5 GB/s then, and at 18 by streaming. On cores of one
+// complex it is 15 and 11.
 //
-// No bit of any result depends on it. Of one rank, for the transports of all
-// its sets; its background thread.
+// No file says which it is, because ranks move, and so do a guest's processors.
+// So blocks are timed. Now and then three of them are written in the other way.
+//
+// The choice changes no bit of any result. A rank has one, for the transports
+// of all its sets. Background thread only.
 class StreamChoice {
  public:
   enum Policy : int64_t { kMeasured = -1, kNever = 0, kAlways = 1 };
@@ -27,21 +29,21 @@ class StreamChoice {
   // `policy` is HVD_SHM_STREAM.
   explicit StreamChoice(int64_t policy = kMeasured);
 
-  // Whether to stream the block of so many bytes that is packed next. Took is
-  // to be called when it has been.
+  // Whether to stream the next block, which has so many bytes. Call Took once
+  // it is packed.
   bool Next(size_t bytes);
   void Took(size_t bytes, bool streamed, double seconds);
 
-  // The same for a block that is written as others are read, whose time says
-  // nothing.
+  // The same for a block that is written while others are read. It is not
+  // timed, because its time says nothing.
   bool Streams(size_t bytes) const;
 
  private:
-  // Seconds a byte of the last few blocks written in one way.
+  // The seconds for each byte of the last few blocks written in one way.
   struct Cost {
     std::array<double, 3> seconds = {kUnknown, kUnknown, kUnknown};
     void Add(double last) { seconds = {seconds[1], seconds[2], last}; }
-    // For a thread may lose its core at any moment.
+    // The least, because a thread may lose its core at any moment.
     double least() const {
       return *std::min_element(seconds.begin(), seconds.end());
     }
@@ -51,14 +53,14 @@ class StreamChoice {
   bool IsMeasured(size_t bytes) const;
   void StartTrial();
   void Decide();
-  // Whether storing into the cache takes more than so many times as long.
+  // Whether plain stores take more than so many times as long as streaming.
   bool LooksWorth(double times) const;
 
   const int64_t policy_;
   bool streams_;
   Cost cached_, streamed_;
   size_t bytes_to_trial_;
-  int trial_blocks_ = 0;  // still to be written in the other way
+  int trial_blocks_ = 0;  // still to write in the other way
 };
 
 }  // namespace hvd

@@ -13,9 +13,10 @@
 
 namespace hvd {
 
-// As std::memcpy, but past the cache where the processor can: the lines of
-// `out` are written without being read first, and drive nothing else out.
-// Worth it where `out` is larger than the cache and `in` lies within it.
+// Like std::memcpy, but with non-temporal stores where the processor has them.
+// They write the lines of `out` without reading them first, and evict nothing
+// from the cache. It is faster where `out` is larger than the cache and `in` is
+// in it.
 inline void StreamCopy(void* out, const void* in, size_t bytes) {
 #if defined(__SSE2__)
   constexpr size_t kLine = 64, kVector = sizeof(__m128i);
@@ -36,7 +37,8 @@ inline void StreamCopy(void* out, const void* in, size_t bytes) {
     }
   }
   std::memcpy(to + at, from + at, bytes - at);
-  // Such stores are not ordered by the release that hands `out` on.
+  // A release, such as the one that hands `out` on, does not order these
+  // stores.
   _mm_sfence();
 #else
   std::memcpy(out, in, bytes);

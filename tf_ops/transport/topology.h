@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Local and cross ranks, from knowing which ranks share a host.
+// Makes local and cross ranks, given which ranks share a host.
 #ifndef HVD_TRANSPORT_TOPOLOGY_H_
 #define HVD_TRANSPORT_TOPOLOGY_H_
 
@@ -10,8 +10,9 @@
 
 namespace hvd {
 
-// Ranks with equal `host_keys` share a host; one key per rank of the job. Pure,
-// so that all ranks see the same job. Leaves Topology::hosts empty.
+// Ranks with equal `host_keys` share a host. There is one key for each rank of
+// the job. Pure, so that all ranks get the same result. Topology::hosts stays
+// empty.
 Topology MakeTopology(int rank, const std::vector<std::string>& host_keys);
 
 }  // namespace hvd

@@ -10,11 +10,12 @@
 
 namespace hvd {
 
-// Two ranks always use the same way, so messages between them stay in order.
+// Two ranks always use the same channel, so messages between them stay in
+// order.
 class TwoLevelChannel final : public Channel {
  public:
-  // `within` knows ranks by their local ranks, `across` by those of the job;
-  // both outlive this.
+  // `within` takes local ranks, and `across` takes ranks of the job. Both must
+  // outlive this object.
   TwoLevelChannel(const Topology& topology, Channel* within, Channel* across);
   void Send(int peer, SharedBytes message) override;
   bool Receive(int* peer, std::string* message) override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TwoLevelWire: the moves of a process set that spans hosts: through shared
-// memory within each of them, over another wire between them.
+// TwoLevelWire: the moves of a process set that spans hosts. They use shared
+// memory within a host and another wire between hosts.
 #ifndef HVD_TRANSPORT_TWO_LEVEL_WIRE_H_
 #define HVD_TRANSPORT_TWO_LEVEL_WIRE_H_
 
@@ -13,13 +13,12 @@
 
 namespace hvd {
 
-// Staging memory is the rank's arena, also for what crosses hosts, so that
-// what has come from another host is lent on within this one.
+// Staging memory is the rank's arena, also for moves between hosts. So data
+// that has come from another host can be lent to ranks of this host.
 class TwoLevelWire final : public Wire {
  public:
-  // local_ranks: of each member of the set on this host its local rank, -1 for
-  // the others. `across` is a wire of the same set, of which only moves between
-  // hosts are used.
+  // local_ranks has the local rank of each member on this host, and -1 for the
+  // others. `across` is a wire of the same set. It is used between hosts only.
   TwoLevelWire(std::shared_ptr<ShmPort> port, int set_id, HostMap hosts,
                std::vector<int> local_ranks, std::unique_ptr<Wire> across,
                StagingBuffer reserve);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WireBackend: a backend whose wires can be had apart from a transport.
+// WireBackend: a backend that can make a wire without a transport.
 #ifndef HVD_TRANSPORT_WIRE_BACKEND_H_
 #define HVD_TRANSPORT_WIRE_BACKEND_H_
 
@@ -13,13 +13,14 @@
 
 namespace hvd {
 
-// What shared memory is put on top of: it carries what leaves a host.
+// The backend between hosts. Shared memory is put on top of it.
 class WireBackend : public Backend {
  public:
-  // Under a transport of that process set, as NewTransport's arguments say.
+  // A wire for a transport of that process set. The arguments are those of
+  // NewTransport.
   virtual Result<std::unique_ptr<Wire>> NewWire(
       int set_id, const std::vector<int>& ranks) = 0;
-  // Of this rank, for all transports on top of its wires.
+  // The rank's spare cores, for all transports over its wires.
   virtual const std::shared_ptr<SpareCores>& spare_cores() = 0;
 };
 
