@@ -63,10 +63,16 @@ Envelope ExampleLog() {
                   Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20}}}};
 }
 
-Envelope ExamplePeerEnd() {
-  return {0,
-          PeerEndMessage{
-              true, "ValueError: no", {{0, 12}, {3, 1}}, 2, "OSError", true}};
+Envelope ExamplePeerEnds() {
+  return {0, PeerEnds{true,
+                      {{5, false, "done", {}, -1, "", false},
+                       {7,
+                        true,
+                        "ValueError: no",
+                        {{0, 12}, {3, 1}},
+                        2,
+                        "OSError",
+                        true}}}};
 }
 
 TEST(message_report_survives_its_bytes) {
@@ -131,9 +137,16 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
                std::vector<CacheId>{1, 2, 300}));
   EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==
                Tuning{128 << 20, int64_t{1} << 40, -1}));
-  auto end = Decode(Encode(ExamplePeerEnd()));
+  auto end = Decode(Encode(ExamplePeerEnds()));
   ASSERT_TRUE(end.ok());
-  auto& peer_end = std::get<PeerEndMessage>(end.value().message);
+  auto& ends = std::get<PeerEnds>(end.value().message);
+  EXPECT_TRUE(ends.pass_on);
+  ASSERT_EQ(ends.ends.size(), 2u);
+  EXPECT_EQ(ends.ends[0].rank, 5);
+  EXPECT_EQ(ends.ends[0].text, "done");
+  EXPECT_FALSE(ends.ends[0].failed);
+  auto& peer_end = ends.ends[1];
+  EXPECT_EQ(peer_end.rank, 7);
   EXPECT_TRUE(peer_end.failed);
   EXPECT_EQ(peer_end.log_seen.at(3), 1u);
   EXPECT_EQ(peer_end.cause_rank, 2);
@@ -154,7 +167,7 @@ TEST(message_beat_survives_its_bytes) {
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnd(),
+       {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}}) {
     const std::string bytes = Encode(envelope);
     for (size_t size = 0; size < bytes.size(); ++size) {
@@ -167,7 +180,7 @@ TEST(message_cut_or_lengthened_bytes_are_refused) {
 TEST(message_random_damage_never_crashes) {
   std::mt19937 random(7);
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnd(),
+       {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}}) {
     const std::string bytes = Encode(envelope);
     for (int i = 0; i < 20000; ++i) {

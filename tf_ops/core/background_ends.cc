@@ -48,9 +48,33 @@ void BackgroundLoop::RunOutOfMemory() {
   }
 }
 
-void BackgroundLoop::HandlePeerEnd(int peer, const PeerEndMessage& end) {
-  heartbeats_.Ended(peer);
-  PeerEnd first{peer, end.failed, end.text};
+Status BackgroundLoop::HandleEnds(PeerEnds ends) {
+  for (const PeerEndMessage& end : ends.ends) {
+    const int last = std::max(end.rank, end.cause_rank);
+    if (last >= backend_->topology().size) {
+      return Internal("it tells of the end of rank " + std::to_string(last) +
+                      ".");
+    }
+  }
+  for (const PeerEndMessage& end : end_relay_.Handle(std::move(ends), now_)) {
+    HandlePeerEnd(end);
+  }
+  return Status::Ok();
+}
+
+bool BackgroundLoop::SendEnds() {
+  const auto messages = end_relay_.Take(now_);
+  for (const EndRelay::Outgoing& message : messages) {
+    for (const int rank : message.ranks) {
+      backend_->channel().Send(rank, message.bytes);
+    }
+  }
+  return !messages.empty();
+}
+
+void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
+  heartbeats_.Ended(end.rank);
+  PeerEnd first{end.rank, end.failed, end.text};
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
   }
@@ -101,6 +125,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
                : PeerLost("hvd_tf was shut down on this rank (" + text + ").");
   queue_->Close(why);
   PeerEndMessage end;
+  end.rank = backend_->topology().rank;
   end.failed = failed;
   end.text = text;
   if (first.has_value() && first->failed) {
@@ -118,11 +143,8 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
     if (lost_track_) last = 0;
     set.negotiator->EndAt(set.negotiator->log_seen(), why);
   }
-  const Topology& topology = backend_->topology();
-  const SharedBytes bytes = Share(Encode({0, std::move(end)}));
-  for (int rank = 0; rank < topology.size; ++rank) {
-    if (rank != topology.rank) backend_->channel().Send(rank, bytes);
-  }
+  end_relay_.Leave(std::move(end), failed, now_);
+  SendEnds();
   flushing_ = backend_->channel().Flush();
   if (failed) {
     failure_announced_.set_value();
@@ -137,7 +159,8 @@ void BackgroundLoop::Drain() {
     const bool moved = PassOrBreak();
     if (moved) last_moved_ = now_;
     const bool on_wire =
-        flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
+        flushing_ || end_relay_.busy(now_) ||
+        std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
           return s.executor->needed_in_flight() > 0;
         });
     if (!on_wire && !moved) break;

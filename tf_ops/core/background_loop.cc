@@ -73,6 +73,7 @@ BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
       doorbell_(backend->doorbell()),
       options_(options),
       rings_(backend->arrivals_ring()),
+      end_relay_(backend->topology().rank, backend->topology().size),
       heartbeats_(backend->topology().rank, backend->topology().size,
                   ShortestSilence(options), awake_),
       stacks_(std::move(stacks)),
@@ -225,9 +226,8 @@ Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
     HandleBeat(peer, *beat);
     return Status::Ok();
   }
-  if (auto end = std::get_if<PeerEndMessage>(&envelope.message)) {
-    HandlePeerEnd(peer, *end);
-    return Status::Ok();
+  if (auto ends = std::get_if<PeerEnds>(&envelope.message)) {
+    return HandleEnds(*ends);
   }
   Set* set = FindSet(envelope.set_id);
   if (set == nullptr) {
@@ -276,13 +276,15 @@ bool BackgroundLoop::SendMessages() {
       moved = true;
     }
   }
+  moved |= SendEnds();
   return moved;
 }
 
 bool BackgroundLoop::Busy() const {
-  return flushing_ || std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
-           return !s.negotiator->idle() || s.executor->in_flight() > 0;
-         });
+  if (flushing_ || end_relay_.busy(now_)) return true;
+  return std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
+    return !s.negotiator->idle() || s.executor->in_flight() > 0;
+  });
 }
 
 void BackgroundLoop::Wait() {

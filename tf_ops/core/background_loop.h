@@ -14,6 +14,7 @@
 #include "core/autotune_report.h"
 #include "core/backend.h"
 #include "core/doorbell.h"
+#include "core/end_relay.h"
 #include "core/executor.h"
 #include "core/heartbeats.h"
 #include "core/message.h"
@@ -77,7 +78,6 @@ class BackgroundLoop {
   void CarryOut(EndCommand command);
 
   Status Handle(int peer, const Envelope& envelope);
-  void HandlePeerEnd(int peer, const PeerEndMessage& end);
   void HandleBeat(int peer, const Beat& beat);
 
   // background_watch.cc: peers that do not answer, or keep others waiting.
@@ -96,6 +96,10 @@ class BackgroundLoop {
   // is not known, so this rank ends.
   bool PassOrBreak();
   void RunOutOfMemory();
+  Status HandleEnds(PeerEnds ends);
+  void HandlePeerEnd(const PeerEndMessage& end);
+  // True if anything was sent.
+  bool SendEnds();
   // Tells the peers and fails what is pending here.
   void EndSelf(bool failed, const std::string& text);
   // Ends this rank because of something that must not happen.
@@ -122,6 +126,7 @@ class BackgroundLoop {
   Clock::time_point last_moved_;
   Clock::time_point last_watch_;
   Clock::duration watch_interval_{};
+  EndRelay end_relay_;
   Heartbeats heartbeats_;
   const std::shared_ptr<StackRequests> stacks_;
   // By rank: a silence of so many seconds is due for a warning.

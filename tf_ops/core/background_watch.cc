@@ -85,10 +85,11 @@ bool BackgroundLoop::WatchSets() {
 void BackgroundLoop::GiveUp(int rank, const std::string& text) {
   Log(LogLevel::kError, NamePeer(rank) + " failed: " + text);
   PeerEndMessage end;
+  end.rank = backend_->topology().rank;
   end.failed = end.gave_up = true;
   end.cause_rank = rank;
   end.cause_text = text;
-  HandlePeerEnd(backend_->topology().rank, end);
+  HandlePeerEnd(end);
   EndSelf(true, text);
 }
 

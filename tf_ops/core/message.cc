@@ -352,6 +352,7 @@ LogMessage ReadLog(Reader* reader) {
 }
 
 void Write(Writer* writer, const PeerEndMessage& end) {
+  writer->Unsigned(static_cast<uint64_t>(end.rank));
   writer->Byte(end.failed ? 1 : 0);
   writer->Text(end.text);
   writer->Unsigned(end.log_seen.size());
@@ -366,6 +367,7 @@ void Write(Writer* writer, const PeerEndMessage& end) {
 
 PeerEndMessage ReadPeerEnd(Reader* reader) {
   PeerEndMessage end;
+  end.rank = reader->Int();
   end.failed = reader->Enum<uint8_t>(2) != 0;
   end.text = reader->Text();
   size_t count = reader->Count();
@@ -377,6 +379,20 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
   end.cause_text = reader->Text();
   end.gave_up = reader->Enum<uint8_t>(2) != 0;
   return end;
+}
+
+void Write(Writer* writer, const PeerEnds& ends) {
+  writer->Byte(ends.pass_on ? 1 : 0);
+  writer->Unsigned(ends.ends.size());
+  for (const PeerEndMessage& end : ends.ends) Write(writer, end);
+}
+
+PeerEnds ReadPeerEnds(Reader* reader) {
+  PeerEnds ends;
+  ends.pass_on = reader->Enum<uint8_t>(2) != 0;
+  ends.ends.resize(reader->Count());
+  for (PeerEndMessage& end : ends.ends) end = ReadPeerEnd(reader);
+  return ends;
 }
 
 void Write(Writer* writer, const Beat& beat) {
@@ -433,7 +449,7 @@ Result<Envelope> Decode(const std::string& bytes) {
       envelope.message = ReadLog(&reader);
       break;
     case 2:
-      envelope.message = ReadPeerEnd(&reader);
+      envelope.message = ReadPeerEnds(&reader);
       break;
     case 3:
       envelope.message = ReadBeat(&reader);

@@ -2,10 +2,10 @@
 // The control plane's messages and their bytes.
 //
 // Four kinds travel: a Report from a member to its set's leader, a LogMessage
-// from the leader to each member, a PeerEndMessage from a rank that leaves to
-// every other, and a Beat between any two. Integers are variable-length, little
-// end first. Decoding trusts nothing: bytes that do not parse are a Status,
-// never an assert.
+// from the leader to each member, PeerEnds from ranks that leave to every other
+// (see end_relay.h), and a Beat between any two. Integers are variable-length,
+// little end first. Decoding trusts nothing: bytes that do not parse are a
+// Status, never an assert.
 #ifndef HVD_CORE_MESSAGE_H_
 #define HVD_CORE_MESSAGE_H_
 
@@ -120,7 +120,9 @@ struct LogMessage {
   std::vector<LogRecord> records;
 };
 
+// A rank leaves, or has failed.
 struct PeerEndMessage {
+  int rank = 0;
   bool failed = false;
   std::string text;
   // By process set id: the last log record that the rank has carried out;
@@ -135,6 +137,12 @@ struct PeerEndMessage {
   bool gave_up = false;
 };
 
+// Some ends, and whether the receiver is to tell all others of them.
+struct PeerEnds {
+  bool pass_on = false;
+  std::vector<PeerEndMessage> ends;
+};
+
 // "Are you there?", and "yes".
 struct Beat {
   bool asks = false;
@@ -142,7 +150,7 @@ struct Beat {
   bool wants_stacks = false;
 };
 
-using Message = std::variant<Report, LogMessage, PeerEndMessage, Beat>;
+using Message = std::variant<Report, LogMessage, PeerEnds, Beat>;
 
 struct Envelope {
   int set_id = 0;

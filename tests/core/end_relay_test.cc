@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// EndRelay: who hears of an end, with how many messages, and who is gone.
+#include "core/end_relay.h"
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A job of relays. A message takes 20 to 200 microseconds. A rank that has left
+// and is not busy has gone: what reaches it then is lost.
+class Job {
+ public:
+  explicit Job(int size) : inbox_(size), gone_(size), frozen_(size) {
+    for (int rank = 0; rank < size; ++rank) relays_.emplace_back(rank, size);
+    heard_.assign(size, std::vector<int>(size));
+    left_.resize(size);
+  }
+
+  void LeaveAt(int rank, microseconds at, bool at_once = false) {
+    leaves_.push_back({rank, EndRelay::Clock::time_point(at), at_once});
+  }
+  void Freeze(int rank) { frozen_[rank] = true; }
+
+  void Run(microseconds for_so_long) {
+    for (const auto end = now_ + for_so_long; now_ < end;
+         now_ += microseconds(20)) {
+      for (size_t rank = 0; rank < relays_.size(); ++rank) Pass(rank);
+    }
+  }
+
+  int64_t messages() const { return messages_; }
+  bool heard(int rank, int of) const { return heard_[rank][of] == 1; }
+  // Between its leave and its end; negative: it has not gone.
+  microseconds TookToLeave(int rank) const {
+    return std::chrono::duration_cast<microseconds>(gone_[rank] - left_[rank]);
+  }
+  // How many ranks that are there do not know of an end.
+  int Unheard() const {
+    int unheard = 0;
+    for (const auto& leave : leaves_) {
+      for (size_t rank = 0; rank < relays_.size(); ++rank) {
+        const bool is_there = gone_[rank] == Time() && !frozen_[rank];
+        if (is_there && static_cast<int>(rank) != leave.rank) {
+          unheard += heard_[rank][leave.rank] == 0;
+        }
+      }
+    }
+    return unheard;
+  }
+
+ private:
+  using Time = EndRelay::Clock::time_point;
+  struct Leaving {
+    int rank;
+    Time at;
+    bool at_once;
+  };
+
+  void Pass(int rank) {
+    if (frozen_[rank] || gone_[rank] != Time()) return;
+    EndRelay& relay = relays_[rank];
+    for (const Leaving& leave : leaves_) {
+      if (leave.rank != rank || leave.at > now_ || left_[rank] != Time()) {
+        continue;
+      }
+      left_[rank] = now_;
+      PeerEndMessage end;
+      end.rank = rank;
+      end.failed = leave.at_once;
+      relay.Leave(end, leave.at_once, now_);
+    }
+    auto& inbox = inbox_[rank];
+    while (!inbox.empty() && inbox.front().first <= now_) {
+      auto envelope = Decode(*inbox.front().second);
+      inbox.pop_front();
+      ASSERT_TRUE(envelope.ok());
+      auto& ends = std::get<PeerEnds>(envelope.value().message);
+      for (const auto& news : relay.Handle(std::move(ends), now_)) {
+        ++heard_[rank][news.rank];
+      }
+    }
+    for (const EndRelay::Outgoing& message : relay.Take(now_)) {
+      for (const int to : message.ranks) {
+        const Time at = now_ + microseconds(20 + random_() % 180);
+        // In order, as a channel keeps it.
+        auto& queue = inbox_[to];
+        queue.push_back({queue.empty() ? at : std::max(at, queue.back().first),
+                         message.bytes});
+        ++messages_;
+      }
+    }
+    if (left_[rank] != Time() && !relay.busy(now_)) gone_[rank] = now_;
+  }
+
+  std::vector<EndRelay> relays_;
+  std::vector<std::deque<std::pair<Time, SharedBytes>>> inbox_;
+  std::vector<std::vector<int>> heard_;
+  std::vector<Time> left_, gone_;
+  std::vector<bool> frozen_;
+  std::vector<Leaving> leaves_;
+  std::mt19937 random_{1};
+  Time now_ = Time(microseconds(1));
+  int64_t messages_ = 0;
+};
+
+TEST(end_relay_one_end_reaches_every_other_rank_once) {
+  for (int size : {1, 2, 3, 8}) {
+    for (int leaver = 0; leaver < size; ++leaver) {
+      Job job(size);
+      job.LeaveAt(leaver, milliseconds(1));
+      job.Run(milliseconds(100));
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(job.heard(rank, leaver), rank != leaver);
+      }
+      EXPECT_TRUE(job.TookToLeave(leaver) >= microseconds(0));
+      EXPECT_TRUE(job.messages() <= size);
+      // Only the lowest rank waits for others.
+      EXPECT_TRUE(job.TookToLeave(leaver) <=
+                  (leaver == 0 ? milliseconds(51) : milliseconds(1)));
+    }
+  }
+}
+
+TEST(end_relay_ranks_that_leave_one_by_one) {
+  for (const bool upwards : {true, false}) {
+    Job job(16);
+    for (int i = 0; i < 15; ++i) {
+      job.LeaveAt(upwards ? i : 15 - i, milliseconds(100 * (i + 1)));
+    }
+    job.Run(milliseconds(2000));
+    EXPECT_EQ(job.Unheard(), 0);
+    EXPECT_TRUE(job.messages() <= 15 * 17);
+  }
+}
+
+TEST(end_relay_1000_ranks_that_leave_at_once_send_few_messages) {
+  for (const int spread_us : {100, 5000, 30000}) {
+    Job job(1000);
+    std::mt19937 random(7);
+    for (int rank = 0; rank < 999; ++rank) {
+      job.LeaveAt(rank, microseconds(1 + random() % spread_us));
+    }
+    job.Run(milliseconds(500));
+    EXPECT_EQ(job.Unheard(), 0);
+    // A million, if each told each.
+    EXPECT_TRUE(job.messages() <= 20000);
+    for (int rank = 0; rank < 999; ++rank) {
+      EXPECT_TRUE(job.TookToLeave(rank) >= microseconds(0));
+      EXPECT_TRUE(job.TookToLeave(rank) <= milliseconds(100));
+    }
+  }
+}
+
+TEST(end_relay_a_relay_that_is_frozen_is_passed_by) {
+  Job job(8);
+  job.Freeze(0);
+  for (int rank : {3, 5}) job.LeaveAt(rank, milliseconds(rank));
+  job.Run(milliseconds(1000));
+  EXPECT_EQ(job.Unheard(), 0);
+  EXPECT_TRUE(job.TookToLeave(3) >= microseconds(0));
+  EXPECT_TRUE(job.TookToLeave(3) <= milliseconds(700));
+}
+
+TEST(end_relay_a_failure_is_told_at_once) {
+  Job job(8);
+  job.Freeze(0);
+  job.LeaveAt(3, milliseconds(1), true);
+  job.Run(milliseconds(2));
+  EXPECT_EQ(job.Unheard(), 0);
+  EXPECT_EQ(job.messages(), 7);
+}
+
+TEST(end_relay_a_rank_that_was_given_up_is_not_asked) {
+  const EndRelay::Clock::time_point now{milliseconds(1)};
+  EndRelay relay(2, 4);
+  PeerEndMessage end;
+  end.rank = 3;
+  end.failed = end.gave_up = true;
+  end.cause_rank = 0;
+  EXPECT_EQ(relay.Handle({false, {end}}, now).size(), 1u);
+  EXPECT_EQ(relay.Handle({false, {end}}, now).size(), 0u);
+  PeerEndMessage own;
+  own.rank = 2;
+  relay.Leave(own, false, now);
+  auto messages = relay.Take(now);
+  ASSERT_EQ(messages.size(), 1u);
+  // Rank 1 alone is left, and those that are gone may still listen.
+  EXPECT_TRUE((messages[0].ranks == std::vector<int>{0, 1, 3}));
+  EXPECT_FALSE(relay.busy(now));
+}
+
+}  // namespace
+}  // namespace hvd
