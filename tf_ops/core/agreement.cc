@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the ranks' signatures and words the differences.
+// Compares the ranks' signatures, and puts the differences into words.
 #include "core/agreement.h"
 
 #include <charconv>
@@ -14,7 +14,7 @@ namespace {
 using Ranks = std::vector<RankRequest>;
 using ValueText = std::function<std::string(const Signature&, const Ranks&)>;
 
-// Something that all ranks must pass alike.
+// Something that must be equal on all ranks.
 struct Property {
   const char* name;
   const char* remedy;
@@ -45,7 +45,7 @@ std::string MemoryText(const Signature& signature, const Ranks&) {
   return signature.memory == MemoryKind::kHost ? "CPU" : "GPU";
 }
 
-// Checked for every verb, in this order: the first difference is reported.
+// Checked for every verb, in this order. The first difference is reported.
 const std::vector<Property>& CommonProperties() {
   static const auto* properties = new std::vector<Property>{
       {"operation", "Every rank must call the same one under a name.",
@@ -110,7 +110,7 @@ const std::vector<Property>& PropertiesOf(Verb verb) {
   return *broadcast;
 }
 
-// "ranks 0-1: float32; rank 2: float64", or empty when all are equal.
+// Such as "ranks 0-1: float32; rank 2: float64". Empty when all are equal.
 std::string Differences(const Property& property, const Ranks& ranks) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const RankRequest& rank : ranks) {
@@ -145,9 +145,9 @@ Status Compare(const std::string& name, const std::vector<Property>& properties,
   return Status::Ok();
 }
 
-// The usual case, without a text for every rank.
+// A fast check for the usual case. It makes no text for every rank.
 bool SameOnAll(const Ranks& ranks) {
-  // Cached submissions share one Signature: no need to look inside.
+  // Cached submissions share one Signature, so there is no need to look inside.
   for (const RankRequest& rank : ranks) {
     if (rank.signature != ranks[0].signature &&
         !SameButFirstDims(*rank.signature, *ranks[0].signature)) {

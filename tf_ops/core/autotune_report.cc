@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes samples as lines of comma-separated values, each at once.
+// Writes each sample at once, as a line of comma-separated values.
 #include "core/autotune_report.h"
 
 #include <cerrno>
@@ -57,7 +57,7 @@ void AutotuneReport::Add(const Autotuner::Sample& sample) {
   if (sample.kind == Autotuner::Kind::kWarmup) return;
   if (start_mb_per_s_ == 0) start_mb_per_s_ = sample.mb_per_s;
   if (sample.kind != Autotuner::Kind::kFinal) return;
-  // A warning, so that it is seen by default: it was asked for.
+  // The user has asked for it. Warnings are shown by default.
   Log(LogLevel::kWarning,
       "autotune has settled: " + WithOneDigit(sample.mb_per_s) +
           " MB/s on the wire, " + WithOneDigit(start_mb_per_s_) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From agreed tensors to rounds, samples and, in the end, one choice.
+// Makes rounds of agreed tensors, samples of rounds, and one choice of samples.
 #include "core/autotuner.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace hvd {
 namespace {
 
-// Shorter ones would be ruled by the scheduler's whims.
+// The scheduler's noise would dominate shorter ones.
 constexpr std::chrono::milliseconds kShortestSample{20};
-// A job whose names never come again must not fill the memory.
+// So that a job whose names never come again does not fill the memory.
 constexpr size_t kMostNames = 1 << 16;
 
 double Seconds(Autotuner::Clock::duration time) {
@@ -102,7 +102,7 @@ double Autotuner::Score() {
     slower_bytes += round.bytes;
     if (2 * slower_bytes >= bytes) return round.bytes_per_s;
   }
-  return 0;  // a sample has rounds
+  return 0;  // not reached: a sample has rounds
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stamp, which CMake makes of the sources.
+// The stamp. CMake makes it of the sources.
 #include "core/build_stamp.h"
 
 namespace hvd {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins failures of one reason, and turns ranks into ranges.
+// Joins failures for one reason, and turns ranks into ranges.
 #include "core/failure_queue.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ void AddRank(int rank, std::vector<RankRange>* ranges) {
   }
 }
 
-// Ranges in ascending order, and joined where one follows the other. A rank
-// that stands in two stays in two.
+// Sorts the ranges, and joins those that follow one another. A rank that is in
+// two ranges stays in two.
 void Join(std::vector<RankRange>* ranges) {
   const auto before = [](const RankRange& a, const RankRange& b) {
     return a.first < b.first;

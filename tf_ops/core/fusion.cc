@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy fusion: each tensor joins the open batch of its kind, if it fits.
+// Greedy fusion: a tensor joins the open batch of its kind if it fits.
 #include "core/fusion.h"
 
 namespace hvd {
@@ -22,7 +22,7 @@ bool MoveAlike(const Signature& a, const Signature& b) {
              a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
              a.postscale == b.postscale;
     case Verb::kAllgather:
-      return true;  // bytes are moved, whatever they mean
+      return true;  // the dtype does not matter: bytes are moved
     case Verb::kBroadcast:
       return a.root == b.root;
   }
@@ -32,7 +32,7 @@ bool MoveAlike(const Signature& a, const Signature& b) {
 std::vector<std::vector<size_t>> PlanFusion(
     const std::vector<FusionCandidate>& candidates, int64_t fusion_bytes) {
   std::vector<std::vector<size_t>> plan;
-  std::vector<OpenBatch> open;  // one per kind
+  std::vector<OpenBatch> open;  // one for each kind
   for (size_t i = 0; i < candidates.size(); ++i) {
     const FusionCandidate& candidate = candidates[i];
     auto batch = open.begin();

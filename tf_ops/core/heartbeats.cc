@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is asked, who is heard, and who takes over from a watch that is silent.
+// Keeps who was asked and heard, and finds the rank that follows a silent
+// watch.
 #include "core/heartbeats.h"
 
 #include <algorithm>
@@ -10,8 +11,8 @@ namespace {
 using std::chrono::duration;
 using std::chrono::duration_cast;
 
-// Questions come once in this part of the limit, but not more seldom than
-// this: an idle rank wakes up once a second anyway.
+// A question comes once in this part of the limit, but at least this often. An
+// idle rank wakes up once a second anyway.
 constexpr double kLimitPart = 1.0 / 8;
 constexpr double kLongestInterval_s = 1;
 constexpr int kIntervalsUntilDoubt = 3;
@@ -43,7 +44,7 @@ void Heartbeats::FindWatch(Clock::time_point now) {
     ++watch_;
   }
   if (watch_ == rank_) return;
-  // They have no reason to write to this rank: their time begins when the
+  // These have no reason to write to this rank. Their time begins when the
   // watch before them falls silent.
   for (size_t peer = watch_ + 1; peer < peers_.size(); ++peer) {
     peers_[peer].heard = now;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matches the ranks' submissions and decides on what all wait for.
+// Matches the ranks' submissions, and decides on keys that all have submitted.
 #include "core/leader.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Bytes that an agreed tensor moves, over all ranks for an allgather.
+// The bytes that an agreed tensor moves. Of an allgather: those of all ranks.
 int64_t BytesOf(const Signature& signature,
                 const std::vector<std::vector<int64_t>>& first_dims) {
   int64_t count = 0;
@@ -29,7 +29,8 @@ Status UnknownNumber(CacheId id) {
   return Internal("unknown cache number " + std::to_string(id) + ".");
 }
 
-// Of a submission under a number: an allgather has one for each shape.
+// For a submission under a number. An allgather has one dimension for each
+// shape.
 Status CheckFirstDims(const Signature& signature, const Shape& first_dims) {
   const size_t due =
       signature.verb == Verb::kAllgather ? signature.shapes.size() : 0;
@@ -67,8 +68,8 @@ Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
         [&](const auto& value) { return HandleItem(rank, value, now); }, item);
     if (!status.ok()) return status;
   }
-  // Only now: the items may be older than the log record that the report ends
-  // with, and name numbers that it evicts.
+  // This comes after the items. They may be older than the last record that the
+  // rank has seen, and may name numbers that the record evicts.
   log_seen_[rank] = report.log_seen;
   ForgetRetired();
   return Status::Ok();
@@ -134,7 +135,7 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     Pending* pending = FindOrAddPending(remembered->key, now);
     Waiting waiting{nullptr, cached.step, nullptr};
     SetSignature(&waiting, pending, *signature, signature);
-    // Not when another rank has asked for something else under the name.
+    // But not if another rank has asked for something else under the name.
     if (pending->id == 0 && waiting.extra == nullptr) {
       pending->id = id;
       pending_by_id_.FindOrInsert(id)->second = pending;
@@ -208,7 +209,7 @@ void Leader::ClearFronts(Pending* pending) {
     pending->fronts[rank] = std::move(waiting);
     ++pending->ready;
   }
-  // What is left are other submissions, which have not waited yet.
+  // The rest are later submissions, which have not waited yet.
   pending->since = last_submission_;
   pending->next_warning_s = options_.stall_warning_s;
 }
@@ -274,7 +275,7 @@ void Leader::FailOnAll(Pending* pending, const Status& status) {
     failures_.Add(pending->key, rank, 0, first, agreements_);
     lost.push_back({rank, steps_[rank]});
   }
-  // TensorFlow aborts the step of an op that fails: here, all of them.
+  // TensorFlow aborts the step of an op that fails. Here all ranks' ops fail.
   const std::string text = "Its step was aborted: " + status.message();
   HitSteps(0,
            Share(status.cause() == nullptr ? PeerLost(text)

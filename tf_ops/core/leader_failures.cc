@@ -31,7 +31,7 @@ bool Leader::FailIfDoomed(int rank, const Key& key, int64_t step) {
 
 bool Leader::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
   if (ended_scopes_.empty()) return false;
-  // Whoever asks again has opened its own scope again.
+  // A rank that asks again has opened its scope again.
   ended_scopes_.erase(std::remove_if(ended_scopes_.begin(), ended_scopes_.end(),
                                      [&](const EndedScope& scope) {
                                        return scope.rank == rank &&
@@ -44,7 +44,7 @@ bool Leader::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
     auto found = pending_.find(key);
     if (found != pending_.end() &&
         found->second.fronts[scope.rank].signature != nullptr) {
-      continue;  // it has asked for this one before it ended
+      continue;  // the rank asked for it before it ended
     }
     const SharedStatus why = WillNotCome(key, scope.rank, scope.end.text);
     FailNew(key, rank, why);
@@ -65,7 +65,7 @@ Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
                           Clock::time_point) {
   const Key& key = withdrawal.key;
   if (step_aborts_.FindHit(rank, withdrawal.step) != nullptr) {
-    // Its step is lost already and the peers know.
+    // Its step is lost already, and the peers know it.
     return Status::Ok();
   }
   const SharedStatus why =
@@ -135,7 +135,7 @@ int Leader::PlaceOf(Pending* pending, int rank, int64_t step) {
 }
 
 void Leader::TakeOut(Pending* pending, int rank, int place) {
-  // Those behind it move up.
+  // Later submissions move up.
   Waiting* free = At(pending, rank, place);
   auto last = pending->later.end();
   for (auto later = pending->later.begin(); later != pending->later.end();
@@ -172,7 +172,7 @@ void Leader::FailNew(const Key& key, int rank, const SharedStatus& why) {
 void Leader::HitSteps(StepAborts::AbortId abort, const SharedStatus& why,
                       std::vector<StepOfRank> lost) {
   Swept swept;
-  // A list, not a recursion: at 1000 ranks that would be 1000 deep.
+  // A list, because a recursion would be 1000 deep with 1000 ranks.
   for (size_t i = 0; i < lost.size(); ++i) {
     const StepOfRank hit = lost[i];
     HitStep(abort, why, hit, &swept, &lost);
@@ -212,7 +212,7 @@ void Leader::SweepPlace(StepAborts::AbortId abort, const SharedStatus& why,
     if (other == but) continue;
     const Waiting* const waiting = At(pending, other, place);
     if (waiting == nullptr) continue;
-    // It has lost its step and waits in a later one.
+    // That rank has lost its step already, and waits in a later one.
     if (abort != 0 && !step_aborts_.IsOpenFor(abort, other)) continue;
     if (waiting->step == 0) {
       FailAt(pending, other, place, why);
@@ -232,7 +232,7 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
                       ended_scopes_.end());
   if (end.text.empty()) return Status::Ok();  // open again
   ended_scopes_.push_back({rank, end});
-  // What others already wait for in that scope will not come either.
+  // Keys of that scope that others already wait for will not come either.
   std::vector<Key> keys;
   for (const auto& [key, pending] : pending_) {
     if (StartsWith(key.name, end.name_prefix) &&
@@ -249,7 +249,7 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
 
 void Leader::FailScope(const Key& key, const SharedStatus& why) {
   const auto found = pending_.find(key);
-  if (found == pending_.end()) return;  // it went with the step of another
+  if (found == pending_.end()) return;  // another rank's step took it along
   std::vector<StepOfRank> lost;
   for (int rank = 0; rank < size_; ++rank) {
     const Waiting& front = found->second.fronts[rank];
@@ -272,7 +272,7 @@ void Leader::ForgetScopeIfAllEnded(const std::string& name_prefix) {
       size_) {
     return;
   }
-  // What comes now is another loop, which ranks enter one after the other.
+  // From now on it is another loop. Ranks enter it one after the other.
   ended_scopes_.erase(
       std::remove_if(ended_scopes_.begin(), ended_scopes_.end(), is_of_it),
       ended_scopes_.end());

@@ -58,7 +58,7 @@ std::optional<Failure> Leader::NextFailure() {
 }
 
 size_t Leader::DifferentKeys() const {
-  // Only a rank whose step was aborted submits again what is still under way.
+  // Only a rank whose step was aborted submits a key that is still under way.
   if (!step_aborts_.any()) return agreed_.size();
   std::unordered_set<Key, KeyHash> keys;
   size_t count = 0;
@@ -78,7 +78,7 @@ void Leader::Plan(int in_flight) {
   std::vector<bool> planned(agreed_.size(), false);
   for (const std::vector<size_t>& positions :
        PlanFusion(candidates, tuning_.fusion_bytes)) {
-    // What does not fit on the wire now may still grow.
+    // A batch that the wire has no room for may still grow.
     if (static_cast<int64_t>(planned_.size()) == room) break;
     std::vector<Agreed>& batch = planned_.emplace_back();
     batch.reserve(positions.size());
@@ -96,8 +96,8 @@ void Leader::Plan(int in_flight) {
   agreed_.resize(kept);
 }
 
-// Called when the record is given out, so that the cache is what every member
-// will have when it carries the record out.
+// Called when the record is given out. The cache is then as every member will
+// have it when it carries out the record.
 AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
   AgreedBatch batch;
   batch.tensors.reserve(tensors.size());
@@ -106,8 +106,8 @@ AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
     AgreedTensor tensor;
     tensor.key.instance = agreed.key.instance;
     tensor.first_dims = std::move(agreed.first_dims);
-    // When a member comes to this tensor, it has forgotten the number that the
-    // name had before the batch.
+    // An earlier tensor of this batch may have given the name another number. A
+    // member has then forgotten the number that the name had before the batch.
     const bool is_renamed = renamed.count(agreed.key.name) > 0;
     if (!is_renamed) tensor.cache_id = NumberOf(agreed);
     if (tensor.cache_id != 0) {

@@ -27,7 +27,7 @@ Leader::Watched Leader::Watch(Clock::time_point now) {
   }
   FindStalls(now, &watched);
   if (is_mismatch && watched.lost.has_value()) {
-    // No rank is to blame: all are there, and wait.
+    // No rank is to blame, because all wait.
     watched.lost.reset();
     FailMismatch(now);
   }
@@ -37,8 +37,9 @@ Leader::Watched Leader::Watch(Clock::time_point now) {
 void Leader::FindStalls(Clock::time_point now, Watched* watched) {
   const double warning_s = options_.stall_warning_s;
   const double shutdown_s = options_.stall_shutdown_s;
-  // By the ranks that are missing. What is due is told together with what has
-  // waited for half as long, so that a stall makes one warning.
+  // Groups the tensors by the ranks that are missing. A warning that is due
+  // also names tensors that have waited for half as long. So a stall makes one
+  // warning.
   struct Group {
     Stall stall;
     std::vector<Pending*> pending;
@@ -73,7 +74,7 @@ void Leader::FindStalls(Clock::time_point now, Watched* watched) {
       watched->lost = group.stall;
     }
     if (!group.is_due) continue;
-    // Ever more seldom, for as long as the tensor waits.
+    // The gaps between warnings double while the tensor waits.
     for (Pending* pending : group.pending) {
       const double age_s = SecondsBetween(pending->since, now);
       pending->next_warning_s =
@@ -92,7 +93,7 @@ bool Leader::AllWaitForOthers(Clock::time_point now) const {
     const auto waits = [rank](const auto& element) {
       return element.second.fronts[rank].signature != nullptr;
     };
-    // One that waits for nothing may just be slow.
+    // A rank that waits for nothing may just be slow.
     if (std::none_of(pending_.begin(), pending_.end(), waits)) return false;
   }
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes log lines whole, so that ranks which share a terminal do not mix.
+// Writes whole lines, so that lines of ranks that share a terminal do not mix.
 #include "core/log.h"
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// The log is the process's, like stderr itself.
+// The process has one log, as it has one stderr.
 struct LogState {
   std::mutex mutex;
   LogLevel level = LogLevel::kWarning;

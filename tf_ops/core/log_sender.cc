@@ -11,8 +11,8 @@
 namespace hvd {
 namespace {
 
-// By record and rank: whether it concerns the rank. Empty for one that concerns
-// all.
+// By record and rank: whether the record concerns the rank. Empty for a record
+// that concerns all.
 std::vector<std::vector<bool>> ConcernedRanks(
     const std::vector<LogRecord>& records, size_t size) {
   std::vector<std::vector<bool>> concerned(records.size());
@@ -41,8 +41,8 @@ void LogSender::Send(const std::vector<LogRecord>& records,
   encoded.reserve(records.size());
   for (const LogRecord& record : records) encoded.push_back(Encode(record));
   const auto concerned = ConcernedRanks(records, told_.size());
-  // By what a member was told before, and the places in `records` of what it is
-  // told now.
+  // The messages, by the last record that a member was sent before, and the
+  // places in `records` of those that it gets now.
   std::map<std::pair<uint64_t, std::vector<size_t>>, SharedBytes> messages;
   for (size_t rank = 1; rank < told_.size(); ++rank) {
     std::vector<size_t> places;

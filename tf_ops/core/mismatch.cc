@@ -16,10 +16,10 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPairsShown = 4;
-// Pairs are looked for among so many: more would not be read.
+// Pairs are looked for among so many tensors. Nobody would read more.
 constexpr size_t kMostTensors = 64;
 
-// "rank 0: 'a'; ranks 1-3: 'b', 'c'"
+// Such as "rank 0: 'a'; ranks 1-3: 'b', 'c'".
 std::string NamesOfRanks(const std::vector<WaitedFor>& tensors,
                          const std::vector<int>& ranks) {
   std::map<int, std::vector<std::string>> names;
@@ -53,8 +53,8 @@ size_t CommonLength(const std::string& a, const std::string& b) {
                              (end.first - a.rbegin()));
 }
 
-// How well two names fit together: first by the ranks that the two cover, then
-// by what the names have in common. {0, 0}: not at all.
+// How well two names fit together. The number of ranks that they cover counts
+// first, then what the names have in common. {0, 0}: not at all.
 std::pair<size_t, size_t> Fit(const WaitedFor& a, const WaitedFor& b) {
   std::vector<int> both;
   std::set_intersection(a.ranks.begin(), a.ranks.end(), b.ranks.begin(),
@@ -96,7 +96,7 @@ std::string LikelyPairs(const std::vector<WaitedFor>& tensors) {
 
 std::string MismatchText(std::vector<WaitedFor> tensors,
                          const std::vector<int>& ranks, double silent_s) {
-  // The same text whatever the order in which they were asked for.
+  // So that the text does not depend on the order of the requests.
   std::sort(
       tensors.begin(), tensors.end(),
       [](const WaitedFor& a, const WaitedFor& b) { return a.name < b.name; });

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-// The reason why a set has ended, as one entry's failure.
+// The failure of one entry, from the reason why its set has ended.
 Status FailureOf(const std::string& name, const Status& why) {
   return why.Reworded("'" + name + "' cannot complete: " + why.message());
 }
@@ -89,7 +89,7 @@ void Negotiator::AddNews(const Request& request) {
 }
 
 bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
-  if (!ended_.ok()) return true;  // FailAll is near
+  if (!ended_.ok()) return true;  // FailAll follows
   Queue* const queue = FindByTicket(ticket);
   if (queue == nullptr) return false;
   Outstanding& outstanding = queue->back();
@@ -156,7 +156,7 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
     } else if (ended_.ok()) {
       status = leader_->Handle(rank_, report, now);
     }
-    news_ = std::move(report.items);  // for its memory
+    news_ = std::move(report.items);  // keeps its memory
     news_.clear();
     HVD_RETURN_IF_ERROR(status);
   }
@@ -190,7 +190,7 @@ void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
 Status Negotiator::CarryOut(const LogRecord& record) {
   const Skipped* const skipped = std::get_if<Skipped>(&record);
   log_seen_ += skipped != nullptr ? skipped->count : 1;
-  // A member that has ended takes no part in it.
+  // A member that has ended takes no part in this record.
   if (last_log_number_.has_value() && log_seen_ > *last_log_number_) {
     return Status::Ok();
   }
@@ -208,7 +208,7 @@ Status Negotiator::CarryOut(const AgreedBatch& batch) {
     execute_(std::move(ready));
     return status;
   }
-  // This rank breaks; what it has taken out is nobody else's to answer.
+  // This rank fails. Nobody else answers the entries that it has taken out.
   for (const Outstanding& lost : ready.tensors) {
     if (lost.cancelled) continue;
     lost.entry->done(FailureOf(lost.entry->request.key.name, status));
@@ -294,7 +294,8 @@ bool Negotiator::Take(const Key& key, int older,
 }
 
 void Negotiator::EndAt(uint64_t log_number, const Status& why) {
-  // Those that wait for that record may only have it to skip.
+  // A member that waits for that record may have to skip it, and would not hear
+  // of it.
   if (leader_ != nullptr) log_sender_.CatchUp(&outgoing_);
   if (last_log_number_.has_value() && *last_log_number_ <= log_number) return;
   last_log_number_ = log_number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of knobs: name, alias, default, range, documentation.
+// The table of knobs: name, Horovod's name, default, range, documentation.
 #include "core/options.h"
 
 #include <strings.h>
@@ -20,7 +20,7 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 struct Knob {
   const char* name;
-  const char* alias;  // Horovod's name for it; null where it has none
+  const char* alias;  // Horovod's name for it; null: none
   std::variant<int64_t Options::*, double Options::*, std::string Options::*>
       field;
   const char* fallback;
@@ -29,7 +29,7 @@ struct Knob {
   const char* doc;
 };
 
-// One line a knob. docs/knobs.md is this table for readers.
+// One entry for each knob. docs/knobs.md has the same table for users.
 const Knob kKnobs[] = {
     {"HVD_FUSION_BYTES", "HOROVOD_FUSION_THRESHOLD", &Options::fusion_bytes,
      "134217728", 0, 1e15, "bytes of tensors that travel as one batch at most"},
@@ -88,8 +88,8 @@ std::string Expected(const Knob& knob) {
   return text;
 }
 
-// The words that Horovod has for levels of its log, by the number that is
-// nearest; null: it is none of them.
+// The number of the log level that is nearest to one of Horovod's words for
+// levels. Null: the word is none of them.
 const char* LevelOf(const std::string& word) {
   const std::pair<const char*, const char*> words[] = {
       {"trace", "0"},   {"debug", "0"}, {"info", "1"},
@@ -100,7 +100,7 @@ const char* LevelOf(const std::string& word) {
   return nullptr;
 }
 
-// False when `text` is not wholly a number in the knob's range.
+// False when the whole text is not a number in the knob's range.
 bool ParseNumber(const Knob& knob, const char* text, Options* options) {
   double number = 0;
   if (auto field = std::get_if<int64_t Options::*>(&knob.field)) {
@@ -143,7 +143,7 @@ Result<Options> Options::Parse(
                              knob.doc + "): must be " + Expected(knob) + ".");
     }
   }
-  // Whoever asks for an early end still gets the warning before it.
+  // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&
       options.stall_shutdown_s <= options.stall_warning_s) {
     options.stall_warning_s = options.stall_shutdown_s / 2;

@@ -18,7 +18,7 @@ Status MakesNoSense(const Request& request, const std::string& why) {
                   "; do all ranks run the same build of hvd_tf?");
 }
 
-// Bytes of all ranks' rows; false: more than a number can hold.
+// The bytes of all ranks' rows. False: more than an int64 can hold.
 bool GatheredBytes(const Signature& signature, const Shape& shape,
                    const std::vector<int64_t>& first_dims, int64_t* bytes) {
   int64_t row_bytes = static_cast<int64_t>(SizeOf(signature.dtype));
@@ -32,7 +32,7 @@ bool GatheredBytes(const Signature& signature, const Shape& shape,
   return !__builtin_mul_overflow(rows, row_bytes, bytes);
 }
 
-// `first_dims`: dimension 0 of [shape][rank].
+// `first_dims` has dimension 0 of [shape][rank].
 Status CheckFirstDims(const Request& request,
                       const std::vector<std::vector<int64_t>>& first_dims,
                       int rank, int size) {

@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// Equal but for dimension 0, which both must have.
+// Whether the shapes are equal but for dimension 0. Both must have that.
 bool SameButFirstDim(const Shape& a, const Shape& b) {
   return a.size() == b.size() && !a.empty() &&
          std::equal(a.begin() + 1, a.end(), b.begin() + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks calls at the door and hands them to the background thread.
+// Checks calls, and hands them to the background thread.
 #include "core/runtime.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::seconds kAnnounceLimit{1};
-// Process set ids are part of what tells messages apart on the wire.
+// Messages on the wire have the process set's id, in a few bits.
 constexpr size_t kMostProcessSets = 64;
 
 ProcessSet MakeSet(std::vector<int> ranks, int job_rank) {
@@ -82,7 +82,8 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     if (sets_[id].rank < 0) continue;
     HVD_RETURN_IF_ERROR(loop_->AddSet(static_cast<int>(id), sets_[id]));
   }
-  // One rank completes its ops without the wire: there is nothing to tune.
+  // A single rank completes its ops without the wire, so there is nothing to
+  // tune.
   if (report != nullptr && topology.size > 1) {
     loop_->Autotune(std::move(report));
   }
@@ -149,7 +150,7 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
 }
 
 void Runtime::Cancel(int process_set_id, uint64_t ticket, Status why) {
-  // Closed: what is pending has failed already.
+  // If the queue is closed, what is pending has failed already.
   (void)queue_->Push(CancelCommand{process_set_id, ticket, std::move(why)});
 }
 

@@ -13,13 +13,14 @@ namespace {
 using std::chrono::duration;
 using std::chrono::duration_cast;
 
-// A thread that runs Python code gives way after milliseconds. Who does not
-// after this time sits in a call that holds the interpreter, so that no stack
-// changes while the handler reads them all.
+// A thread that runs Python code releases the interpreter after milliseconds.
+// One that has not done so after this time is in a call that holds it. So no
+// stack changes while the handler reads them all.
 constexpr std::chrono::seconds kPatience{2};
 constexpr std::chrono::hours kLongestGap{1};
 
-// Null for a handler of three arguments too: then it is not who we look for.
+// The signal's handler. Null if it has three arguments: then it is not the one
+// we look for.
 void (*HandlerOf(int number))(int) {
   struct sigaction action{};
   if (sigaction(number, nullptr, &action) != 0) return nullptr;
@@ -49,12 +50,12 @@ void StackRequests::Look(Clock::time_point now) {
     overdue_at_.reset();
     asked_ = false;
     number = signal_;
-    // Somebody else has use for it meanwhile.
+    // Someone else uses the signal meanwhile.
     if (handler_ == SIG_DFL || HandlerOf(number) != handler_) number = 0;
   }
   if (number == 0) return;
-  // In this thread, which blocks all signals: no other one is disturbed, and
-  // no call of the program's is interrupted.
+  // It is raised in this thread, which blocks all signals. So no other thread
+  // is disturbed, and no call of the program is interrupted.
   sigset_t mine;
   sigemptyset(&mine);
   sigaddset(&mine, number);

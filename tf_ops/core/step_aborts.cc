@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers recent steps, which of them belong together and which were hit.
+// Remembers recent steps: which belong together, and which were hit.
 #include "core/step_aborts.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace hvd {
 
 void StepAborts::Correspond(const std::vector<int64_t>& steps) {
-  // Most tensors are agreed in the steps of the one before.
+  // Most tensors are agreed in the same steps as the tensor before.
   if (!corresponding_.empty() && corresponding_.front() == steps) return;
   corresponding_.push_front(steps);
   if (corresponding_.size() > kRemembered) corresponding_.pop_back();
@@ -34,7 +34,8 @@ StepAborts::AbortId StepAborts::Open(SharedStatus why) {
   OpenAbort abort{next_id_++, std::move(why), {}, size_, {}};
   abort.not_hit.assign(static_cast<size_t>(size_), true);
   open_.push_back(std::move(abort));
-  // An abort whose keys a rank never submits again would stay for ever.
+  // Otherwise an abort would stay for ever if a rank never submits one of its
+  // keys.
   if (open_.size() > kRemembered) open_.pop_front();
   return open_.back().id;
 }

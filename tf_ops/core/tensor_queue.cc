@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hand-off from the framework's threads to the background thread.
+// Hands commands from the framework's threads to the background thread.
 #include "core/tensor_queue.h"
 
 #include <iterator>
@@ -15,7 +15,8 @@ Status TensorQueue::Push(Command&& command) {
     was_empty = commands_.empty();
     commands_.push_back(std::move(command));
   }
-  // Whoever filled the empty queue has rung; the thread takes all at once.
+  // If the queue was not empty, the bell was rung already. The thread takes all
+  // commands at once.
   if (was_empty) doorbell_->Ring();
   return Status::Ok();
 }

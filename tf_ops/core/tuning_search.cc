@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A walk over powers of two, and a play-off among the best.
+// A walk over powers of two, and then a play-off among the best.
 #include "core/tuning_search.h"
 
 #include <algorithm>
@@ -14,14 +14,14 @@ constexpr int64_t kMostFusionBytes = 128 << 20;
 constexpr int64_t kLeastPieceBytes = 32 << 10;
 constexpr int64_t kMostBatchesInFlight = 16;
 
-// A neighbour that is not better by this factor may be so by chance.
+// A neighbour that is better by less than this factor may be so by chance.
 constexpr double kGain = 1.03;
-// The play-off is among those whose first score is this near to the best.
+// Places whose first score is this near to the best take part in the play-off.
 constexpr double kNearBest = 0.9;
 constexpr size_t kFinalists = 3;
 constexpr size_t kSamplesOfFinalist = 3;
 
-// Powers of two, and `start` among them.
+// Powers of two, with `start` among them.
 Axis MakeAxis(int64_t least, int64_t most, int64_t start) {
   Axis axis;
   for (int64_t value = least; value <= most; value *= 2) axis.push_back(value);
@@ -35,8 +35,8 @@ size_t IndexOf(const Axis& axis, int64_t value) {
                              axis.begin());
 }
 
-// A power of two, of half of the axis or more: from wherever the walk starts it
-// gets across what is flat.
+// A power of two that is half the axis or more. So the walk gets across flat
+// regions, wherever it starts.
 ptrdiff_t FirstStride(const Axis& axis) {
   ptrdiff_t stride = 1;
   while (stride * 2 <= static_cast<ptrdiff_t>(axis.size())) stride *= 2;
@@ -98,7 +98,7 @@ TuningSearch::Place TuningSearch::Moved(Place place, size_t axis,
 
 std::optional<TuningSearch::Place> TuningSearch::Wanted() const {
   if (sample_count_ >= most_samples_) return std::nullopt;
-  // The rest is for the play-off.
+  // The other samples are for the play-off.
   if (sample_count_ < most_samples_ - most_samples_ / 4) {
     if (std::optional<Place> place = Walk()) return place;
   }
@@ -107,8 +107,8 @@ std::optional<TuningSearch::Place> TuningSearch::Wanted() const {
 
 std::optional<TuningSearch::Place> TuningSearch::Walk() const {
   Place here = start_;
-  // One value may shift where another is best: from the second sweep on only
-  // neighbours are looked at.
+  // A change of one value may move the best place of another. From the second
+  // sweep on, only neighbours are tried.
   for (bool is_first = true;; is_first = false) {
     const Place before = here;
     for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -142,7 +142,8 @@ std::optional<TuningSearch::Place> TuningSearch::WalkAlong(
 std::optional<TuningSearch::Place> TuningSearch::PlayOff() const {
   const std::vector<Place> finalists = Finalists();
   if (finalists.size() < 2) return std::nullopt;
-  // In turn: what the machine does meanwhile hits all of them alike.
+  // They are measured in turns, so that other load on the machine affects all
+  // of them alike.
   const auto count = [&](const Place& place) {
     return samples_.at(place).size();
   };
@@ -154,7 +155,7 @@ std::optional<TuningSearch::Place> TuningSearch::PlayOff() const {
 }
 
 std::vector<TuningSearch::Place> TuningSearch::Finalists() const {
-  // Of equals the one that was looked at first.
+  // Of equal places, the one that was measured first.
   std::vector<Place> places = known_;
   const auto first = [&](const Place& place) {
     return samples_.at(place).front();
