@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allgather: every rank sends its own pieces to all of its host and to one of
-// each other host, which hands them on there.
+// Allgather: every rank sends its pieces to all ranks of its host, and to one
+// rank of each other host. That rank relays them within its host.
 #include <algorithm>
 
 #include "transport/piece.h"
@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// Piece k of the batch is piece k of every rank that has so many.
+// Piece k of the batch has piece k of every rank that has so many pieces.
 class AllgatherPiece final : public Piece {
  public:
   AllgatherPiece(BatchWork* work, int64_t index)
@@ -19,7 +19,8 @@ class AllgatherPiece final : public Piece {
       const int64_t total = work->element_count(origin);
       part.begin = std::min(index * work->piece_elements(), total);
       part.end = std::min(part.begin + work->piece_elements(), total);
-      // A rank with nothing to give still tells in its first piece how it is.
+      // A rank without data still sends its first piece, because that has its
+      // state.
       part.exists = part.begin < part.end || index == 0;
       if (!part.exists) continue;
       const int64_t bytes = (part.end - part.begin) * work->element_bytes();
@@ -37,7 +38,7 @@ class AllgatherPiece final : public Piece {
       --missing_;
       moved = true;
       const Poison poison = Read(part.block);
-      // Bytes that made no sense have become a poison.
+      // Bytes that made no sense have become poison.
       if (IsRelayed(origin)) Label(part.block, poison);
       if (!poison) {
         UnpackBlock(part.block, origin, part.begin, part.end);
@@ -73,7 +74,7 @@ class AllgatherPiece final : public Piece {
 
  private:
   struct Part {
-    int64_t begin = 0;  // elements of its origin
+    int64_t begin = 0;  // in elements of its origin
     int64_t end = 0;
     Block block;
     bool exists = false;
@@ -83,17 +84,17 @@ class AllgatherPiece final : public Piece {
 
   enum Phase { kOwn = 0, kPassedOn = 1 };
 
-  // The rank of `host`, another than the origin's, that the origin sends to.
+  // The rank of `host` that the origin sends to. It is not the origin's host.
   int RelayOf(int origin, int host) const {
     const std::vector<int>& ranks = hosts().ranks[host];
     return ranks[static_cast<size_t>(hosts().place[origin]) % ranks.size()];
   }
-  // Whether this rank hands the origin's part on.
+  // Whether this rank relays the origin's part.
   bool IsRelayed(int origin) const {
     return hosts().host[origin] != host_ &&
            RelayOf(origin, host_) == work_->rank();
   }
-  // Whom this rank gets the origin's part from, and in which phase.
+  // The rank that sends the origin's part to this rank, and the phase.
   int SenderOf(int origin) const {
     const bool direct = hosts().host[origin] == host_ || IsRelayed(origin);
     return direct ? origin : RelayOf(origin, host_);
@@ -108,7 +109,8 @@ class AllgatherPiece final : public Piece {
     }
   }
 
-  // In the order of the origins, which is the order that the receivers expect.
+  // Relays parts in the order of their origins. The receivers expect that
+  // order.
   void PassOn() {
     for (; next_relayed_ < work_->size(); ++next_relayed_) {
       const Part& part = parts_[next_relayed_];
@@ -122,7 +124,7 @@ class AllgatherPiece final : public Piece {
   std::vector<Part> parts_;  // by origin
   std::vector<MoveId> sends_;
   int missing_ = 0;
-  int next_relayed_ = 0;  // origin
+  int next_relayed_ = 0;  // an origin
 };
 
 }  // namespace

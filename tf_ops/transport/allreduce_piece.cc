@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce: all to all where messages count, by parts where bytes count.
+// Allreduce: all to all for small pieces, by parts for large ones.
 //
-// Either way every element is reduced from the ranks' blocks in rank order, so
-// the result does not depend on the way, the piece or the owner.
+// Both reduce every element from the ranks' blocks in rank order. So the result
+// does not depend on the way, the piece or the owner.
 #include <algorithm>
 #include <utility>
 
@@ -12,20 +12,21 @@
 namespace hvd {
 namespace {
 
-// Up to here one round of P * (P - 1) messages beats two rounds of parts.
+// Up to this size one round of P * (P - 1) messages is faster than two rounds
+// of parts.
 constexpr int64_t kOneRoundBytes = 4096;
 constexpr int kOneRoundRanks = 8;
 
-// Gathers the peers' blocks of one range and reduces them with what this rank
-// has itself.
+// Gathers the peers' blocks of one range, and reduces them together with this
+// rank's own data.
 class AllreducePiece : public Piece {
  public:
   AllreducePiece(BatchWork* work, int64_t index)
       : Piece(work, index), range_(PieceRange(*work, index)) {}
 
  protected:
-  // Of a peer; this rank's own stays empty, for its data is in the user's
-  // memory.
+  // The block of a peer. This rank's own stays empty, because its data is in
+  // the user's memory.
   struct Contribution {
     Block block;
     MoveId move = 0;
@@ -73,10 +74,11 @@ class AllreducePiece : public Piece {
 
   bool all_here() const { return missing_ == 0; }
 
-  // Hands the user the reduced range, and puts it into `result` too unless that
-  // is null: the data, or poison when any rank's was.
+  // Reduces the range into the user's memory. If `result` is not null, it gets
+  // the same data. If any rank sent poison, it gets poison.
   void Reduce(const Range& range, const Block* result) {
-    // A peer's poison has become the batch's own by now, if none was before.
+    // By now a peer's poison has become that of the batch, unless it had one
+    // before.
     Poison poison;
     std::vector<const std::byte*> blocks;
     for (int peer = 0; peer < work_->size(); ++peer) {
@@ -103,7 +105,7 @@ class AllreducePiece : public Piece {
   int missing_ = 0;
 };
 
-// Every rank sends its block to all and reduces all blocks itself.
+// Every rank sends its block to all, and reduces all blocks itself.
 class OneRoundPiece final : public AllreducePiece {
  public:
   OneRoundPiece(BatchWork* work, int64_t index) : AllreducePiece(work, index) {
@@ -137,7 +139,8 @@ class OneRoundPiece final : public AllreducePiece {
   std::vector<MoveId> sends_;
 };
 
-// Every rank owns a part: it gets that part of all, and sends the result back.
+// Every rank owns a part. It gets that part from all ranks, and sends the
+// result back.
 class ByPartsPiece final : public AllreducePiece {
  public:
   ByPartsPiece(BatchWork* work, int64_t index) : AllreducePiece(work, index) {
@@ -148,7 +151,7 @@ class ByPartsPiece final : public AllreducePiece {
       if (part.range.empty()) continue;
       const int64_t bytes = BytesOf(part.range);
       part.block = AddBlock(bytes);
-      // Without lending the result comes to where the data was sent from.
+      // Without lending, the result arrives where the data was sent from.
       part.result = lends(owner) ? AddArrival(owner, bytes) : part.block;
     }
     if (!own().empty()) AddContributions(own());
@@ -167,8 +170,8 @@ class ByPartsPiece final : public AllreducePiece {
 
  protected:
   void Post() override {
-    // Beginning behind this rank, so that not all send to the same one first;
-    // this rank's own part comes last.
+    // It begins with the rank after this one, so that not all ranks send to the
+    // same one first. This rank's own part comes last.
     for (int i = 1; i <= work_->size(); ++i) {
       const int owner = (work_->rank() + i) % work_->size();
       Part& part = parts_[owner];
@@ -187,8 +190,8 @@ class ByPartsPiece final : public AllreducePiece {
   }
 
  private:
-  // One owner's part of the piece: this rank's data goes there and the result
-  // comes back. What this rank owns has only a block, for the result.
+  // One owner's part of the piece. This rank's data goes there, and the result
+  // comes back. The part that this rank owns has one block, for the result.
   struct Part {
     Range range;
     Block block;
@@ -253,9 +256,11 @@ class ByPartsPiece final : public AllreducePiece {
 std::unique_ptr<Piece> NewAllreducePiece(BatchWork* work, int64_t index) {
   const Range range = PieceRange(*work, index);
   const int64_t bytes = (range.end - range.begin) * work->element_bytes();
-  // Without elements there is no owner, but ranks must hear of each other.
+  // Without elements no rank owns a part, but ranks must still hear of each
+  // other.
   if (range.empty()) return std::make_unique<OneRoundPiece>(work, index);
-  // Whatever its size, so that the order of adding does not depend on it.
+  // This holds for every size, so that the order of additions does not depend
+  // on the size.
   if (work->wire()->hosts().has_two_levels()) {
     return NewTwoLevelAllreducePiece(work, index);
   }

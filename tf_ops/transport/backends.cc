@@ -29,7 +29,7 @@ Result<std::unique_ptr<Backend>> OpenBackend(const JobArgs& args,
                                              const Options& options) {
   Result<std::unique_ptr<WireBackend>> mpi = OpenMpiBackend(args, options);
   if (!mpi.ok()) return mpi.status();
-  // Where no host has two ranks there is nobody to share memory with.
+  // If no host has two ranks, no ranks can share memory.
   if (!HasNeighbours(mpi.value()->topology())) {
     return std::unique_ptr<Backend>(std::move(mpi.value()));
   }

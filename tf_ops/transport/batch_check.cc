@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refuses batches that make no sense before anything of them is on the wire.
+// Refuses batches that make no sense, before they are on the wire.
 #include "transport/batch_check.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast: a binomial tree over hosts from the root's, forwarding out of
-// staging memory; within a host all get it from the one that got it first.
+// Broadcast: a binomial tree over hosts, from the root's host. Ranks forward
+// from staging memory. Within a host all ranks get the data from the host's
+// head.
 #include <algorithm>
 
 #include "transport/piece.h"
@@ -25,7 +26,7 @@ class BroadcastPiece final : public Piece {
       awaited_ = false;
       moved = true;
       const Poison poison = Read(block_);
-      // Even one whose own batch is a ghost hands on what it got.
+      // A rank forwards what it got even if its own batch is a ghost.
       if (is_head()) Forward(poison);
       if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
       Release(receive_, &block_);
@@ -49,14 +50,14 @@ class BroadcastPiece final : public Piece {
 
  private:
   bool is_root() const { return work_->rank() == work_->batch().root; }
-  // The one of a host that the others of it get the data from.
+  // The head of a host: the other ranks of the host get the data from it.
   int HeadOf(int host) const {
     const int root = work_->batch().root;
     return hosts().host[root] == host ? root : hosts().ranks[host].front();
   }
   bool is_head() const { return HeadOf(host_) == work_->rank(); }
 
-  // In hosts, upwards from the root's.
+  // The number of hosts from the root's host upwards to this one.
   int distance() const {
     const int count = hosts().host_count();
     return (host_ - hosts().host[work_->batch().root] + count) % count;
@@ -67,12 +68,12 @@ class BroadcastPiece final : public Piece {
   }
   int parent() const {
     if (!is_head()) return HeadOf(host_);
-    // It lacks the lowest bit of this host's distance to the root.
+    // The sender's distance is this host's without its lowest bit.
     return HeadAtDistance(distance() & (distance() - 1));
   }
 
-  // To the hosts below this one, the one with the largest subtree first, then
-  // to the ranks beside this one.
+  // Sends to the hosts below this one, the one with the largest subtree first.
+  // Then it sends to the other ranks of this host.
   void Forward(const Poison& poison) {
     Label(block_, poison);
     const int count = hosts().host_count();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variables of Open MPI, MPICH's Hydra and Slurm.
+// Reads the variables of Open MPI, MPICH's Hydra and Slurm.
 #include "transport/launch_size.h"
 
 #include <cstdlib>
@@ -34,19 +34,20 @@ Status Refuse(const Announcement& announced, int size,
 Status CheckLaunchSize(const GetVariable& get, int size,
                        const std::string& library) {
   std::optional<Announcement> other;
-  // One job may have been started from within another, whose variables it
-  // then inherits: it is enough that one fits.
+  // A job may be started from within another one, and inherits its variables.
+  // So it is enough that one variable agrees.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const long announced = Read(get, name);
     if (announced == size) return Status::Ok();
     if (announced > 1 && !other) other = Announcement{name, announced};
   }
   if (other) return Refuse(*other, size, library);
-  // Of this host only.
+  // The number of ranks on this host only.
   const long local = Read(get, "MPI_LOCALNRANKS");
   if (local > size) return Refuse({"MPI_LOCALNRANKS", local}, size, library);
-  // Slurm sets its size in every job script; with a rank of PMI beside it, srun
-  // started this process. mpirun within the job may have taken fewer ranks.
+  // Slurm sets its size in every job script. If there is a PMI rank too, srun
+  // has started this process. mpirun within the job may have started fewer
+  // ranks.
   const bool by_srun =
       get("PMI_RANK") != nullptr || get("PMIX_RANK") != nullptr;
   const long tasks = Read(get, "SLURM_NTASKS");
@@ -58,7 +59,7 @@ Status CheckLaunchSize(const GetVariable& get, int size,
 
 std::string AloneWarning(const GetVariable& get) {
   const long tasks = Read(get, "SLURM_STEP_NUM_TASKS");
-  // A launcher within the step knows how many ranks it was asked for.
+  // A launcher within the step has its own number of ranks.
   const bool launched =
       get("OMPI_COMM_WORLD_SIZE") != nullptr || get("PMI_SIZE") != nullptr;
   if (tasks <= 1 || launched || Read(get, "SLURM_PROCID") != 0) return "";

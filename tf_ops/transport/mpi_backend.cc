@@ -17,7 +17,8 @@
 namespace hvd {
 namespace {
 
-// Tags of a wire are below 2^14; those of the sets lie one after another.
+// Tags of a wire are below 2^14. Each set has a range of its own, one after
+// another.
 constexpr int kWireTagBits = 14;
 
 class MpiBackend final : public WireBackend {
@@ -77,7 +78,7 @@ class MpiBackend final : public WireBackend {
 
   void Abort(int exit_code) override {
     MPI_Abort(MPI_COMM_WORLD, exit_code);
-    // A launcher that is gone cannot end this process.
+    // MPI_Abort returns if the launcher is gone. This ends the process then.
     std::_Exit(exit_code);
   }
 
@@ -108,12 +109,12 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
                                                     const Options& options) {
   Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
   if (!session.ok()) return session.status();
-  // First of all: what follows are messages between the ranks' builds.
+  // This comes first, because the messages that follow depend on the build.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike("hvd_tf", BuildStamp()));
-  // It shapes the messages.
+  // The messages depend on it.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
-  // Memory is set aside for what autotune may ask for.
+  // Memory is reserved for all values that autotune may choose.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_AUTOTUNE", std::to_string(options.autotune)));
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike("init's process_sets",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initialises MPI, chooses the job's ranks and finds who shares a host.
+// Initialises MPI, chooses the job's ranks, and finds which of them share a
+// host.
 #include "transport/mpi_session.h"
 
 #include <algorithm>
@@ -18,10 +19,11 @@
 namespace hvd {
 namespace {
 
-// MPI is one per process, and so is the knowledge of who initialised it.
+// A process has one MPI, so one flag says whether this file has initialised it.
 std::atomic<bool> initialised_here{false};
 
-// Of MPI_Comm_create_group; any will do, for it has a space of its own.
+// The tag for MPI_Comm_create_group. Any will do, because it has a tag space of
+// its own.
 constexpr int kGroupTag = 7;
 
 const char* LevelName(int level) {
@@ -40,7 +42,7 @@ std::string LibraryName() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  // Further lines and words tell how it was built.
+  // Later lines and words say how the library was built.
   const std::string line(text, std::find_if(text, text + length, [](char c) {
                            return c == ',' || c == '\n';
                          }));
@@ -172,7 +174,7 @@ Status MpiSession::Duplicate(MPI_Comm of) {
   int* limit = nullptr;
   int found = 0;
   HVD_MPI_TRY(MPI_Comm_get_attr, data_, MPI_TAG_UB, &limit, &found);
-  // The least that the standard allows.
+  // The standard guarantees at least 32767.
   tag_limit_ = found ? *limit : 32767;
   return Status::Ok();
 }
@@ -186,8 +188,8 @@ bool MpiIsFinalised() {
 MpiSession::~MpiSession() {
   if (!MpiIsFinalised()) Sweep();
   for (MpiOrphans& orphans : orphans_) {
-    // MPI may still read or write this memory, when a peer that is late or
-    // frozen goes on: it must never be used for anything else.
+    // MPI may still read or write this memory, when a late or frozen peer goes
+    // on. So it must never be used for anything else, and is not freed.
     (void)std::make_unique<std::shared_ptr<const void>>(
         std::move(orphans.memory))
         .release();

@@ -71,7 +71,7 @@ void MpiWire::Abandon(std::vector<StagingBuffer> memory) {
   MpiOrphans orphans;
   for (MoveId id = 0; id < moves_.size(); ++id) {
     if (!moves_[id].in_use || requests_[id] == MPI_REQUEST_NULL) continue;
-    // A receive that nothing has matched ends here and now.
+    // A receive without a matching message ends now.
     if (moves_[id].is_receive && !over) MPI_Cancel(&requests_[id]);
     orphans.requests.push_back(requests_[id]);
   }
@@ -117,8 +117,8 @@ void MpiChannel::Send(int peer, SharedBytes message) {
 bool MpiChannel::Receive(int* peer, std::string* message) {
   while (Probe()) {
   }
-  // A long message may take its time; those of other ranks may pass it, later
-  // ones of the same rank may not.
+  // Messages of other ranks may pass a long message. Later ones of the same
+  // rank may not.
   std::vector<int> waiting;
   for (auto mail = arriving_.begin(); mail != arriving_.end(); ++mail) {
     if (std::count(waiting.begin(), waiting.end(), mail->peer) > 0) continue;
@@ -161,7 +161,7 @@ bool MpiChannel::Flush() {
     int done = 0;
     const int code = MPI_Test(&mail.request, &done, MPI_STATUS_IGNORE);
     Note(code, "MPI_Test", mail.peer);
-    // One that failed will never be on its way.
+    // A send that has failed is never on its way.
     return code != MPI_SUCCESS || done;
   });
   return !sent_.empty();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers, tags and staging memory: what all pieces have in common.
+// The code that all pieces share: headers, tags and staging memory.
 #include "transport/piece.h"
 
 #include <cstring>
@@ -9,9 +9,9 @@ namespace hvd {
 namespace {
 
 constexpr uint8_t kHeaderCheck = 0xb7;
-// Payloads begin at cache lines, right behind their headers: vectors do not
-// cross lines, and a processor may copy between buffers that are not aligned
-// alike at a third of its speed (Zen 4, by `rep movsb`).
+// Payloads begin at cache lines, right after their headers. So vectors do not
+// cross lines. Also, a processor may copy between buffers of different
+// alignment at a third of its speed (Zen 4, by `rep movsb`).
 constexpr size_t kLine = 64;
 constexpr size_t kHeaderOffset = kLine - sizeof(BlockHeader);
 constexpr int kPhaseBits = 2;
@@ -31,7 +31,7 @@ std::unique_ptr<Piece> NewPiece(BatchWork* work, int64_t index) {
     case Verb::kBroadcast:
       return NewBroadcastPiece(work, index);
   }
-  return nullptr;  // CheckBatch lets no other verb through
+  return nullptr;  // CheckBatch refuses other verbs
 }
 
 void Piece::Start(StagingBuffer staging) {
@@ -80,7 +80,8 @@ BlockHeader Piece::ReadHeader(const Block& block) const {
 }
 
 Poison Piece::Read(const Block& block) {
-  // What is lent ends where it says; a header of zeros fits nothing.
+  // A lent block has the length that its sender gave. A header of zeros is
+  // never valid.
   const bool has_header =
       !block.is_lent || block.lent.bytes >= sizeof(BlockHeader);
   const BlockHeader header = has_header ? ReadHeader(block) : BlockHeader{};
@@ -110,7 +111,7 @@ MoveId Piece::Receive(int peer, int phase, const Block& block) {
         peer, Tag(phase), nullptr,
         sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
   }
-  // What an earlier piece left there must not pass for an arrival.
+  // So that the header of an earlier piece is not taken for an arrival.
   std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
   return work_->wire()->Receive(
       peer, Tag(phase), staging_.data.get() + block.offset,

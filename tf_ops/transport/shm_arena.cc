@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Best fit among the free ranges, joined again when they are given back.
+// Best fit among the free ranges. Ranges that are given back are merged.
 #include "transport/shm_arena.h"
 
 #include <iterator>

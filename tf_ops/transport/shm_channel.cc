@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames: four bytes of length, then the message.
+// A frame is four bytes of length, then the message.
 #include "transport/shm_channel.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void ShmChannel::WriteFront(Peer* peer) {
   const auto length = static_cast<uint32_t>(front.size());
   char head[kLengthBytes];
   std::memcpy(head, &length, kLengthBytes);
-  // One of the two is written as far as there is room, then the other.
+  // The length is written as far as there is room, then the message.
   const bool in_head = peer->written < kLengthBytes;
   const char* const bytes = in_head ? head : front.data();
   const size_t size = in_head ? kLengthBytes : front.size();

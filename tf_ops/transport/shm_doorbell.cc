@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rings and waits by futex, of the kind that processes share.
+// Rings and waits by a futex that processes share.
 #include "transport/shm_doorbell.h"
 
 #include <linux/futex.h>
@@ -16,9 +16,10 @@ namespace {
 
 using std::chrono::microseconds;
 
-// An answer is often this near, and a sleep and its end cost as much. Others
-// may have the core meanwhile. Of 0 to 200 it was the best or as good as that
-// for 2 and 4 ranks on two cores (docs/performance.md).
+// How long Wait looks before it sleeps. An answer often comes within this time,
+// and going to sleep and waking up take as long. Other threads may have the
+// core meanwhile. Of 0 to 200 it was among the best for 2 and 4 ranks on two
+// cores (docs/notes/2026-11-22-small-tensors-on-four-ranks.md).
 constexpr microseconds kLook{60};
 
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
@@ -26,15 +27,16 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
   timespec time;
   time.tv_sec = static_cast<time_t>(limit.count() / 1000000);
   time.tv_nsec = static_cast<long>(limit.count() % 1000000 * 1000);
-  // Comes back early for a signal, a ring or none of them: callers look again.
+  // It may return early, for a signal, a ring or no reason. So callers look
+  // again.
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &time, nullptr, 0);
 }
 
 }  // namespace
 
 void Ring(DoorbellWord* word) {
-  // In one order with the other side's store and load: either it sees this
-  // ring, or this sees that it sleeps.
+  // All threads see these accesses and those of Wait in one order. So either
+  // Wait sees this ring, or this thread sees that the owner sleeps.
   word->rings.fetch_add(1, std::memory_order_seq_cst);
   if (word->sleeping.load(std::memory_order_seq_cst) != 0) {
     syscall(SYS_futex, &word->rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

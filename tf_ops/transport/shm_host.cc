@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offsets: doorbells, then the pairs' rings, then the arenas.
+// The layout: doorbells, then the pairs' rings, then the arenas.
 #include "transport/shm_host.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-// The rings of a host's pairs together stay small however many ranks it has.
+// Limits the memory of a rank's rings, so that rings stay small however many
+// ranks a host has.
 constexpr size_t kMessageBytesPerRank = 1 << 20;
 constexpr size_t kMoveBytesPerRank = 1 << 18;
 constexpr size_t kLargestMessageRing = 1 << 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matches announced sends with posted receives.
+// Matches sends that were announced with receives that were posted.
 #include "transport/shm_port.h"
 
 #include <algorithm>

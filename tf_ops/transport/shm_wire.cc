@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names a set's moves among those of the rank's port.
+// Adds the set's id to the tags, for the rank's port.
 #include "transport/shm_wire.h"
 
 #include <utility>

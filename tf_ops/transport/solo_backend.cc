@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank without peers: messages to itself, and a wire that is never used.
+// A rank without peers. It sends messages to itself, and never uses its wire.
 #include "transport/solo_backend.h"
 
 #include <unistd.h>
@@ -72,7 +72,7 @@ class SoloBackend final : public Backend {
         std::make_unique<SoloWire>(), ranks, HeapPieces(piece_bytes_)));
   }
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
-  // Nothing arrives but what this thread sends itself.
+  // Only messages that this thread itself has sent arrive.
   bool arrivals_ring() const override { return true; }
   Result<std::vector<std::string>> Exchange(const std::string& mine) override {
     return std::vector<std::string>{mine};

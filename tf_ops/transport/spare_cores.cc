@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts cores; asks the kernel how many of them have work.
+// Counts cores, and asks the kernel how many of them are busy.
 #include "transport/spare_cores.h"
 
 #include <sched.h>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kCoresPerHelper = 4;
 constexpr int kMostHelpers = 3;
-// With more than this share of its cores at work a machine is busy.
+// A machine is busy if more than this share of its cores work.
 constexpr double kBusyShare = 0.75;
-// The kernel's average moves slowly.
+// The kernel's load average changes slowly, so once a second is enough.
 constexpr std::chrono::seconds kLookEvery{1};
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of batches: windows of pieces, failures, ghosts.
+// Runs batches: windows of pieces, failures, ghosts.
 #include "transport/staged_transport.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace hvd {
 namespace {
 
-// Pieces of a batch on the wire at a time.
+// The most pieces of a batch that are on the wire at a time.
 constexpr size_t kWindow = 4;
 static_assert(kWindow < kPieceTags);
-// Longer pieces would not make anything faster.
+// Longer pieces are not faster.
 constexpr int64_t kMostHeapPieceBytes = 4 << 20;
 
 }  // namespace
@@ -54,8 +54,8 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
     flight.status = local_error;
     flight.work->Fail({local_error.code(), rank()});
   }
-  // Its pieces start in Progress: packing them here would keep back what the
-  // leader has to tell the peers of the batch.
+  // Progress starts its pieces. If they were packed here, the leader's messages
+  // to the peers about the batch would have to wait.
   return id;
 }
 
@@ -72,7 +72,7 @@ bool StagedTransport::Progress() {
     }
   }
   if (!wire_->status().ok()) moved |= FailAll(wire_->status(), &calls);
-  // Last, for they may start and cancel batches.
+  // These come last, because they may start and cancel batches.
   for (Call& call : calls) call.done(call.status);
   return moved || !calls.empty();
 }
@@ -125,7 +125,7 @@ bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
                             : bytes <= kSmallStagingBytes ? Urgency::kSmall
                                                           : Urgency::kCanWait;
     StagingBuffer staging = wire_->staging().Take(bytes, urgency);
-    if (staging.data == nullptr) break;  // until another piece gives back
+    if (staging.data == nullptr) break;  // wait for another piece to give back
     piece->Start(std::move(staging));
     flight->pieces.push_back(std::move(piece));
     ++flight->next_piece;
@@ -172,7 +172,7 @@ Status StagedTransport::Explain(const Poison& poison) const {
   };
   switch (poison.code) {
     case StatusCode::kCancelled:
-      // Cancelled is for the rank whose own step ended.
+      // Only the rank whose own step was aborted gets kCancelled.
       return failure(StatusCode::kPeerLost,
                      " aborted its step while the data was on the way.",
                      CauseKind::kStepAborted);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Best fit among the kept buffers, else a fresh one.
+// Best fit among the kept buffers. If none fits, a fresh one.
 #include "transport/staging_pool.h"
 
 #include <iterator>
@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-// Of a cache line: what is aligned within a buffer is aligned.
+// A cache line. So an offset that is aligned in a buffer is an aligned address.
 constexpr std::align_val_t kAlignment{64};
 
 struct AlignedDelete {
@@ -28,7 +28,7 @@ StagingBuffer HeapStagingPool::Take(size_t bytes, Urgency urgency) {
   const size_t wanted = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   StagingBuffer buffer;
   auto fit = kept_.lower_bound(wanted);
-  // A buffer much too large is left to those who need it.
+  // A buffer that is much too large is left to pieces that need it.
   if (fit != kept_.end() && fit->first <= 2 * wanted) {
     buffer = std::move(fit->second);
     kept_bytes_ -= buffer.bytes;

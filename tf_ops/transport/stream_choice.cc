@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares what blocks cost in both ways.
+// Compares the times of blocks that are written in the two ways.
 #include "transport/stream_choice.h"
 
 namespace hvd {
 namespace {
 
-// Smaller blocks fit into any cache on their way, and into no clock.
+// Smaller blocks fit into any cache, and are too short to be timed.
 constexpr size_t kLeastBytes = 16 << 10;
-// What is packed before the first trial, when memory is no longer new, and from
-// one to the next: in the slower way a trial costs 2 % then.
+// So much is packed before the first trial, when memory is no longer new, and
+// between trials. A trial of the slower way then costs 2 %.
 constexpr size_t kFirstTrialBytes = 8 << 20;
 constexpr size_t kTrialBytes = 128 << 20;
 constexpr int kTrialBlocks = 3;
-// Streaming begins where storing into the cache takes so many times as long,
-// and ends where it no longer takes so many times as long. Where caches are
-// shared it is 0.5 to 1.4, and where they are not, 5 to 7: readers, too, have
-// longer ways to what has been streamed.
+// Streaming begins when plain stores take kBegins times as long, and ends when
+// they take less than kEnds times as long. The ratio is 0.5 to 1.4 where cores
+// share a cache, and 5 to 7 where they do not. kBegins is well above 1 because
+// streamed data is slower to read too.
 constexpr double kBegins = 2.5;
 constexpr double kEnds = 1.75;
 
@@ -49,7 +49,7 @@ void StreamChoice::Took(size_t bytes, bool streamed, double seconds) {
   if (streamed != streams_) {
     if (--trial_blocks_ == 0) Decide();
   } else if (!streams_ && LooksWorth(kBegins)) {
-    // The other way's time is of long ago.
+    // The other way was timed long ago.
     StartTrial();
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts ranks by host.
+// Finds each rank's place by counting ranks of its host.
 #include "transport/topology.h"
 
 #include <map>

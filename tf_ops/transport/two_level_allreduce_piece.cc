@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce over hosts with several ranks: within each host first, so that a
-// byte crosses the network as rarely as in a ring over hosts.
+// Allreduce over hosts with several ranks. Each host reduces first within
+// itself. So a byte crosses the network no more often than in a ring over
+// hosts.
 //
-// A piece is cut into slices, as many as the smallest host has ranks. On every
-// host the rank at place s owns slice s: it reduces what its host's ranks have
-// of it. A slice is cut into parts, one for each host, where its owner reduces
-// the hosts' partials of that part, in the order of the hosts, and sends the
-// result to the owners on the other hosts. Owners hand results on within their
-// host.
+// A piece is cut into as many slices as the smallest host has ranks. On every
+// host, the rank at place s owns slice s. It works like this:
+//
+// 1. The owner reduces the slice over the ranks of its host. The result is the
+//    host's partial.
+// 2. A slice is cut into parts, one for each host. The slice's owner on that
+//    host gets the hosts' partials of the part, and reduces them in the order
+//    of the hosts.
+// 3. It sends the result to the slice's owners on the other hosts.
+// 4. Owners send results to the other ranks of their host.
 #include <utility>
 
 #include "transport/piece.h"
@@ -18,7 +23,7 @@ namespace {
 
 enum Phase { kInput = 0, kPartial = 1, kAcross = 2, kResult = 3 };
 
-// A block on its way here.
+// A block that this rank waits for.
 struct Expected {
   MoveId move = 0;
   bool awaited = false;
@@ -61,8 +66,8 @@ class TwoLevelPiece final : public Piece {
     for (const Slice& slice : slices_) {
       for (const Part& part : slice.parts) open_parts_ += !part.range.empty();
     }
-    // This rank's own slice comes last, the ones behind it first, so that not
-    // all ranks of the host send to the same one first.
+    // It begins with the slice after this rank's own, so that not all ranks of
+    // the host send to the same one first. The own slice comes last.
     for (int i = 1; i <= slice_count(); ++i) {
       const int s = (place_ + i) % slice_count();
       if (slices_[s].range.empty()) continue;
@@ -75,14 +80,15 @@ class TwoLevelPiece final : public Piece {
   }
 
  private:
-  // A host's part of a slice: the memory of this host's partial, and later of
-  // the result; of another owner's slice just the result.
+  // A host's part of a slice. In this rank's own slice, the memory has this
+  // host's partial, and later the result. In another owner's slice it has the
+  // result only.
   struct Part {
     Range range;
     Block block;
     Expected result;
     MoveId partial_send = 0;
-    bool sending = false;  // the partial; its memory is not free
+    bool sending = false;  // the partial is being sent
     bool complete = false;
   };
   // Another rank's data for the slice or part that this rank owns.
@@ -93,7 +99,7 @@ class TwoLevelPiece final : public Piece {
   };
   struct Slice {
     Range range;
-    Block input;              // of this rank, to the slice's owner
+    Block input;              // this rank's, for the slice's owner
     std::vector<Part> parts;  // by host
   };
 
@@ -169,7 +175,7 @@ class TwoLevelPiece final : public Piece {
     return moved;
   }
 
-  // Reduces within the host, and tells the owners on the other hosts.
+  // Reduces within the host, and sends the partials to the other hosts' owners.
   void SendPartials() {
     const Poison poison = FirstPoison(inputs_);
     std::vector<const std::byte*> blocks(inputs_.size());
@@ -198,7 +204,8 @@ class TwoLevelPiece final : public Piece {
     has_partials_ = true;
   }
 
-  // Reduces the hosts' partials of this host's part, and tells the owners.
+  // Reduces the hosts' partials of this host's part, and sends the result to
+  // the other owners.
   void CombinePartials() {
     Part& part = own_part();
     const Poison poison = FirstPoison(partials_);
@@ -218,7 +225,7 @@ class TwoLevelPiece final : public Piece {
     Complete(&part);
   }
 
-  // The result of another host's part comes to where its partial was.
+  // The result of another host's part arrives in the memory of its partial.
   bool AdvanceResult(int host) {
     Part& part = own_slice().parts[host];
     if (part.sending && Test(part.partial_send)) {
@@ -229,7 +236,7 @@ class TwoLevelPiece final : public Piece {
       return false;
     }
     part.result.awaited = false;
-    // Bytes that made no sense have become a poison.
+    // Bytes that made no sense have become poison.
     Label(part.block, Read(part.block));
     Complete(&part);
     return true;
@@ -244,8 +251,8 @@ class TwoLevelPiece final : public Piece {
     --open_parts_;
   }
 
-  // Within the host, in the order of the parts, which is the order that the
-  // receivers expect.
+  // Sends results within the host, in the order of the parts. The receivers
+  // expect that order.
   void HandOn() {
     for (; next_part_ < host_count(); ++next_part_) {
       const Part& part = own_slice().parts[next_part_];
@@ -317,7 +324,7 @@ class TwoLevelPiece final : public Piece {
     return moved;
   }
 
-  // The batch's own, once it has one, or of what came.
+  // The poison of the batch, if it has one. Else the first that has arrived.
   Poison FirstPoison(const std::vector<Input>& inputs) const {
     if (work_->is_ghost()) return work_->poison();
     for (const Input& input : inputs) {
@@ -329,17 +336,17 @@ class TwoLevelPiece final : public Piece {
   const Range range_;  // of the piece
   const int host_;
   const int place_;
-  std::vector<Slice> slices_;  // by the place of their owners
+  std::vector<Slice> slices_;  // by the owner's place
   std::vector<MoveId> sends_;
-  int open_parts_ = 0;  // whose results have not come
+  int open_parts_ = 0;  // without a result yet
 
-  // Of the slice that this rank owns.
+  // For the slice that this rank owns.
   std::vector<Input> inputs_;    // by place; this rank's own stays empty
   std::vector<Input> partials_;  // by host; this host's own stays empty
   int missing_inputs_ = 0;
   int missing_partials_ = 0;
   bool has_partials_ = false;
-  int next_part_ = 0;  // to be handed on
+  int next_part_ = 0;  // the next to send within the host
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each move goes to one of two wires; the lowest bit of its id tells which.
+// Each move uses one of two wires. The lowest bit of its id says which.
 #include "transport/two_level_wire.h"
 
 #include <utility>
@@ -61,8 +61,8 @@ Status TwoLevelWire::status() const {
 }
 
 void TwoLevelWire::Abandon(std::vector<StagingBuffer> memory) {
-  // Moves of either kind may still be under way on it: the arena has it back
-  // when neither holds it.
+  // Moves of both wires may still use it. It goes back to the arena when
+  // neither wire holds it.
   std::vector<StagingBuffer> held;
   const std::shared_ptr<void> hold = HoldMemory(port_, memory);
   for (const StagingBuffer& buffer : memory) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts are handed out by a counter; a round ends when no helper is inside.
+// A counter hands out parts. A round ends when no helper is inside.
 #include "transport/work_threads.h"
 
 #include <chrono>
@@ -10,8 +10,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
-// The pieces of a large batch follow one another closely: a helper looks out
-// for the next one that long before it sleeps.
+// The pieces of a large batch follow one another closely. A helper looks for
+// the next one for this time before it sleeps.
 constexpr microseconds kLookOut{30};
 
 }  // namespace
@@ -45,7 +45,7 @@ void WorkThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   wake_.notify_all();
   TakeParts(work, count);
   std::unique_lock<std::mutex> lock(mutex_);
-  ++round_;  // nobody comes in any more
+  ++round_;  // no helper may enter any more
   left_.wait(lock, [this] { return inside_ == 0; });
 }
 
