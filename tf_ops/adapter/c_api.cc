@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that hvd_tf/native.py calls: no exception leaves them.
+// The C functions that hvd_tf/native.py calls. They throw no exceptions.
 #include "adapter/c_api.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr int kNotInitialised = -1;
 constexpr int kUnknownProcessSet = -2;
 constexpr int kNotAMember = -3;
 
-// Thread-local: what the last failed call of this thread had to say.
+// The error of the last failed call of this thread. Thread-local.
 hvd::Status& LastError() {
   thread_local hvd::Status status;
   return status;
@@ -31,8 +31,8 @@ int Report(const hvd::Status& status) {
   return static_cast<int>(status.code());
 }
 
-// Runs `call`, which returns a Status; the standard library's exceptions
-// (memory, threads) become one.
+// Runs `call`, which returns a Status. Exceptions of the standard library, of
+// memory and threads, become a Status.
 template <typename Call>
 int Guarded(Call call) {
   try {
@@ -42,7 +42,7 @@ int Guarded(Call call) {
   }
 }
 
-// `read(runtime)`, or `otherwise` without a runtime.
+// Returns `read(runtime)`. Without a runtime it returns `otherwise`.
 template <typename Read>
 int FromRuntime(Read read, int otherwise = kNotInitialised) {
   const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
@@ -235,7 +235,7 @@ void hvd_abort(int exit_code) {
 
 int hvd_wait_for_stack_request() {
   std::shared_ptr<hvd::StackRequests> requests;
-  // Not the runtime: it must be free to end meanwhile.
+  // It keeps no reference to the runtime, which must be free to end meanwhile.
   if (const auto runtime = hvd::GetRuntime()) {
     requests = runtime->stack_requests();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a kernel to the runtime and back: key, step, cancellation, completion.
+// Takes a call from a kernel to the runtime and back.
 #include "adapter/collective_call.h"
 
 #include <algorithm>
@@ -13,34 +13,34 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Tells the iterations of loops apart, nested ones too: TensorFlow runs
-// several iterations of an outer loop at a time, and those of the inner loop
-// then differ in the frame only. The frame's number is a hash of its name and
-// of the outer iteration, and so the same on every rank.
+// A number that tells iterations of loops apart. Loops may be nested.
+// TensorFlow runs several iterations of an outer loop at a time, and iterations
+// of the inner loop then differ in the frame only. The frame's number is a hash
+// of its name and of the outer iteration. So it is the same on every rank.
 uint64_t InstanceOf(const tf::FrameAndIter& at) {
   const uint64_t frame = at.frame_id ^ (at.frame_id >> 32);
   return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
 }
 
-// An eager op is a step of its own, which no other op belongs to. TensorFlow
-// wraps it into a function with a node that is called like the op; nodes of
-// graphs are called otherwise, by ops.py and by the name scopes of gradients.
+// An eager op is a step of its own, and no other op belongs to it. TensorFlow
+// wraps it into a function whose node has the op's name. Nodes of graphs have
+// other names, from hvd_tf/ops and from the name scopes of gradients.
 int64_t StepOf(tf::OpKernelContext* ctx) {
   const tf::OpKernel& kernel = ctx->op_kernel();
   return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
 }
 
-// The step's threads, for what follows the call: those that follow it anyway.
-// Null where the pool's last thread may be the one that waits for the call: an
-// eager op, called by a Python op of a graph, and executors that run one op at
-// a time.
+// The step's threads, which run what follows the call. Null where the pool's
+// last free thread may be the one that waits for the call. That is the case for
+// an eager op, which a Python op of a graph may call, and for executors that
+// run one op at a time.
 const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
   const std::string& executor = ctx->executor_type();
   const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
   return waits ? nullptr : ctx->runner();
 }
 
-// The same, with the name of the call where the cause has none.
+// The same status. If its cause has no tensor, it gets the name of the call.
 Status WithTensor(const Status& status, const std::string& name) {
   if (status.cause() == nullptr || !status.cause()->tensor.empty()) {
     return status;
@@ -91,7 +91,7 @@ Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
                            RanksText(*set) +
                            "); only its members may call collectives on it");
   }
-  // Alone, a call needs no other thread and no peer.
+  // A call in a set of one rank needs no other thread and no peer.
   if (set->ranks.size() > 1) HVD_RETURN_IF_ERROR(CheckNotForked());
   return set;
 }
@@ -116,8 +116,8 @@ void CollectiveCall::Done(const Status& status) {
     if (result.ok()) result = on_success();
     on_success = nullptr;
   }
-  // The wire has let go of them: what follows may write to the outputs in
-  // place, and the inputs' memory is free.
+  // The wire has let go of the tensors. So what follows may write to the
+  // outputs in place, and the inputs' memory is free.
   if (result.ok()) tensors.clear();
   const std::string& name = entry.request.key.name;
   result = WithTensor(result, name);
@@ -142,9 +142,9 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
     call->End(ToTf(why));
     return;
   }
-  // The peers are told who failed; this rank, only what.
+  // The peers' error names this rank. This rank's own error does not.
   call->own_error_ = Named(name, entry.request.error);
-  // Whoever runs done holds the entry, and so the call.
+  // Code that runs `done` holds the entry, and so the call.
   entry.done = [raw = call.get()](const Status& status) { raw->Done(status); };
   runtime->Enqueue(process_set_id, EntryPtr(call, &entry));
   cancellation.Enqueued(runtime.get());

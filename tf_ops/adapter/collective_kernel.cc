@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of all data verbs have in common.
+// The code that the kernels of all data verbs share.
 #include "adapter/collective_kernel.h"
 
 #include <utility>
@@ -13,17 +13,18 @@ namespace {
 namespace tf = ::tensorflow;
 
 // Data verbs are stateless, so TensorFlow tries to fold one whose input is a
-// constant: while a graph is optimised (no step, no cancellation and no
-// function library) or built (a step of its own number). Ranks fold at
-// different times and as often as they retrace, so a collective must not run
-// there; the error makes TensorFlow leave the node alone.
+// constant. It does so while a graph is optimised (there is no step, no
+// cancellation and no function library) or built (the step has a special
+// number). Ranks fold at different times, and each time they retrace. So a
+// collective must not run then. The error makes TensorFlow leave the node
+// alone.
 bool IsFoldingConstants(tf::OpKernelContext* ctx) {
   return ctx->step_id() == tf::LogMemory::CONSTANT_FOLDING_STEP_ID ||
          (ctx->cancellation_manager() == nullptr &&
           ctx->function_library() == nullptr);
 }
 
-// The call that one run of a kernel consists of.
+// The call of one run of a kernel.
 class KernelCall : public CollectiveCall {
  public:
   explicit KernelCall(tf::OpKernelContext* ctx) : ctx_(ctx) {}
@@ -35,7 +36,7 @@ class KernelCall : public CollectiveCall {
  private:
   void End(const TfStatus& status) override {
     if (!status.ok()) ctx_->SetStatus(status);
-    // TensorFlow's closure must not live as long as the buffers.
+    // TensorFlow's closure must be freed earlier than the buffers.
     const tf::AsyncOpKernel::DoneCallback done = std::move(done_);
     done();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the data verbs: what each asks for and where its buffers lie.
+// The kernels of the data verbs: what each asks for, and its buffers.
 #include <cmath>
 #include <optional>
 #include <string>
@@ -15,7 +15,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Decimal text, because TensorFlow's float attributes have 24 bits only.
+// Scales are decimal text, because TensorFlow's float attributes have only 24
+// bits.
 Result<double> ParseScale(const char* attribute, const std::string& text) {
   const std::optional<double> value = ParseDecimal(text);
   if (!value.has_value() || !std::isfinite(*value)) {
@@ -25,7 +26,7 @@ Result<double> ParseScale(const char* attribute, const std::string& text) {
   return *value;
 }
 
-// The dtype and shapes of all inputs, which have one dtype.
+// Fills in the dtype of the inputs, which is one for all, and their shapes.
 Status DescribeInputs(tf::OpKernelContext* ctx, Signature* signature) {
   const Result<DataType> dtype = ToCore(ctx->input_dtype(0));
   if (!dtype.ok()) return dtype.status();
@@ -38,7 +39,7 @@ Status DescribeInputs(tf::OpKernelContext* ctx, Signature* signature) {
   return Status::Ok();
 }
 
-// Outputs that share the inputs' memory: nothing to compute.
+// Sets outputs that share the inputs' memory. There is nothing to compute.
 Status PassInputsOn(tf::OpKernelContext* ctx) {
   for (int i = 0; i < ctx->num_inputs(); ++i) {
     ctx->set_output(i, ctx->input(i));
@@ -57,7 +58,7 @@ class AllreduceKernel : public CollectiveKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("prescale_factor", &prescale));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("postscale_factor", &postscale));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("wire_dtype", &wire_dtype_));
-    // An error is kept for the call, where the peers hear of it.
+    // The call reports an error, so that the peers hear of it.
     attributes_ = ReadScales(prescale, postscale);
   }
 
@@ -92,7 +93,8 @@ class AllreduceKernel : public CollectiveKernel {
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
               CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
-      // Not kept as a tensor: a second reference would rule out forwarding.
+      // It is not kept as a tensor, because a second reference would rule out
+      // forwarding.
       const void* const in = MutableData(ctx->input(i));
       Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, i);
       if (!output.ok()) return output.status();
@@ -216,7 +218,7 @@ class BroadcastKernel : public CollectiveKernel {
     call->entry.inputs.push_back(MutableData(input));
     call->tensors.push_back(input);
     if (set.rank == call->entry.request.signature.root) {
-      // The root's value is already there: its output shares the memory.
+      // The root already has the value, so its output shares the memory.
       call->entry.outputs.push_back(MutableData(input));
       return PassInputsOn(ctx);
     }

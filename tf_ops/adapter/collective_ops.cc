@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TensorFlow ops: what they take and give, and their shapes.
+// The TensorFlow ops: their inputs, outputs and shapes.
 //
-// Data verbs are stateless: TensorFlow runs the stateful ops of a tf.function
-// one after another, which would serialise collectives and forbid their fusion.
+// Data verbs are stateless. TensorFlow runs the stateful ops of a tf.function
+// one after another. That would serialise collectives and prevent their fusion.
 #include "adapter/tf_compat.h"
 
 namespace hvd {
@@ -154,7 +154,8 @@ REGISTER_OP("HorovodBroadcastInplace")
     .Input("variables: Ref(num_variables * T)")
     .Output("outputs: Ref(num_variables * T)")
     .SetIsStateful()
-    // So that the kernel sees such a variable and the peers hear of it.
+    // So that the kernel sees an uninitialised variable, and the peers hear of
+    // it.
     .SetAllowsUninitializedInput()
     .SetShapeFn(SameShapes)
     .Doc(
@@ -182,7 +183,8 @@ REGISTER_OP("HorovodBroadcastVariables")
         "\ntensor_names: One per variable: what the ranks match by."
         "\nprocess_set_id: The set; 0 is all ranks.");
 
-// Rank and size are read when the graph runs: a graph may outlive hvd.init.
+// Rank and size are read when the graph runs, because a graph may outlive
+// hvd.init.
 
 REGISTER_OP("HorovodRank")
     .Output("rank: int32")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's one Runtime.
+// The one Runtime of the process.
 #include "adapter/global_runtime.h"
 
 #include <pthread.h>
@@ -19,28 +19,30 @@ namespace hvd {
 namespace {
 
 struct Global {
-  // Held through Init and Shutdown, which take long; never by a kernel.
+  // Init and Shutdown hold it all the time, and take long. A kernel never holds
+  // it.
   std::mutex lifecycle_mutex;
   std::mutex runtime_mutex;
   std::shared_ptr<Runtime> runtime;  // guarded by runtime_mutex
-  // The last that was shut down after a rank had been given up; guarded by
-  // lifecycle_mutex.
+  // The last runtime that was shut down after a rank had been given up. Guarded
+  // by lifecycle_mutex.
   std::shared_ptr<Runtime> lost;
   FailedCalls failed_calls;
-  // Set in a forked child, which inherits all else: the parent's process id.
+  // Set in a forked child, to the parent's process id. The child inherits all
+  // else.
   std::atomic<pid_t> forked_from{0};
   std::once_flag forks_are_watched;
 };
 
-// Never destroyed: TensorFlow's threads may still run kernels while the
-// process's static objects are taken down.
+// Never destroyed, because TensorFlow's threads may still run kernels while the
+// static objects of the process are destroyed.
 Global& TheGlobal() {
   static Global* const global = std::make_unique<Global>().release();
   return *global;
 }
 
-// Kernels of other threads may be in GetRuntime: a child forked meanwhile would
-// find the mutex locked for ever.
+// Kernels of other threads may be in GetRuntime. In a child that is forked
+// meanwhile the mutex would be locked for ever.
 void BeforeFork() { TheGlobal().runtime_mutex.lock(); }
 void AfterForkInParent() { TheGlobal().runtime_mutex.unlock(); }
 void AfterForkInChild() {
@@ -48,7 +50,7 @@ void AfterForkInChild() {
   TheGlobal().runtime_mutex.unlock();
 }
 
-// Without memory for it forks go unnoticed, as ever.
+// Fails only without memory. Then forks are not noticed.
 void WatchForks() {
   std::call_once(TheGlobal().forks_are_watched, [] {
     pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
@@ -90,7 +92,7 @@ Status InitRuntime(const JobArgs& args) {
   if (!options.ok()) return options.status();
   WatchForks();
   const auto level = static_cast<LogLevel>(options.value().log_level);
-  ConfigureLog(level, -1);  // the rank is the backend's to tell
+  ConfigureLog(level, -1);  // the rank is not known yet
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
   if (!backend.ok()) return backend.status();
   ConfigureLog(level, backend.value()->topology().rank);
@@ -106,8 +108,9 @@ void ShutdownRuntime() {
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   std::shared_ptr<Runtime> runtime = GetRuntime();
   if (runtime == nullptr) return;
-  // No new user first; then stop, in this thread: the last reference must not
-  // be dropped by a callback on the background thread that it would join.
+  // First there must be no new users. Then this thread stops the runtime. A
+  // callback on the background thread must not drop the last reference, because
+  // that joins the background thread.
   SetRuntime(nullptr);
   runtime->Stop();
   const std::optional<PeerEnd> end = runtime->first_peer_end();

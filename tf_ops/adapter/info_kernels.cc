@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that tell a graph where this rank stands, when it runs.
+// The kernels that give a graph the rank and sizes at the time it runs.
 #include <memory>
 
 #include "adapter/collective_kernel.h"
@@ -11,8 +11,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Answers of HorovodProcessSetIncluded that are no yes or no; Horovod's values
-// are negative too.
+// Answers of HorovodProcessSetIncluded that are neither yes nor no. Horovod's
+// values are negative too.
 constexpr int kNotInitialised = -1;
 constexpr int kUnknownProcessSet = -2;
 

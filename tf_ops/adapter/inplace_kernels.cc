@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast of variables: the root's values become the variables' values.
+// Broadcast of variables: they get the values that they have on the root.
 //
-// A rank receives into fresh memory and then hands that to the variable under
-// its lock: a reader that still shares the old memory keeps the old value, and
-// no lock is held while peers are waited for.
+// A rank receives into fresh memory, and then gives that to the variable under
+// its lock. So a reader that still shares the old memory keeps the old value.
+// No lock is held while this rank waits for peers.
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,7 +18,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// The variables of one call, whatever their kind.
+// Broadcasts the variables of one call. Derived classes know the kind of
+// variable.
 class VariableBroadcastKernel : public CollectiveKernel {
  public:
   explicit VariableBroadcastKernel(tf::OpKernelConstruction* ctx)
@@ -28,10 +29,10 @@ class VariableBroadcastKernel : public CollectiveKernel {
   }
 
  protected:
-  // The value of variable `index`, sharing its memory.
+  // The value of variable `index`. It shares the variable's memory.
   virtual Result<tf::Tensor> Load(tf::OpKernelContext* ctx, int index) = 0;
-  // Gives variable `index` a new value; may be called from any thread, before
-  // the kernel's done.
+  // The function that gives variable `index` a new value. Any thread may call
+  // it, before the kernel's done.
   virtual Result<VariableStore> MakeStore(tf::OpKernelContext* ctx,
                                           int index) = 0;
   // Sets outputs, if the op has any.

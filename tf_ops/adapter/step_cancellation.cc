@@ -13,14 +13,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// TensorFlow's cancellation says that a step ends, not why. But the executor
-// aborts the step's rendezvous with the first error before it cancels, and a
+// TensorFlow's cancellation says that a step ends, but not why. But the
+// executor first aborts the step's rendezvous with the first error. A
 // rendezvous that was aborted answers every Send with that error.
 Status FirstErrorOfStep(tf::OpKernelContext* ctx, uint64_t ticket) {
   const Status unknown = Cancelled("the step was cancelled");
   tf::RendezvousInterface* rendezvous = ctx->rendezvous();
   if (rendezvous == nullptr) return unknown;
-  // A key that names no device and no edge of any graph.
+  // A key that no device and no edge of a graph has.
   const std::string device = "/job:localhost/replica:0/task:0/device:CPU:0";
   const std::string key = tf::Rendezvous::CreateKey(
       device, 1, device, "hvd_probe_" + std::to_string(ticket),
@@ -30,14 +30,15 @@ Status FirstErrorOfStep(tf::OpKernelContext* ctx, uint64_t ticket) {
   const tf::Rendezvous::Args args;
   const TfStatus sent = rendezvous->Send(parsed, args, tf::Tensor(), false);
   if (sent.ok()) {
-    // Not aborted: somebody cancelled from outside. Take the probe out again.
+    // It was not aborted: the cancellation came from outside. Take the probe
+    // out again.
     rendezvous->RecvAsync(
         parsed, args,
         [](const TfStatus&, const tf::Rendezvous::Args&,
            const tf::Rendezvous::Args&, const tf::Tensor&, bool) {});
     return unknown;
   }
-  // The first line: the rest is TensorFlow's list of operations.
+  // Only the first line. The rest is TensorFlow's list of operations.
   std::string text(sent.message());
   text.resize(std::min(text.find('\n'), text.size()));
   return Cancelled(std::move(text));
@@ -52,8 +53,9 @@ struct DueCancel {
 
 }  // namespace
 
-// The calls that wait, by their step. One for the process; one mutex for all,
-// since it is held for a few instructions, but when a step is aborted.
+// The calls that wait, by step. There is one object for the process. One mutex
+// guards all, because it is held for a few instructions only, except when a
+// step is aborted.
 class StepWatches {
  public:
   static StepWatches& Get() {
@@ -63,7 +65,7 @@ class StepWatches {
     return *watches;
   }
 
-  // False: the step is being aborted.
+  // False: the step is already being aborted.
   bool Add(StepCancellation* call) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto [found, added] = watches_.try_emplace(call->manager_);
@@ -99,9 +101,9 @@ class StepWatches {
       unused = watch.token;
       watches_.erase(found);
     }
-    // Not DeregisterCallback: it waits for the callbacks of all other kernels,
-    // and this is the background thread. The manager lives: the step does,
-    // until this call's kernel is done.
+    // DeregisterCallback would wait for the callbacks of all other kernels, and
+    // this is the background thread. The manager still exists, because the step
+    // lives until this call's kernel is done.
     call->manager_->TryDeregisterCallback(unused);
   }
 
@@ -119,12 +121,13 @@ class StepWatches {
         token, [this, manager, token] { OnCancel(manager, token); });
   }
 
-  // Of a watch that is perhaps no more: then another one may be at its place,
-  // with a token of its own.
+  // The watch may be gone. Then another one may be in its place, with another
+  // token.
   void OnCancel(tf::CancellationManager* manager, tf::CancellationToken token) {
     std::vector<DueCancel> due;
     {
-      // Held while the contexts are read: done must not free them meanwhile.
+      // Held while the contexts are read, because `done` must not free them
+      // meanwhile.
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = watches_.find(manager);
       if (found == watches_.end() || found->second.token != token) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between TensorFlow's vocabulary and the core's.
+// Conversions between TensorFlow's types and the core's.
 #include "adapter/tf_bridge.h"
 
 #include <string_view>
@@ -32,8 +32,9 @@ absl::StatusCode ToTf(StatusCode code) {
   return absl::StatusCode::kInternal;
 }
 
-// For hvd_tf/causes.py: the numbers of kind and rank, the tensor's name after
-// its length, and the message without what TensorFlow adds to it.
+// The payload for hvd_tf/causes.py. It has the numbers of kind and rank, the
+// length of the tensor's name and the name, and the message without what
+// TensorFlow adds to it.
 std::string CauseText(const Cause& cause, const std::string& message) {
   return std::to_string(static_cast<int>(cause.kind)) + " " +
          std::to_string(cause.rank) + " " +
@@ -47,7 +48,7 @@ TfStatus ToTf(const Status& status) {
   TfStatus result(ToTf(status.code()), status.message());
   if (const Cause* cause = status.cause()) {
     const std::string text = CauseText(*cause, status.message());
-    // A view, for TensorFlow 2.21 exports no other constructor.
+    // A view, because TensorFlow 2.21 exports no other constructor.
     result.SetPayload(kCausePayload, absl::Cord(std::string_view(text)));
   }
   return result;
@@ -86,7 +87,7 @@ Result<DataType> ToCore(tf::DataType dtype) {
       return DataType::kFloat64;
     case tf::DT_BOOL:
       return DataType::kBool;
-    default:  // TensorFlow has some fifty, and adds to them.
+    default:  // TensorFlow has some fifty, and adds more.
       return InvalidArgument("dtype " + tf::DataTypeString(dtype) +
                              " cannot be sent; cast the tensor first");
   }

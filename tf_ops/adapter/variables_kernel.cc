@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One kernel that broadcasts many variables, each by a name of its own.
+// One kernel that broadcasts many variables, each under a name of its own.
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -17,15 +17,15 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// The calls of one kernel run: ends when all of them have.
+// The calls of one run of the kernel. The run ends when all of them have ended.
 class PendingCalls {
  public:
   PendingCalls(tf::OpKernelContext* ctx, size_t count,
                tf::AsyncOpKernel::DoneCallback done)
       : ctx_(ctx), missing_(count), done_(std::move(done)) {}
 
-  // Of call `index`. The error of the first variable is what the user sees,
-  // whichever came first: the same on every rank.
+  // Call `index` has ended. The user sees the error of the first variable that
+  // failed, in the order of the variables. So it is the same on every rank.
   void Finish(size_t index, const TfStatus& status) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -85,7 +85,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
       done();
       return;
     }
-    // After the last SubmitCall the step may be over, and this kernel gone.
+    // After the last SubmitCall the step may be over and this kernel destroyed.
     const size_t count = names_.size();
     auto pending = std::make_shared<PendingCalls>(ctx, count, std::move(done));
     for (size_t i = 0; i < count; ++i) {

@@ -33,7 +33,7 @@ void ShmChannel::WriteFront(Peer* peer) {
   const auto length = static_cast<uint32_t>(front.size());
   char head[kLengthBytes];
   std::memcpy(head, &length, kLengthBytes);
-  // The length is written as far as there is room, then the message.
+  // Writes a part of the length or of the message, as far as there is room.
   const bool in_head = peer->written < kLengthBytes;
   const char* const bytes = in_head ? head : front.data();
   const size_t size = in_head ? kLengthBytes : front.size();
