@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local gradient aggregation: adds up the gradients of k passes, of which only the k-th reduces."""
+"""Local gradient aggregation: adds up the gradients of k passes, and reduces on the k-th only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class GradientAccumulator:
     """
 
     def __init__(self, reducer: GradientReducer, passes: int, average: bool) -> None:
-        """passes: k >= 1; average: divide the sum of a rank's k gradients by k."""
+        """passes is k, 1 or more. With average, the sum of a rank's k gradients is divided by k."""
         if not isinstance(passes, int) or passes < 1:
             raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
         self.passes = passes
         self._reducer = reducer
         self._average = average
-        # Per outermost graph, whether the current pass is the k-th.
+        # By outermost graph: whether the current pass is the k-th.
         self._is_last: WeakKeyDictionary[tf.Graph, tf.Tensor] = WeakKeyDictionary()
         self.check_mode()
 
@@ -45,10 +45,10 @@ class GradientAccumulator:
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> list[Gradient]:
-        """Like `GradientReducer.reduce`, of the sums over k passes.
+        """Like `GradientReducer.reduce`, but of the sums over k passes.
 
-        Until the k-th pass the results are this rank's sums so far, not to be applied. Raises
-        ValueError for IndexedSlices unless sparse_as_dense makes them dense.
+        Until the k-th pass the results are this rank's sums so far. They must not be applied.
+        Raises ValueError for IndexedSlices, unless sparse_as_dense makes them dense.
         """
         if self.passes == 1:
             return self._reducer.reduce(gradients, variables)
@@ -74,7 +74,7 @@ class GradientAccumulator:
         with v1.name_scope("gradient_accumulation"):
             sums = [_zeros(gradient, variable) for gradient, variable in zip(gradients, variables)]
             pass_number = _local_variable(tf.zeros([], tf.int64), "pass_number")
-            # Read here, once: what assign_add returns would be read where it is used, and that
+            # The value is read once, here. What assign_add returns is read where it is used, which
             # may be after the reset.
             added = [_add(total, gradient) for total, gradient in zip(sums, gradients)]
             with tf.control_dependencies(added):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names, together; `hvd_tf` takes them from here on first use."""
+"""The public names. `hvd_tf` takes them from here on first use."""
 
 from hvd_tf import compression, data, functions, ops
 from hvd_tf.compression import Compression

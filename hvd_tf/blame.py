@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an exception is the consequence of something on another rank, and of what.
+"""Finds out whether an exception is due to another rank, and to which event there.
 
-Decided by the causes that the library gives, never by the words of an error. TensorFlow passes a
-cause on in most places, and where it does not the library is asked what it has told TensorFlow.
+The causes that the library gives decide it, never the words of an error. TensorFlow passes a cause
+on in most places. Where it does not, the library knows what it has told TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, Optional
 from hvd_tf import native
 from hvd_tf.causes import Cause, Kind, cause_of, from_numbers
 
-# Types of operations that pass the error of another one on, without its cause.
+# Types of operations that pass on the error of another operation, without its cause.
 _HIDING_TYPES = ("PyFunc", "EagerPyFunc", "IteratorGetNext", "OneShotIterator", "MakeIterator")
-# Longer chains of exceptions are not looked through.
+# Chains of exceptions are searched up to this length.
 _LONGEST_CHAIN = 100
 
 _hidden: Optional[Cause] = None
 
 
 def hide(cause: Optional[Cause]) -> None:
-    """A cause that TensorFlow's datasets are going to be told of, which pass on the words alone.
+    """Keeps a cause that TensorFlow's datasets will lose, because they pass on the words alone.
 
-    None: what was told is over, for the ranks have agreed on something since.
+    None: the last cause no longer counts, because the ranks have agreed on something since.
     """
     global _hidden
     _hidden = cause
 
 
 def find_cause(error: BaseException) -> Optional[Cause]:
-    """What lies behind the exception, or behind one that it was raised from or while handling."""
+    """The cause of the exception, or of one that it was raised from or while handling."""
     chain = list(_chain(error))
     for link in chain:
         if found := cause_of(link) or _of_operation(link):
@@ -43,21 +43,21 @@ def find_cause(error: BaseException) -> Optional[Cause]:
 
 
 def blames_peer(cause: Optional[Cause]) -> bool:
-    """Whether another rank is at fault: then that one has more to say."""
+    """Whether another rank is at fault. That rank's own error then says more."""
     if cause is None or cause.kind is Kind.RANKS_DIFFER:
         return False
     return cause.rank != native.lib.hvd_rank()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """As Python prints it, from the last to the first."""
+    """The chain of exceptions as Python prints it, from the last to the first."""
     link: Optional[BaseException] = error
     for _ in range(_LONGEST_CHAIN):
         if link is None:
             return
         yield link
-        # TensorFlow's sessions make a new error out of one that has the cause, and may then leave
-        # that out of the traceback.
+        # TensorFlow's sessions make a new error of the one that has the cause. They may leave the
+        # latter out of the traceback.
         printed = not link.__suppress_context__ or _is_tensorflows(link)
         link = link.__cause__ or (link.__context__ if printed else None)
 
@@ -67,12 +67,12 @@ def _is_tensorflows(error: BaseException) -> bool:
 
 
 def _operation_of(error: BaseException) -> Any:
-    """TensorFlow's, in a session; else None."""
+    """The TensorFlow operation that failed in a session, or None."""
     return getattr(error, "op", None) if _is_tensorflows(error) else None
 
 
 def _of_operation(error: BaseException) -> Optional[Cause]:
-    """The cause by which a collective of a graph has failed."""
+    """The cause of the failure of a graph's collective."""
     operation = _operation_of(error)
     if operation is None or not operation.type.startswith("Horovod"):
         return None
@@ -83,9 +83,9 @@ def _of_operation(error: BaseException) -> Optional[Cause]:
 
 
 def _may_hide(error: BaseException) -> bool:
-    """Whether it may be about an operation that passes on another's error."""
+    """Whether the error may come from an operation that passes on another operation's error."""
     operation = _operation_of(error)
-    # Of functions and eager calls it is not known.
+    # For functions and eager calls it is not known.
     return _is_tensorflows(error) and (
         operation is None or operation.type.startswith(_HIDING_TYPES)
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TensorFlow the library was compiled for, and whether it is the one that is installed.
+"""Checks that the TensorFlow that the library was compiled for is the one that is installed.
 
-Loaded into another TensorFlow the library would end in a list of undefined symbols.
+If the library is loaded into another TensorFlow, it fails with a list of undefined symbols.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
 def check_build(running_version: Optional[str] = None) -> None:
     """Compare the build stamp with the TensorFlow of that version.
 
-    Without a version: with the installed distribution that the library was compiled for, which
-    needs no import of TensorFlow; another distribution is left for the import to judge.
+    Without a version, it takes that of the installed distribution that the library was compiled
+    for. That needs no import of TensorFlow. If another distribution is installed, the import
+    decides.
 
-    Raises ImportError where the library is missing or is another TensorFlow's.
+    Raises ImportError if the library is missing, or was compiled for another TensorFlow.
     """
     if not (LIBRARY.is_file() and BUILD_INFO.is_file()):
         raise ImportError(
@@ -49,4 +50,4 @@ def check_build(running_version: Optional[str] = None) -> None:
 def is_launcher() -> bool:
     """Whether this process is hvdrun, or another `python -m hvd_tf.*`, and starting."""
     program = Path((getattr(sys, "argv", None) or [""])[0]).name
-    return program in ("hvdrun", "-m")  # Python's word until it has found the module
+    return program in ("hvdrun", "-m")  # sys.argv[0] before Python has found the module

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies behind an error: its kind, the rank and the tensor. Imports no TensorFlow.
+"""The cause of an error: its kind, the rank and the tensor. Imports no TensorFlow.
 
-The library says so beside the words of an error, which are for people and may be reworded.
+The library gives it beside the error's words. Those are for people, and may change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Optional, TypeVar
 _E = TypeVar("_E", bound=BaseException)
 
 _ATTRIBUTE = "_hvd_cause"
-# Of tf_ops/adapter/tf_bridge.cc.
+# As in tf_ops/adapter/tf_bridge.cc.
 _PAYLOAD = b"hvd_tf/cause"
 
 
@@ -32,25 +32,25 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """What a failure that this rank did not bring about alone is due to."""
+    """The cause of a failure that this rank did not bring about alone."""
 
     kind: Kind
     rank: int
-    """Of the job; -1: no rank in particular."""
+    """A rank of the job. -1: no single rank."""
     tensor: str = ""
-    """The name that the cause became known by; "": none."""
+    """The name of the failed tensor. Empty: none."""
     message: str = ""
-    """The library's words for it, without what TensorFlow puts around them; "": not known."""
+    """The library's message, without what TensorFlow puts around it. Empty: not known."""
 
 
 def caused(error: _E, cause: Cause) -> _E:
-    """The error itself, which `cause_of` now knows the cause of."""
+    """Returns the error itself. `cause_of` now knows its cause."""
     setattr(error, _ATTRIBUTE, cause)
     return error
 
 
 def cause_of(error: BaseException) -> Optional[Cause]:
-    """The cause that this very exception carries, if it does."""
+    """The cause that this exception itself carries, or None."""
     attached = getattr(error, _ATTRIBUTE, None)
     if isinstance(attached, Cause):
         return attached
@@ -60,7 +60,7 @@ def cause_of(error: BaseException) -> Optional[Cause]:
 
 
 def from_numbers(kind: int, rank: int, tensor: str = "") -> Optional[Cause]:
-    """What a C function tells; None for the kind 0."""
+    """The cause from what a C function returned. None for the kind 0."""
     return Cause(Kind(kind), rank, tensor) if kind else None
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a gradient is cast to while it travels: `Compression.none`, `.fp16`, `.bf16`.
+"""The dtypes that gradients travel in: `Compression.none`, `.fp16`, `.bf16`.
 
-The built-in compressors name a `wire_dtype`: the library then casts while it packs and unpacks,
-and neither `compress` nor `decompress` is called. A compressor of the user's own declares none;
-its two methods are called around the operation.
+The built-in compressors name a `wire_dtype`. The library then casts while it packs and unpacks, and
+calls neither `compress` nor `decompress`. A compressor of the user has no `wire_dtype`. Its two
+methods are called around the operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor to send, and whatever `decompress` needs to undo it."""
+        """Return the tensor to send, and what `decompress` needs to undo it."""
         raise NotImplementedError("a Compressor must define compress(tensor)")
 
     @staticmethod
@@ -91,17 +91,17 @@ class Compression:
 def names_wire_dtype(compression: Any) -> bool:
     """Whether the library casts for this compressor, so that its methods need not be called.
 
-    Only a `wire_dtype` of the class itself counts: a subclass of `Compression.fp16` that
-    overrides `compress` inherits the attribute but means its own method.
+    Only a `wire_dtype` of the class itself counts. A subclass of `Compression.fp16` that overrides
+    `compress` inherits the attribute, but its own method must be called.
     """
     cls = compression if isinstance(compression, type) else type(compression)
     return "wire_dtype" in vars(cls)
 
 
 def wire_dtype_for(compression: Any, dtype: tf.DType) -> Optional[tf.DType]:
-    """The dtype in which a tensor of `dtype` travels, or None: as it is.
+    """The dtype in which a tensor of `dtype` travels. None: its own.
 
-    Integers are never cast, nor is a floating tensor that would not get smaller.
+    Integers are never cast. Neither is a floating tensor that would not get smaller.
     """
     wire = compression.wire_dtype if names_wire_dtype(compression) else None
     if wire is None or not dtype.is_floating or dtype.size <= wire.size:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an uncaught Python exception does to the job: peers are told, then everything ends.
+"""Ends the job after an uncaught Python exception, and tells the peers before.
 
-Without this, the rank would wait in MPI_Finalize at its exit for peers that wait for it. So the
-hook below never returns where peers would be left waiting: it ends the job after a grace in which
-the peers' operations fail with the reason.
+Without this, the rank would wait in MPI_Finalize at its exit for peers, which wait for it. So the
+hook below never returns if peers would be left waiting. It ends the job after a grace period. In
+that time the peers' operations fail with the reason.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from hvd_tf.failure_report import Report
 
 GRACE_VARIABLE = "HVD_ABORT_GRACE_S"
 _DEFAULT_GRACE_S = 2.0
-# A rank that only follows another's failure waits this much longer for that one to end the job.
+# A rank that fails only because another one has failed waits this much longer for that rank to end
+# the job.
 _FOLLOWER_EXTRA_S = 1.0
-# Ranks that fail together, for a peer has left, do not abort together: Open MPI's mpirun has been
-# seen to crash on that. The lowest goes first.
+# Ranks may fail together because a peer has left. They do not abort together, because Open MPI's
+# mpirun has been seen to crash on that. The lowest rank goes first.
 _STAGGER_S_A_RANK = 0.05
 _LONGEST_STAGGER_S = 0.5
-# On top of that: for a user's hook or an MPI_Abort that does not return.
+# Added to that, for a user's hook or an MPI_Abort that does not return.
 _STUCK_EXTRA_S = 1.5
-# How long a rank whose error names a peer waits for that peer to say that it failed: an operation
-# of the peer's that fails is known here before the peer's program has ended over it.
+# How long a rank whose error names a peer waits for that peer's own failure message. The failure of
+# a peer's operation is known here before the peer's program ends because of it.
 _PEER_WORDS_S = 1.0
 _EXIT_CODE = 1
-# Of hvd_first_peer_end: others have said that the peer failed, and it has not.
+# A value of hvd_first_peer_end: others have given the peer up, and the peer itself said nothing.
 _GIVEN_UP = 2
 _LONGEST_LINE = 500
 _LONGEST_PEER_TEXT = 4096
-# By the launchers of Open MPI, PMIx and MPICH; for a rank that has not initialised hvd yet.
+# Set by the launchers of Open MPI, PMIx and MPICH. For a rank that has not initialised hvd yet.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -51,13 +52,14 @@ ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None
 
 
 def install() -> None:
-    """Takes over sys.excepthook, keeping the hook that is there; does nothing the second time.
+    """Takes over sys.excepthook, and keeps the hook that is there. Does nothing the second time.
 
-    To be called by `init` where there is more than one rank, and before it where a launcher says
-    so: there an exception ends this rank as usual, but not by waiting in mpi4py's MPI_Finalize.
+    `init` calls it if there is more than one rank. It is called before `init` if a launcher has
+    announced several. Then an exception ends this rank as usual, but without waiting in mpi4py's
+    MPI_Finalize.
 
     Raises:
-      ValueError: HVD_ABORT_GRACE_S is no number of seconds.
+      ValueError: HVD_ABORT_GRACE_S is not a number of seconds.
     """
     global _hook
     grace_s = read_grace_s(os.environ)
@@ -67,24 +69,24 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Gives sys.excepthook back. To be called by `shutdown`."""
+    """Restores sys.excepthook. `shutdown` calls it."""
     global _hook
     if _hook is None:
         return
     if sys.excepthook is _hook:
         sys.excepthook = _hook.previous
-    # A hook that was set since may still call ours.
+    # A hook that was set later may still call ours.
     _hook.active = False
     _hook = None
 
 
 def launched_size(environ: Mapping[str, str]) -> int:
-    """The number of ranks that a launcher has started; 1 where there is none."""
+    """The number of ranks that a launcher has started. 1: there is no launcher."""
     return _number(environ, _SIZE_VARIABLES, 1)
 
 
 def launched_rank(environ: Mapping[str, str]) -> int:
-    """The number that the launcher has given to this rank; -1 where there is none."""
+    """The number that the launcher has given to this rank. -1: there is no launcher."""
     return _number(environ, _RANK_VARIABLES, -1)
 
 
@@ -111,11 +113,11 @@ class _PeerFailure:
     text: str
     """The first line of its error."""
     is_silent: bool = False
-    """It has said nothing: others have given it up."""
+    """It was silent, and others have given it up."""
 
 
 class _Hook:
-    """What sys.excepthook is meanwhile."""
+    """The sys.excepthook between `install` and `uninstall`."""
 
     def __init__(self, previous: ExceptHook, grace_s: float) -> None:
         self.previous = previous
@@ -153,16 +155,16 @@ class _Hook:
         first = _first_peer_failure(_PEER_WORDS_S if blames_peer else 0.0)
         rank = native.lib.hvd_rank()
         wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
-        # A rank that is silent does not end the job, so that whoever waited for it has to.
+        # A silent rank does not end the job, so a rank that waited for it must do so.
         follows = first is not None and blames_peer and not first.is_silent
         wait_s += _FOLLOWER_EXTRA_S if first and not first.is_silent else 0.0
         reason = ""
         if first and first.is_silent and not (cause and cause.kind is Kind.RANK_GIVEN_UP):
-            # Data on its way may have been the first to tell, and then it says less.
+            # The failure may first be known from data on its way, which says less.
             reason = f"hvd_tf: rank {first.rank} failed: {first.text}\n"
             lines += reason
         report = Report(time_ns, rank, os.uname().nodename, self._pid, lines, blames_peer)
-        # hvdrun prints it last of all; under another launcher that is up to this rank.
+        # hvdrun prints it at the very end. Under another launcher this rank does so.
         written = not follows and failure_report.write(report)
         last_words = "" if first or written else f"{report.heading} failed first:\n{lines}"
         _exit_at(start_s + wait_s + _STUCK_EXTRA_S, last_words)
@@ -176,7 +178,7 @@ class _Hook:
             _flush()
             time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
             _write_stderr(last_words)
-        except BaseException:  # the grace was interrupted, or this code has a bug
+        except BaseException:  # the grace period was interrupted, or this code has a bug
             _write_stderr(lines + traceback.format_exc())
         finally:
             _flush()
@@ -191,11 +193,11 @@ class _Hook:
         time_ns: int,
         lines: str,
     ) -> None:
-        """Before init, after shutdown and at size 1: the launcher ends the peers."""
+        """Before init, after shutdown and with one rank. The launcher ends the peers."""
         rank = launched_rank(os.environ)
         failure_report.write(Report(time_ns, rank, os.uname().nodename, self._pid, lines))
         self._call_previous(kind, value, trace)
-        # Its MPI_Finalize would wait for peers, which may be waiting for this rank in `init`.
+        # MPI_Finalize would wait for peers, which may wait for this rank in `init`.
         mpi = getattr(sys.modules.get("mpi4py.MPI"), "__dict__", {})
         if mpi and mpi["Is_initialized"]() and not mpi["Is_finalized"]():
             if mpi["COMM_WORLD"].Get_size() > 1:
@@ -237,7 +239,7 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) 
 
 
 def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
-    """The failure that a peer has announced, or announces in that time."""
+    """The failure that a peer has announced, or announces within that time."""
     failed = ctypes.c_int(0)
     text = ctypes.create_string_buffer(_LONGEST_PEER_TEXT)
     deadline_s = time.monotonic() + patience_s
@@ -261,7 +263,7 @@ def _first_line(kind: type[BaseException], value: BaseException) -> str:
 
 
 def _own_words(message: str) -> str:
-    """The message less what TensorFlow puts before the words of an operation."""
+    """The message without what TensorFlow puts before the words of an operation."""
     message = re.sub(r"^\{\{function_node .*?\}\} ", "", message)
     if not message.startswith("Graph execution error:"):
         return message
@@ -279,7 +281,7 @@ def _format(kind: type[BaseException], value: BaseException, trace: TracebackTyp
 
 
 def _exit_at(deadline_s: float, last_words: str) -> None:
-    """Ends this process at that time (of the monotonic clock), whatever its main thread does."""
+    """Ends this process at that time of the monotonic clock, whatever its main thread does."""
 
     def wait_and_exit() -> None:
         time.sleep(max(0.0, deadline_s - time.monotonic()))
@@ -289,7 +291,7 @@ def _exit_at(deadline_s: float, last_words: str) -> None:
     try:
         threading.Thread(target=wait_and_exit, name="hvd-failure", daemon=True).start()
     except RuntimeError:
-        pass  # no more threads: then only a hook or an MPI that hangs could hold the job
+        pass  # no thread left: only a hanging hook or MPI could hold up the job
 
 
 def _flush() -> None:
@@ -305,7 +307,7 @@ def _encode(text: str) -> bytes:
 
 
 def _write_stderr(text: str) -> None:
-    """In one piece, and whatever sys.stderr has become."""
+    """Writes in one piece, also if sys.stderr was replaced."""
     view = memoryview(_encode(text))
     try:
         while view:

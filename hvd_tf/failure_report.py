@@ -16,7 +16,7 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "HVD_JOB_DIR"
 _PREFIX = "failure-"
-# Of the traceback's characters; the end of one says more than its beginning.
+# The most characters of a traceback. Its end says more than its beginning.
 _LONGEST = 1 << 20
 
 
@@ -27,13 +27,13 @@ class Report:
     time_ns: int
     """When it was caught, in nanoseconds since 1970."""
     rank: int
-    """-1: not known, for hvd was not initialised and no launcher said it."""
+    """-1: not known, because hvd was not initialised and no launcher gave it."""
     host: str
     pid: int
     traceback: str
-    """As Python prints it, with the line feed at its end."""
+    """The traceback as Python prints it, with a line feed at its end."""
     blames_peer: bool = False
-    """Whether it says itself that a peer's failure is the reason."""
+    """Whether the exception itself names a peer's failure as the reason."""
 
     @property
     def heading(self) -> str:
@@ -43,7 +43,7 @@ class Report:
 
 
 def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Leaves the report for the launcher; False where there is none or its directory is gone."""
+    """Leaves the report for the launcher. False: there is no launcher, or its directory is gone."""
     directory = environ.get(DIRECTORY_VARIABLE)
     if not directory:
         return False
@@ -54,7 +54,7 @@ def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
     try:
         with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
             json.dump(data, file)
-        # The launcher may be reading already: it sees the whole report or none.
+        # The launcher may already be reading. It must see the whole report or none.
         os.rename(draft, Path(directory, f"{_PREFIX}{report.pid}"))
     except OSError:
         return False
@@ -62,16 +62,16 @@ def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_first(directory: Path) -> Report | None:
-    """The earliest of the reports that blame no peer, or of all if each does.
+    """The earliest report that blames no peer. If all do, the earliest of all.
 
-    Of equally early ones it is that of the lowest rank.
+    Of equally early ones, that of the lowest rank.
     """
     reports = []
     for path in directory.glob(f"{_PREFIX}*"):
         try:
             report = Report(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
-            continue  # it is no report of ours, and there is nothing better to say about it
+            continue  # not a report of ours: it is left out
         if _is_sound(report):
             reports.append(report)
     order = attrgetter("blames_peer", "time_ns", "rank")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one policy for gradients: which are reduced, how, together with which, under which name."""
+"""The policy for gradients: which are reduced, how, in which groups, under which names."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ Groups = Union[int, Sequence[Sequence[Variable]], None]
 def plan_groups(keys: Sequence[Any], dtypes: Sequence[tf.DType], groups: Groups) -> list[list[int]]:
     """Which of n gradients travel and fail together: lists of positions, each position once.
 
-    keys: `variable_key` of each gradient's variable. dtypes: of each gradient. groups: None: all
-    on their own; n: n runs of neighbours of nearly equal length; lists of variables: those, and
-    every other variable on its own. Gradients of different dtypes never share a group.
+
+    keys has the `variable_key` of each gradient's variable, and dtypes the dtype of each gradient.
+    groups is None (each gradient on its own), n (n runs of neighbours of nearly equal length), or
+    lists of variables (these groups, and every other variable on its own). Gradients of different
+    dtypes never share a group.
     """
     count = len(keys)
     if groups is None:
@@ -72,8 +74,8 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
 class GradientReducer:
     """Reduces lists of gradients over the ranks of a process set.
 
-    Constructor arguments are `DistributedOptimizer`'s. May be made before `init`; reducing
-    needs it. `name` becomes a part of the names that ranks match gradients by.
+    Its arguments are those of `DistributedOptimizer`. It may be made before `init`, but reducing
+    needs `init`. `name` becomes a part of the names that ranks match gradients by.
     """
 
     def __init__(
@@ -115,11 +117,11 @@ class GradientReducer:
         self._local_variables: dict[Any, Variable] = {}
 
     def register_local_var(self, variable: Variable) -> None:
-        """Keep this variable's gradient on its rank, divided by the set's size if scaled."""
+        """Keep this variable's gradient on its rank. If scaled, it is divided by the set's size."""
         self._local_variables[variable_key(variable)] = variable
 
     def densify(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """The gradients, with IndexedSlices made dense under sparse_as_dense."""
+        """The gradients. With sparse_as_dense, IndexedSlices are made dense."""
         if not self.sparse_as_dense:
             return list(gradients)
         return [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in gradients]
@@ -127,12 +129,11 @@ class GradientReducer:
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> list[Gradient]:
-        """Reduce the gradients; each keeps its place, dtype and shape, and None stays None.
+        """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
 
-        A rank outside the process set gets its own gradients back, and so does the only rank of
-        a set: nothing is added to the graph then. IndexedSlices are gathered: the result holds
-        every rank's rows. They are neither compressed nor pre-divided, because nothing is summed
-        on the way.
+        A rank outside the process set gets its own gradients back. So does the only rank of a set.
+        Nothing is added to the graph then. IndexedSlices are gathered: the result has every rank's
+        rows. They are neither compressed nor pre-divided, because nothing is summed on the way.
 
         Every rank of the set must pass gradients of the same variables in the same order.
         Raises ValueError before `init` and for an unregistered process set.
@@ -193,7 +194,7 @@ class GradientReducer:
             plan = plan_groups([keys[i] for i in dense], dtypes, self._groups)
             for members in plan:
                 name = tensor_name(dense[members[0]])
-                if len(members) > 1:  # named after its first: texts of errors show the name
+                if len(members) > 1:  # named after its first member: errors show the name
                     name += f" and {len(members) - 1} more"
                 reduced = ops.dense_allreduce(
                     [packed[m][0] for m in members],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BroadcastGlobalVariablesHook`: starts training alike on all ranks, and announces its end."""
+"""`BroadcastGlobalVariablesHook`: starts ranks with equal variables, and announces the end."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LEFT_EARLY = (
 class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
     """Gives every rank the root's global variables when a session has been made.
 
-    For Estimator, MonitoredTrainingSession and anything else that runs hooks; pass one on every
-    rank, before hooks that read the global step when the session is made, such as
-    `StopAtStepHook(num_steps=...)`. Only the root restores a checkpoint; the others take its
-    variables and its global step. The same hook may serve several training calls.
+    It is for Estimator, MonitoredTrainingSession and anything else that runs hooks. Pass one on
+    every rank, before hooks that read the global step when the session is made, such as
+    `StopAtStepHook(num_steps=...)`. Only the root restores a checkpoint. The others take its
+    variables and its global step. One hook may serve several training calls.
 
-    When the loop ends, a rank that goes on training is told so, instead of waiting for gradients
-    that will not come.
+    When the loop ends on one rank, the hook tells ranks that go on training. They would wait for
+    gradients that do not come.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """root_rank: in the job. device: for the broadcasts; "" leaves it to TensorFlow."""
+        """root_rank: a rank of the job. device: for the broadcasts. "" leaves it to TensorFlow."""
         super().__init__()
         self.root_rank = root_rank
         self.device = device
@@ -58,13 +58,13 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
         """Compare the ranks' hooks and lists of variables, then take the root's values.
 
-        Raises ValueError on every rank where the lists differ, tf.errors.UnknownError when a
-        peer has left.
+        Raises ValueError on every rank if the lists differ, and tf.errors.UnknownError if a peer
+        has left.
         """
         del coord
         if size() == 1:
             return
-        # Whoever waits for this rank's gradients now is in a session that it has left.
+        # A peer that waits for this rank's gradients now is in a session that this rank has left.
         end_training(
             "it is starting a training session, in BroadcastGlobalVariablesHook. Pass that hook on "
             "every rank, and start a session anew on all ranks or on none"
@@ -72,8 +72,8 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         try:
             _check_announced(session.graph, self.root_rank)
             self._variables.check(session)
-            # Every rank has left its earlier session; and none gets past the broadcast before
-            # this message of every rank.
+            # Every rank has left its earlier session. No rank gets past the broadcast before every
+            # rank has sent this message.
             end_training("")
             self._variables.broadcast(session)
         except tf.errors.UnknownError as error:
@@ -81,7 +81,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             raise type(error)(error.node_def, error.op, message) from error
 
     def end(self, session: v1.Session) -> None:
-        """Tell the peers that this rank's loop has ended, and where."""
+        """Tell the peers that this rank's loop has ended, and at which step."""
         if size() == 1:
             return
         step = v1.train.get_global_step(session.graph)
@@ -93,15 +93,15 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         )
 
 
-# By graph, what hooks that need all ranks have said of themselves.
+# By graph: the texts of the hooks that need all ranks.
 _announced: WeakKeyDictionary[tf.Graph, set[str]] = WeakKeyDictionary()
 
 
 def announce_hook(text: str) -> None:
-    """To be called in the `begin` of a hook that needs all ranks: `text` must be equal on all.
+    """Call it in the `begin` of a hook that needs all ranks. `text` must be equal on all.
 
-    BroadcastGlobalVariablesHook compares, so that a rank without the hook is named at the start,
-    instead of keeping the others waiting.
+    BroadcastGlobalVariablesHook compares the texts. So a rank without the hook is named at the
+    start, and does not keep the others waiting.
     """
     _announced.setdefault(v1.get_default_graph(), set()).add(text)
 
