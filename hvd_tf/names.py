@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names under which ranks find each other's gradients and variables.
 
-They come from optimizer instances and variables, never from graph nodes: retraces and name scopes
-differ between ranks, these do not.
+They come from optimizer instances and variables, never from graph nodes. Retraces and name scopes
+may differ between ranks. Instances and variables do not.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hvd_tf.compat import (
     v1,
 )
 
-GRADIENT_PREFIX = "gradient/"  # of every gradient's name; a training loop that ends announces it
+GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
 
 
 def variable_names(variables: Sequence[Variable]) -> list[str]:
-    """One name per variable, without the ':0', all different.
+    """One name for each variable, without the ':0'. All names differ.
 
-    The second variable called "w" is "w#1" and so on: eager variables often share a name. The
+    Eager variables often share a name. So the second variable called "w" is "w#1", and so on. The
     order of `variables` must be the same on every rank.
     """
     plain = [str(tf_variable(variable).name).partition(":")[0] for variable in variables]
@@ -50,11 +50,12 @@ def variable_names(variables: Sequence[Variable]) -> list[str]:
 class InstanceName:
     """A name for one optimizer, different from that of every other in the same graph.
 
-    Instances are numbered per outermost graph, in the order in which they first ask for a name
-    there: a rank that builds further graphs (an evaluation, say) stays in step with the others.
+    Instances are numbered for each outermost graph, in the order in which they first ask for a name
+    there. So a rank that builds further graphs, for example for an evaluation, has the same numbers
+    as the others.
     """
 
-    # Per outermost graph, how many instances have the same name and process set.
+    # By outermost graph: how many instances have the same name and process set.
     _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int]]] = WeakKeyDictionary()
 
     def __init__(self, name: str) -> None:

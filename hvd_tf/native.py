@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and loads `_native.so`, once: its TensorFlow ops (`ops`) and its C functions (`lib`).
+"""Loads `_native.so` once: its TensorFlow ops (`ops`) and its C functions (`lib`).
 
-The C functions are those of tf_ops/adapter/c_api.h. A code that one of them returns becomes a
-Python exception here and nowhere else.
+The C functions are those of tf_ops/adapter/c_api.h. This file alone makes Python exceptions of the
+codes that they return.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _load() -> tuple[ModuleType, ctypes.CDLL]:
 def check(code: int) -> None:
     """Raises the exception of a StatusCode, with the text and cause of this thread's last error.
 
-    ValueError for what the caller can mend, MemoryError, RuntimeError for all else.
+    It is ValueError for an error of the caller, MemoryError without memory, and RuntimeError for
+    all else.
     """
     if code == _OK:
         return
@@ -105,7 +106,7 @@ def not_initialized() -> ValueError:
 
 
 def known(value: int) -> int:
-    """A value of the C functions that is negative before init; then raises ValueError."""
+    """Checks a value of a C function that is negative before init. Raises ValueError then."""
     if value < 0:
         raise not_initialized()
     return value

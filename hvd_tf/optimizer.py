@@ -19,10 +19,10 @@ GradsAndVars = Sequence[tuple[Any, Variable]]
 
 
 class _DistributedOptimizer(Optimizer):
-    """Reduces gradients in `compute_gradients`; everything else is the wrapped optimizer's.
+    """Reduces gradients in `compute_gradients`. The wrapped optimizer does everything else.
 
-    It owns no variable: slots are made, named, saved and restored by the wrapped optimizer, so
-    a checkpoint fits the model with and without this wrapper.
+    It owns no variable. The wrapped optimizer makes, names, saves and restores slots. So a
+    checkpoint fits the model with and without this wrapper.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class _DistributedOptimizer(Optimizer):
         self._accumulator = accumulator
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what neither this object nor its class has, so `self._optimizer` itself may
-        # be missing (copy and pickle ask before __init__).
+        # Called for attributes that neither this object nor its class has. `self._optimizer` itself
+        # may be missing: copy and pickle ask before __init__.
         if name == "_optimizer":
             raise AttributeError(name)
         return getattr(self._optimizer, name)
@@ -48,7 +48,7 @@ class _DistributedOptimizer(Optimizer):
     def register_local_var(self, var: Variable) -> None:
         """Keep this variable's gradient on its rank.
 
-        It is not reduced, but divided by the size of the process set unless
+        It is not reduced. It is divided by the size of the process set, unless
         scale_local_gradients is False.
         """
         self._reducer.register_local_var(var)
@@ -71,10 +71,10 @@ class _DistributedOptimizer(Optimizer):
         global_step: Optional[Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """The wrapped optimizer's `apply_gradients`; it does not reduce.
+        """The wrapped optimizer's `apply_gradients`. It does not reduce.
 
-        With backward_passes_per_step=k every k-th run updates the variables; the global step
-        counts every run.
+        With backward_passes_per_step=k every k-th run updates the variables. The global step counts
+        every run.
         """
         pairs = list(grads_and_vars)  # it may be an iterator
         if self._accumulator.passes == 1:
@@ -97,8 +97,8 @@ class _DistributedOptimizer(Optimizer):
         """The wrapped optimizer's variables: slots, and accumulators such as beta1_power."""
         return self._optimizer.variables()
 
-    # tf.train.Checkpoint asks these of an optimizer; TensorFlow's base class answers them from
-    # its own (here: empty) slots.
+    # tf.train.Checkpoint asks an optimizer for these. TensorFlow's base class would answer from its
+    # own slots, which are empty here.
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer._trackable_children(*args, **kwargs)
@@ -141,17 +141,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
       optimizer: any optimizer of tf.compat.v1.train but SyncReplicasOptimizer.
       name: tells this optimizer's gradients from those of others; the same on every rank.
         Default: "Distributed" and the class name of `optimizer`.
-      use_locking: kept for the base class; the wrapped optimizer's own setting counts.
+      use_locking: kept for the base class. The wrapped optimizer's own setting counts.
       device_dense, device_sparse: devices for the reduction of dense gradients and of
         IndexedSlices; "" leaves the choice to TensorFlow.
       compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
         `decompress`; for dense gradients.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
-      backward_passes_per_step: k > 1 adds up the gradients of k runs and reduces and applies
-        them in the k-th; the global step counts every run. Graphs only.
+      backward_passes_per_step: k > 1 adds up the gradients of k runs, and reduces and applies them
+        in the k-th. The global step counts every run. Graphs only.
       op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
-      gradient_predivide_factor: divide gradients by this much before they are summed and by
-        size/this afterwards; needs op=Average.
+      gradient_predivide_factor: divide gradients by this factor before they are summed, and by
+        size/factor afterwards. Needs op=Average.
       average_aggregated_gradients: divide the sum over k runs by k.
       num_groups: deprecated, use groups.
       groups: dense gradients that travel and fail together: a number of groups, or lists of
@@ -197,7 +197,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 def _reject(candidate: Any) -> None:
-    """Raise for what is no optimizer of tf.compat.v1.train."""
+    """Raise for anything that is not an optimizer of tf.compat.v1.train."""
     kind = f"{type(candidate).__module__}.{type(candidate).__name__}"
     if is_keras_optimizer(candidate):
         raise NotImplementedError(

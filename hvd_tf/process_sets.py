@@ -26,7 +26,7 @@ class ProcessSet:
         """`ranks_or_comm`: ranks of the job in any order, or an mpi4py communicator.
 
         Raises:
-            ValueError: an entry is not an int, occurs twice, or there is none.
+            ValueError: an entry is not an int, an entry occurs twice, or there is no entry.
         """
         self.process_set_id: Optional[int] = None
         self.ranks: Optional[list[int]] = None
@@ -37,7 +37,7 @@ class ProcessSet:
             self.ranks = _checked_ranks(ranks_or_comm)
 
     def size(self) -> Optional[int]:
-        """The number of members; None before the set is registered.
+        """The number of members. None before the set is registered.
 
         Raises:
             ValueError: hvd is not initialised, or the set is not of this init.
@@ -47,7 +47,7 @@ class ProcessSet:
         return self._known(native.lib.hvd_process_set_size(self.process_set_id))
 
     def rank(self) -> Optional[int]:
-        """This process's place among the members, -1 if it is none; None before registration.
+        """This process's place among the members, -1 for a non-member. None before registration.
 
         Raises:
             ValueError: hvd is not initialised, or the set is not of this init.
@@ -58,7 +58,7 @@ class ProcessSet:
         return -1 if value == _NOT_A_MEMBER else self._known(value)
 
     def included(self) -> Optional[bool]:
-        """Whether this process is a member; None before registration.
+        """Whether this process is a member. None before registration.
 
         Raises:
             ValueError: hvd is not initialised, or the set is not of this init.
@@ -125,7 +125,7 @@ class Registration:
         """`comm`: the mpi4py communicator given to init, or None.
 
         Raises:
-            ValueError: an entry is no process set, or a set occurs twice; names the entry.
+            ValueError: an entry is not a process set, or a set occurs twice. It names the entry.
             NotImplementedError: an entry is made of a communicator and init got none.
         """
         self._sets = [_as_process_set(i, entry) for i, entry in enumerate(process_sets)]
@@ -173,8 +173,8 @@ def _as_process_set(index: int, entry: Any) -> ProcessSet:
 def _members(process_set: ProcessSet, comm: Any) -> tuple[list[int], list[list[int]]]:
     """This rank's set, and the different sets that the ranks' communicators describe.
 
-    After a Split each rank holds another communicator in the same variable; all of them become
-    sets, in the order of their lowest rank.
+    After a Split, the same variable has different communicators on different ranks. All of them
+    become sets, in the order of their lowest ranks.
     """
     if process_set.mpi_comm is None:
         assert process_set.ranks is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RootVariables`: one rank's global variables for all ranks, in a session of a graph."""
+"""`RootVariables`: gives all ranks one rank's global variables, in a session of a graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hvd_tf.runtime import global_process_set, size
 class RootVariables:
     """The operations that compare the ranks' lists of global variables and send the root's values.
 
-    Made while the graph can still be changed, on every rank; for a job of several ranks.
+    Make it on every rank, while the graph can still be changed. The job has several ranks.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        """root_rank: in the job. device: for the broadcasts; "" leaves it to TensorFlow."""
+        """root_rank: a rank of the job. device: for the broadcasts. "" leaves it to TensorFlow."""
         self._root_rank = root_rank
         listing = sorted(
             f"{variable.name.split(':')[0]} {variable.dtype.base_dtype.name} {variable.shape}"
@@ -39,7 +39,7 @@ class RootVariables:
             self.broadcast_op = broadcast_global_variables(root_rank)
 
     def check(self, session: v1.Session) -> None:
-        """Raise ValueError, on every rank, where the ranks' variables differ."""
+        """Raise ValueError on every rank if the ranks' variables differ."""
         digests = session.run(self._digests).reshape(size(), -1)
         if (digests == digests[0]).all():
             return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the Python stacks of all threads to stderr when the library asks for them.
 
-It asks on every rank when one keeps the others waiting (HVD_STALL_WARNING_S). A thread of its own
-waits for that. Where it cannot run, because another thread holds the interpreter and does not let
-go, the library raises a signal on a thread of its own instead, whose handler needs no interpreter;
-docs/decisions/0008 says why both.
+It asks on every rank when one keeps the others waiting (HVD_STALL_WARNING_S). A Python thread waits
+for that request. It cannot run while another thread holds the interpreter and does not let go. Then
+the library raises a signal on its own thread. The signal's handler needs no interpreter.
+docs/decisions/0008 says why there are two ways.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from hvd_tf import native
 
 _STDERR = 2
-# Of faulthandler's handler; 0: there is none.
+# The signal of faulthandler's handler. 0: there is none.
 _signal = 0
 
 
@@ -35,7 +35,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Gives the signal back. To be called when the runtime has ended."""
+    """Gives the signal back. Call it when the runtime has ended."""
     global _signal
     if _signal:
         faulthandler.unregister(_signal)
@@ -49,7 +49,7 @@ def _serve() -> None:
 
 
 def _write() -> None:
-    """In faulthandler's form: it reads no files, which might be what the rank waits for."""
+    """Writes by faulthandler. That reads no files, which the rank may be waiting for."""
     rank, host = native.lib.hvd_rank(), os.uname().nodename
     try:
         text = f"hvd_tf: Python stacks of rank {rank} ({host}, pid {os.getpid()}):\n"

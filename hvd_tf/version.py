@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this build, which the build wrote down beside the library."""
+"""The version of this build. The build wrote it into a file beside the library."""
 
 from __future__ import annotations
 

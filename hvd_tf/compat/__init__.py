@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every difference between the TensorFlow and Keras versions, and what they keep private."""
+"""Every difference between versions of TensorFlow and Keras, and all use of their private parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Variable = Any  # tf.Variable, a reference variable of TF 1, or a Keras 3 variab
 
 
 def executing_eagerly_outside_functions() -> bool:
-    """Whether the program runs eagerly, also while one of its tf.functions is being traced."""
+    """Whether the program runs eagerly. True also while one of its tf.functions is being traced."""
     return bool(v1.executing_eagerly_outside_functions())
 
 
 def graph_chain() -> Iterator[tf.Graph]:
-    """The graph that operations go into now, then the graphs around it, outermost last.
+    """The graph that operations are added to now, then the graphs around it, outermost last.
 
     In eager execution the last one is TensorFlow's global graph, which stands for the program.
     """
@@ -32,7 +32,7 @@ def graph_chain() -> Iterator[tf.Graph]:
 
 
 def eager_mode() -> AbstractContextManager[Any]:
-    """In the block, operations run eagerly in this thread, also amid a graph of TF 1."""
+    """In the block, operations run eagerly in this thread, also while a graph of TF 1 is built."""
     return _eager_context.eager_mode()
 
 
@@ -44,14 +44,14 @@ def dataset_chain(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def tf_variable(variable: Variable) -> Any:
-    """The TensorFlow variable inside a Keras 3 variable; any other is returned as it is."""
+    """The TensorFlow variable inside a Keras 3 variable. Any other is returned as it is."""
     value = getattr(variable, "value", None)
-    # `value` is a method of TensorFlow's variables and a property of Keras 3's.
+    # `value` is a method of TensorFlow's variables, and a property of those of Keras 3.
     return variable if value is None or callable(value) else value
 
 
 def variable_key(variable: Variable) -> Any:
-    """A hashable that is equal for the same variable only; the variable must be kept alive."""
+    """A hashable key that is equal for the same variable only. Keep the variable alive."""
     variable = tf_variable(variable)
     return variable.ref() if hasattr(variable, "ref") else id(variable)
 
@@ -62,7 +62,7 @@ def is_resource_variable(variable: Variable) -> bool:
 
 
 def are_in_host_memory(variables: Iterable[Variable]) -> bool:
-    """Whether all are resource variables of eager code whose values lie in memory of the CPU."""
+    """Whether all are resource variables of eager code whose values are in memory of the CPU."""
     try:
         handles = [tf_variable(variable).handle for variable in variables]
     except (AttributeError, ValueError):  # a reference variable; one of several replicas
@@ -83,9 +83,9 @@ def is_keras_optimizer(candidate: Any) -> bool:
 
 
 def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
-    """The class of the first dataset that was told to give its elements in any order; or ""."""
+    """The class of the first dataset that may give its elements in any order. Empty: none."""
     for source in dataset_chain(dataset):
-        # Given as an argument, it counts for more than tf.data.Options.
+        # An argument overrides tf.data.Options.
         if getattr(source, "_deterministic", None) in ("false", False):
             return type(source).__name__.strip("_")
     return ""
@@ -97,6 +97,6 @@ def warm_start_of(estimator: Any) -> Any:
 
 
 def save_checkpoint(hook: v1.train.CheckpointSaverHook, session: v1.Session, step: int) -> bool:
-    """Have the hook save now; whether one of its listeners asks for the end of the training."""
+    """Have the hook save now. Returns whether one of its listeners asks to end the training."""
     hook._timer.update_last_triggered_step(step)  # else it would save this step again at the end
     return bool(hook._save(session, step))

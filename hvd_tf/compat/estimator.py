@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.estimator on every TensorFlow: its own up to 2.15, tensorflow-estimator after that.
+"""tf.estimator on every TensorFlow. Up to 2.15 it is TensorFlow's, later tensorflow-estimator's.
 
-Best effort on TensorFlow >= 2.16: the last release of tensorflow-estimator, 2.15.0, imports
-private modules of TensorFlow that are gone since. What it needs of them is put in their place here;
-tf.distribute inside Estimators and TPUs are left out. Any release of TensorFlow may break more.
+On TensorFlow 2.16 and later it is best effort. The last release of tensorflow-estimator, 2.15.0,
+imports private modules of TensorFlow that no longer exist. This file replaces what it needs of
+them. tf.distribute inside Estimators and TPUs are left out. Any release of TensorFlow may break
+more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _GONE = "tensorflow.python.distribute.estimator_training"
 
 
 class _Missing(ModuleType):
-    """Stands for tf.estimator where it cannot be had: says so when it is used."""
+    """Stands for tf.estimator where it is not available. Its use raises an error that says so."""
 
     def __init__(self, reason: str, cause: Exception | None = None) -> None:
         super().__init__("tf_estimator", reason)
@@ -30,16 +31,16 @@ class _Missing(ModuleType):
         self._cause = cause
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Python itself asks, inspect and copy for example
+        if name.startswith("__"):  # Python itself asks, for example inspect and copy
             raise AttributeError(name)
         raise ImportError(f"{self._reason} (asked for: {name})") from self._cause
 
 
 class RefusesTrainAndEvaluate(str):
-    """As a RunConfig's `_distribute_coordinator_mode`: fails tf.estimator.train_and_evaluate.
+    """Makes tf.estimator.train_and_evaluate fail, as RunConfig's `_distribute_coordinator_mode`.
 
-    An empty string, which `Estimator` takes for "no coordinator". Only tf.estimator's
-    train_and_evaluate looks at the text of one, and before it starts anything.
+    It is an empty string, which `Estimator` takes for "no coordinator". Only tf.estimator's
+    train_and_evaluate looks at its text, and does so before it starts anything.
     """
 
     __hash__ = str.__hash__
@@ -53,7 +54,7 @@ class RefusesTrainAndEvaluate(str):
 
 
 def _load() -> tuple[ModuleType, ModuleType]:
-    """What TensorFlow 2.15 calls tf.estimator and tf.compat.v1.estimator."""
+    """The modules that TensorFlow 2.15 calls tf.estimator and tf.compat.v1.estimator."""
     if hasattr(tf, "estimator"):
         return tf.estimator, getattr(tf.compat.v1, "estimator", tf.estimator)
     spec = importlib.util.find_spec(_PACKAGE) if _PACKAGE not in sys.modules else None
@@ -65,7 +66,7 @@ def _load() -> tuple[ModuleType, ModuleType]:
         if spec is not None:
             _skip_package_init(spec)
         return _public_names("v2"), _public_names("v1")
-    except Exception as error:  # whatever a private module of TensorFlow comes to
+    except Exception as error:  # a private module of TensorFlow may raise anything
         reason = (
             f"tensorflow-estimator does not work with TensorFlow {tf.__version__} (best effort, "
             f"known to work with 2.15.0 of it on TensorFlow 2.16 to 2.21): {error!r}; install "
@@ -75,7 +76,7 @@ def _load() -> tuple[ModuleType, ModuleType]:
 
 
 def _replace_what_is_gone() -> None:
-    """Put a name of tf_export and a module back that tensorflow-estimator uses."""
+    """Restore a name of tf_export and a module, which tensorflow-estimator uses."""
     tf_export = importlib.import_module("tensorflow.python.util.tf_export")
     if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
         tf_export.ESTIMATOR_API_NAME = "estimator"
@@ -105,7 +106,7 @@ def _no_tf_distribute(*args: Any, **kwargs: Any) -> None:
 
 
 def _skip_package_init(spec: Any) -> None:
-    """Let the package's parts be imported without its __init__, which wants TPUs."""
+    """Let the package's modules be imported without its __init__, which needs TPUs."""
     package = ModuleType(_PACKAGE, "tensorflow-estimator without TPUs; see hvd_tf.estimator.")
     package.__spec__ = spec
     package.__path__ = list(spec.submodule_search_locations)
@@ -113,7 +114,7 @@ def _skip_package_init(spec: Any) -> None:
 
 
 def _public_names(version: str) -> ModuleType:
-    """What can be imported of the package's public names of API v1 or v2, as one module."""
+    """A module of those public names of API v1 or v2 that can be imported."""
     found = f"{_PACKAGE}._api.{version}"
     if version == "v1":  # its list of names begins with those for TPUs
         for name in ("tpu", "tpu.experimental"):
@@ -125,8 +126,8 @@ def _public_names(version: str) -> ModuleType:
 def provide_tf_estimator() -> None:
     """Make `tf.estimator` and `tf.compat.v1.estimator` work in code that is not yours to change.
 
-    Does nothing on TensorFlow up to 2.15. On later ones it sets these two attributes of the
-    tensorflow modules, for the whole process; best effort, see `tf_estimator`.
+    Does nothing on TensorFlow up to 2.15. On later versions it sets these two attributes of the
+    tensorflow modules, for the whole process. It is best effort; see `tf_estimator`.
 
     Raises:
       ImportError: tensorflow-estimator is not installed, or does not work here.

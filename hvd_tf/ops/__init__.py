@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs: allreduce, allgather, broadcast.
 
-Every rank of the process set must make the same calls; the order does not matter. A mistake fails
-the call on every rank, with every rank's value in the message:
+Every rank of the process set must make the same calls, in any order. A mistake fails the call on
+every rank. The message has every rank's value:
 
     tf.errors.FailedPreconditionError: the ranks disagree, or hvd is not initialised.
     tf.errors.InvalidArgumentError: one rank's call is invalid; a dtype that cannot be sent.
     tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
 
-allreduce takes uint8, int8, int32, int64, float16, bfloat16, float32 and float64; the others take
+allreduce takes uint8, int8, int32, int64, float16, bfloat16, float32 and float64. The others take
 uint16, int16 and bool too.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all verbs do with their arguments."""
+"""Checks and conversions of arguments that all verbs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Pr
 
 
 def handle_average_backwards_compatibility(op: Optional[int], average: Optional[bool]) -> int:
-    """The reduce op that `op` and its deprecated alias `average` ask for; Average by default.
+    """The reduce op of `op` or its deprecated alias `average`. The default is Average.
 
     Raises:
         ValueError: both are given.
@@ -50,7 +50,7 @@ def registered_id(process_set: ProcessSet) -> int:
 
 
 def scale_text(factor: float) -> str:
-    """Decimal text that keeps all bits: TensorFlow's float attributes have 24."""
+    """Decimal text that keeps all bits. TensorFlow's float attributes have only 24."""
     return "1" if factor == 1.0 else repr(float(factor))
 
 
@@ -63,7 +63,7 @@ def by_dtype(
     names: Names,
     run: Callable[[list[tf.Tensor], Names], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
-    """`run` on the tensors of each dtype; one operation has one dtype."""
+    """Calls `run` for the tensors of each dtype, because one operation has one dtype."""
     places: dict[tf.DType, list[int]] = {}
     for i, tensor in enumerate(tensors):
         places.setdefault(tensor.dtype, []).append(i)

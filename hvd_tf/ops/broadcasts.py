@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""broadcast, followed by its gradient, and what broadcasts variables in place."""
+"""broadcast with its gradient, and functions that broadcast variables in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broadcast(
 
     Args:
         tensor: what tf.convert_to_tensor accepts; the same shape and dtype on every rank.
-        root_rank: the rank, in the job also with a process set, whose values are sent.
+        root_rank: the rank whose values are sent. It is a rank of the job, also with a process set.
         name, ignore_name_scope, process_set: as in `allreduce`.
 
     Returns:
@@ -52,8 +52,8 @@ def _broadcast_gradient(op: Any, gradient: Any) -> tf.Tensor:
         tensor_name=gradient_tensor_name(op.get_attr("tensor_name")),
         process_set_id=op.get_attr("process_set_id"),
     )
-    # Not a factor 0, which would make NaN of an infinite gradient; and decided when the graph
-    # runs: TensorFlow would remove an allreduce whose result it knows not to matter.
+    # A factor 0 would make NaN of an infinite gradient. It is decided when the graph runs, because
+    # TensorFlow would remove an allreduce if it knew that the result does not matter.
     is_root = tf.equal(rank_op(), op.get_attr("root_rank"))
     return tf.where(is_root, average, tf.zeros_like(average))
 
@@ -67,8 +67,8 @@ def broadcast_(
     """Gives variables the values that they have on the root.
 
     Args:
-        variables: initialised tf.Variables, all of them resource variables or none; the same
-            shapes and dtypes in the same order on every rank.
+        variables: initialised tf.Variables, either all resource variables or all reference
+            variables. Shapes, dtypes and order must be the same on every rank.
         root_rank, name, process_set: as in `broadcast`.
 
     Returns:
@@ -97,15 +97,15 @@ def broadcast_each(
 ) -> Optional[tf.Operation]:
     """Gives resource variables on one device the values that they have on the root, in one kernel.
 
-    Unlike `broadcast_`, each is a collective of its own: ranks may list them in different orders.
+    Unlike in `broadcast_`, each is a collective of its own. So ranks may list them in any order.
 
     Args:
         variables: initialised resource variables of any dtypes.
-        names: one per variable, which the ranks match it by.
+        names: one for each variable. The ranks match the variables by it.
         root_rank, process_set: as in `broadcast`.
 
     Returns:
-        In a graph the operation; in eager code None, when it is done.
+        In a graph, the operation. In eager code, None, after it is done.
     """
     return native.ops.horovod_broadcast_variables(
         resources=[variable.handle for variable in variables],

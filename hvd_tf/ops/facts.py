@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank and size as operations: read when the graph runs, not when it is built."""
+"""Rank and size as operations. They are read when the graph runs, not when it is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
-    """int32 scalar: 1 where this rank is a member, else 0; negative for an unknown set."""
+    """int32 scalar: 1 if this rank is a member, else 0. Negative for an unknown set."""
     return native.ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""allgather and grouped_allgather, each followed by its gradient."""
+"""allgather and grouped_allgather, each with its gradient."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def allgather(
     """Concatenates the ranks' tensors along the first dimension, in rank order.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts, of rank 1 or more; the same dtype and shape on
-            every rank, but for the first dimension.
+        tensor: what tf.convert_to_tensor accepts, with one dimension or more. The dtype and the
+            shape but for the first dimension must be the same on every rank.
         name, ignore_name_scope, process_set: as in `allreduce`.
 
     Returns:
-        A tensor of the input's dtype and shape but for the first dimension, which is the sum of
-        the ranks'.
+        A tensor of the input's dtype and shape. Only the first dimension differs: it is the sum
+        over the ranks.
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("allgather", "HorovodAllgather", tensor, name, ignore_name_scope)
@@ -44,8 +44,8 @@ def grouped_allgather(
 ) -> list[tf.Tensor]:
     """Gathers several tensors that are agreed on, travel and fail as one per dtype.
 
-    As `allgather`; `tensors` are in the same order on every rank, and so are the results. An empty
-    list is returned as it is.
+    Like `allgather`. `tensors` must be in the same order on every rank. The results have that
+    order. An empty list is returned as it is.
     """
     if not tensors:
         return tensors  # type: ignore[return-value]
@@ -79,7 +79,7 @@ def gather_all(tensors: list[tf.Tensor], names: Names, process_set: ProcessSet) 
 
 @tf.RegisterGradient("HorovodAllgather")
 def _allgather_gradient(op: Any, gradient: Any) -> tf.Tensor:
-    """The average of the upstream gradients, cut down to this rank's rows."""
+    """The average of the upstream gradients, for this rank's rows."""
     return _own_rows(op, op.inputs[0], gradient, "gradient")
 
 
@@ -97,7 +97,7 @@ def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
     if tensor_name:
         tensor_name = f"{tensor_name}/{part}"
     average = native.ops.horovod_allreduce(
-        # TensorFlow may fill in a gradient that is missing as float32 zeros.
+        # TensorFlow may fill in a missing gradient as float32 zeros.
         tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
         reduce_op=Average,
         tensor_name=tensor_name,

@@ -15,7 +15,7 @@ from hvd_tf.runtime import Average, ProcessSet, Sum, global_process_set
 
 
 def check_sparse(op: int, prescale_factor: float, postscale_factor: float) -> None:
-    """Refuses what slices cannot do, before anything is sent."""
+    """Refuses arguments that slices do not support, before anything is sent."""
     check_op(op)
     if op not in (Average, Sum):
         raise NotImplementedError(
@@ -36,7 +36,7 @@ def sparse_allreduce(
     tensor_name: str = "",
     name: Optional[str] = None,
 ) -> tf.IndexedSlices:
-    """`allreduce` of slices for this library's own use; names as in `dense_allreduce`."""
+    """`allreduce` of slices, for this library's own use. Names are as in `dense_allreduce`."""
     check_sparse(op, 1.0, 1.0)
     return reduce_slices([slices], op, process_set, (name, tensor_name))[0]
 
@@ -47,10 +47,10 @@ def reduce_slices(
     process_set: ProcessSet,
     names: Names,
 ) -> list[tf.IndexedSlices]:
-    """Every rank's rows, in rank order: duplicates are added up by whoever applies them.
+    """Every rank's rows, in rank order. Code that applies them adds up duplicates.
 
-    Averages of integers are true divisions, as with Horovod: of dtypes of 8 and 16 bits in
-    float32, of wider ones in float64.
+    Averages of integers are true divisions, as with Horovod. Dtypes of 8 and 16 bits give float32.
+    Wider ones give float64.
 
     Raises:
         ValueError: an average of bool; an unregistered process set.
@@ -59,7 +59,7 @@ def reduce_slices(
     averages = op == Average
     if averages:
         _check_averages(values)
-        # Before the gather: each rank divides its own rows only.
+        # This comes before the gather, so that each rank divides its own rows only.
         values = [
             _divided_by_size(value, process_set) if value.dtype.is_floating else value
             for value in values
@@ -67,7 +67,7 @@ def reduce_slices(
     indices = [part.indices for part in slices]
     gathered_values = gather_all(values, part_names(names, "values"), process_set)
     if averages:
-        # After it: the quotients of integers take more bytes.
+        # This comes after the gather, because quotients of integers take more bytes.
         gathered_values = [
             value if value.dtype.is_floating else _divided_by_size(value, process_set)
             for value in gathered_values
