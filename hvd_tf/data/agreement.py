@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One iteration of a dataset on all ranks: whether there is a next batch, agreed one ahead.
+"""One iteration of a dataset on all ranks. They agree one batch ahead whether there is a next one.
 
-A thread of its own gathers the ranks' shares for batch after batch, so that TensorFlow's threads
-never wait in a collective: an iterator can always be destroyed at once. An iteration that is left
-early says so, and whoever needs its next share fails with that instead of waiting. Who has only
-read ahead does not: at the end of a training all ranks leave, one of them first.
+A thread of its own gathers the ranks' shares, batch after batch. So TensorFlow's threads never wait
+in a collective, and an iterator can always be destroyed at once. A rank that leaves the iteration
+early says so. A rank that needs its next share then fails with that reason, and does not wait. A
+rank that has only read ahead does not fail: at the end of a training all ranks leave, one of them
+first.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from hvd_tf.runtime import ProcessSet
 
 # A rank's share of a batch.
 NOTHING, REPEATED, FRESH = 0, 1, 2
-# The verdict on a batch; GONE: another rank has left the iteration.
+# The verdict on a batch. GONE: another rank has left the iteration.
 NOT_YET, END, GO, GONE = -1, 0, 1, 2
 Verdict = tuple[int, str]
-"""And for GONE what is to be said where the batch is needed, else nothing."""
+"""The number and a text. For GONE it is the error where the batch is needed. Else it is empty."""
 
-# How long a thread of TensorFlow waits for a verdict before it looks whether it is still wanted.
+# How long a thread of TensorFlow waits for a verdict before it checks whether it is still needed.
 _PATIENCE_S = 0.01
 
 
 def verdict(shares: list[int], step: int, uneven: str) -> int:
-    """GO or END, the same on every rank; `shares` in rank order, of the batch number `step`.
+    """GO or END for batch number `step`, the same on every rank. `shares` are in rank order.
 
     Raises:
-      RuntimeError: a rank has no batch at all; or fewer than others, for uneven="raise".
+      RuntimeError: a rank has no batch at all, or with uneven="raise" fewer than others.
     """
     without = [rank for rank, share in enumerate(shares) if share == NOTHING]
     if FRESH not in shares:
@@ -63,7 +64,7 @@ def verdict(shares: list[int], step: int, uneven: str) -> int:
 class Agreement:
     """One iteration. `offer` and `verdicts` are called by TensorFlow's threads, one after another.
 
-    `name` is the iteration's, the same on every rank and never used again.
+    `name` is the name of the iteration. It is the same on every rank, and is never used again.
     """
 
     def __init__(self, name: str, uneven: str, process_set: ProcessSet) -> None:
@@ -74,26 +75,27 @@ class Agreement:
         self._verdicts: queue.SimpleQueue[Union[Verdict, Exception]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._offered = 0
-        self._steps = 0  # that may be taken here
+        self._steps = 0  # how many may be taken here
         self._input_failed = False
-        self.agreed = False  # on something; then all ranks are in this iteration
-        self.over = False  # all ranks know that it is
-        self.left = False  # by this rank, before its end
+        self.agreed = False  # on a batch: then all ranks are in this iteration
+        self.over = False  # all ranks know that it is over
+        self.left = False  # this rank has left before the end
 
     def offer(self, share: int) -> None:
-        """This rank's share of its next batch. Does not wait."""
+        """Gives this rank's share of its next batch. Does not wait."""
         self._offered += 1
         self._shares.put(share)
         if self._thread is None:
-            # A daemon: a peer that never answers must not hold up the end of the program.
+            # A daemon, because a peer that never answers must not hold up the end of the program.
             self._thread = threading.Thread(target=self._agree, name="hvd-data", daemon=True)
             self._thread.start()
 
     def verdicts(self) -> Iterator[Verdict]:
-        """For each batch any number of NOT_YET, then another one. Closing it leaves the iteration.
+        """For each batch any number of NOT_YET, then another verdict. Closing leaves the iteration.
 
-        A verdict is asked for after its batch was offered; without an offer the input has failed,
-        and TensorFlow has the error itself.
+
+        Offer a batch before you ask for its verdict. Without an offer the input has failed, and
+        TensorFlow has the error itself.
 
         Raises:
           RuntimeError: as `verdict`.
@@ -142,7 +144,7 @@ class Agreement:
                 else:
                     self._verdicts.put(error)
                 return
-            except Exception as error:  # for whoever waits for the verdict
+            except Exception as error:  # for the thread that waits for the verdict
                 self.over = isinstance(error, RuntimeError)
                 self._verdicts.put(error)
                 return
@@ -178,7 +180,7 @@ class Agreement:
         )
 
     def forget(self) -> None:
-        """Take back what was said of leaving, once all ranks are in a later iteration."""
+        """Take back the announcement of leaving, once all ranks are in a later iteration."""
         self._tell("")
 
     def _tell(self, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV files with a header line; a record that does not fit is named with its file and line."""
+"""CSV files with a header line. Errors name the file and line of a record that does not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from hvd_tf.data.files import is_compressed
 from hvd_tf.data.formats import Columns, Format, records_from_arrays
 
-# Lines that are converted at a time.
+# How many lines are converted at a time.
 _CHUNK = 1024
 
 
@@ -22,8 +22,8 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
 
     Args:
       paths: the files; the first one's header has the columns.
-      columns: None for all, or names: strings; or a mapping from names to a dtype, or to a value
-        that stands for an empty field and gives the dtype.
+      columns: None for all. A list of names gives strings. A mapping from names gives each column's
+        dtype, or a value that stands for an empty field and has the dtype.
 
     Raises:
       ValueError: there is no such column, or no header.
@@ -50,7 +50,7 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
 
 
 def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
-    """The default as it would stand in the file."""
+    """The dtype, and the default as it would stand in the file."""
     if isinstance(kind, (tf.DType, type, np.dtype)):
         dtype, default = tf.as_dtype(kind), "" if tf.as_dtype(kind) == tf.string else None
     else:
@@ -77,7 +77,7 @@ def _header(path: str) -> list[str]:
 
 
 def _lines(file: tf.io.gfile.GFile) -> Iterator[str]:
-    """Without the mark that spreadsheets write in front of the first one."""
+    """The lines, without the mark (BOM) that spreadsheets write before the first one."""
     for number, line in enumerate(file):
         yield line if number else line.removeprefix("\ufeff")
 
@@ -112,7 +112,7 @@ def _chunks(
 
 
 def _rows(reader: Any, width: int) -> Iterator[tuple[list[list[str]], list[int]]]:
-    """Chunks of rows, and the line that each ends at."""
+    """Chunks of rows, each with the number of its last line."""
     rows: list[list[str]] = []
     lines: list[int] = []
     for row in reader:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of a dataset that are needed while it is being built, also amid a graph of TF 1."""
+"""Reads numbers of a dataset while it is being built, also in a graph of TF 1."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hvd_tf.compat import v1
 
 
 def early_value(scalar: Any) -> Optional[int]:
-    """The value of an integer scalar; None where it needs what the program initialises later."""
+    """The value of an integer scalar. None if it depends on something that is initialised later."""
     value = tf.get_static_value(scalar)
     if value is not None:
         return int(value)
     try:
         with v1.Session(graph=scalar.graph, config=v1.ConfigProto(device_count={"GPU": 0})) as once:
             return int(once.run(scalar))
-    except (tf.errors.OpError, AttributeError):  # the latter: it is in no graph
+    except (tf.errors.OpError, AttributeError):  # AttributeError: it is in no graph
         return None

@@ -14,7 +14,7 @@ from hvd_tf import ops
 from hvd_tf.compat import eager_mode, v1
 from hvd_tf.runtime import ProcessSet
 
-DATA_PREFIX = "data/"  # of every name under which this package asks the other ranks
+DATA_PREFIX = "data/"  # of the names of all collectives of this package
 
 Facts = dict[str, Any]
 
@@ -23,12 +23,13 @@ def exchange(facts: Facts, process_set: ProcessSet) -> list[Facts]:
     """Every rank's facts, in rank order. A collective call; `facts` must be JSON.
 
     Raises:
-      ValueError: on every rank, where a rank's facts have an "error": names the rank.
+      ValueError: on every rank, if a rank's facts have an "error". It names the rank.
     """
     everyones = [facts]
     if process_set.size() != 1:
         data = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        # Eager also amid the graph of an input_fn: what is built there depends on the answer.
+        # Eager, also within the graph of an input_fn, because what is built there depends on the
+        # answer.
         with eager_mode(), tf.device("CPU"):
             sizes = _gather(np.array([data.size], np.int64), "sizes", process_set)
             texts = np.split(_gather(data, "facts", process_set), np.cumsum(sizes)[:-1])
@@ -48,7 +49,7 @@ def exchange(facts: Facts, process_set: ProcessSet) -> list[Facts]:
 
 
 def all_same(everyones: list[Facts], fact: str, what: str, remedy: str) -> None:
-    """Raises ValueError, on every rank, where the ranks' facts differ; says whose and how."""
+    """Raises ValueError on every rank if the ranks' facts differ. It says whose and how."""
     for rank, theirs in enumerate(everyones):
         if theirs[fact] != everyones[0][fact]:
             raise ValueError(
@@ -58,7 +59,7 @@ def all_same(everyones: list[Facts], fact: str, what: str, remedy: str) -> None:
 
 
 def announce(text: str, process_set: ProcessSet) -> None:
-    """A line on stderr, from the set's first rank."""
+    """Prints a line on stderr, on the set's first rank."""
     if process_set.rank() == 0:
         print(f"hvd_tf: {text}", file=sys.stderr, flush=True)
 

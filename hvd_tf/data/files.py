@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a source: found, and known to be readable here."""
+"""Finds the files of a source, and checks that they can be read here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WILD = frozenset("*?[{")
 
 
 def paths_of(source: Patterns) -> list[str]:
-    """The paths that a name, a glob pattern or a list of these stands for, sorted, each once.
+    """The paths of a name, a glob pattern or a list of these: sorted, each once.
 
     Raises:
       ValueError: nothing is given, or a pattern matches no file.
@@ -42,16 +42,16 @@ def paths_of(source: Patterns) -> list[str]:
 
 
 def sizes_of(paths: Sequence[str]) -> list[int]:
-    """The bytes of each file, once it is known that it can be read here.
+    """The size of each file in bytes. Checks that it can be read here.
 
     Raises:
-      ValueError: a file is missing or cannot be read; names it.
+      ValueError: a file is missing or cannot be read. It names the file.
     """
     return [_size_of(path) for path in paths]
 
 
 def is_compressed(path: str) -> bool:
-    """Whether the file begins as gzip's do."""
+    """Whether the file begins like a gzip file."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return bool(file.read(2) == b"\x1f\x8b")
 

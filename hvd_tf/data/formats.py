@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file format has to offer, and which one a file's name means."""
+"""`Format`, the interface of file formats, and the choice of one by a file's name."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Format:
     """How files of one format are read."""
 
     count: Callable[[str], Optional[int]]
-    """The number of records in a file, or None where only reading it would tell."""
+    """The number of records in a file. None if the whole file must be read for it."""
     read: Callable[[tf.Tensor], tf.data.Dataset]
-    """The records of one file, in order; of a string scalar, inside dataset functions."""
+    """The records of one file, in order. Called in dataset functions with a string scalar."""
 
 
 def format_name(paths: Sequence[str], asked: Optional[str]) -> str:
     """The format that was asked for, or that the names of all files have in common.
 
     Raises:
-      ValueError: an unknown format; names that tell nothing, or of several formats.
+      ValueError: an unknown format, or names that stand for no format or several.
     """
     if asked is not None:
         if asked not in _EXTENSIONS:
@@ -57,7 +57,7 @@ def _format_of(path: str) -> Optional[str]:
 def records_from_arrays(
     chunks: Callable[[bytes], Any], spec: Mapping[str, tf.DType], path: tf.Tensor
 ) -> tf.data.Dataset:
-    """Records, dicts of scalars, of a generator of dicts of arrays that are equally long.
+    """Records, which are dicts of scalars, of a generator of dicts of equally long arrays.
 
     An error of the generator ends the iteration with its text.
     """

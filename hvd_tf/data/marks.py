@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataset was made from: whether it is sharded already, and how it was shuffled."""
+"""Finds out whether a dataset is sharded already, and how it was shuffled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from hvd_tf.compat import dataset_chain, nondeterministic_dataset
 from hvd_tf.data.early_values import early_value
 
-_MARK = "_hvd_tf_sharded"  # its value: whether each record is in one share, once
+_MARK = "_hvd_tf_sharded"  # its value: whether each record is in exactly one share
 
 
 def mark(dataset: tf.data.Dataset, is_exact: bool) -> tf.data.Dataset:
@@ -28,7 +28,7 @@ def is_exact(dataset: tf.data.Dataset) -> bool:
 
 
 def sharded_by(dataset: tf.data.Dataset) -> str:
-    """What has made the dataset, or one that it is made from, a share; "" where it is whole."""
+    """What has sharded the dataset, or one that it is made from. Empty: it is whole."""
     for source in dataset_chain(dataset):
         if hasattr(source, _MARK):
             return "hvd.data.shard"
@@ -39,7 +39,7 @@ def sharded_by(dataset: tf.data.Dataset) -> str:
 
 
 def check_not_sharded(dataset: tf.data.Dataset) -> None:
-    """Raises ValueError where the dataset, or one that it is made from, is a share."""
+    """Raises ValueError if the dataset, or one that it is made from, is a share."""
     if by := sharded_by(dataset):
         raise ValueError(
             f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
@@ -49,7 +49,7 @@ def check_not_sharded(dataset: tf.data.Dataset) -> None:
 
 
 def check_ordered(dataset: tf.data.Dataset) -> None:
-    """Raises ValueError where the dataset was told to give its elements in any order."""
+    """Raises ValueError if the dataset may give its elements in any order."""
     if unordered := nondeterministic_dataset(dataset):
         raise ValueError(
             f"this dataset has {unordered} with deterministic=False: every rank would split an "
@@ -59,7 +59,7 @@ def check_ordered(dataset: tf.data.Dataset) -> None:
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
-    """The two seeds of every shuffle in it; None for one whose seeds are not known yet.
+    """The two seeds of every shuffle in the dataset. None for seeds that are not known yet.
 
     Raises:
       ValueError: a shuffle has no seed, so that each rank has an order of its own.

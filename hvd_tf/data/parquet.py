@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files, read by pyarrow; what cannot be read is named with its file and record."""
+"""Parquet files, read by pyarrow. Errors name the file and the records that cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hvd_tf.data.formats import Columns, Format, records_from_arrays
 
-# Records that are converted at a time.
+# How many records are converted at a time.
 _CHUNK = 4096
 
 
@@ -24,7 +24,7 @@ def parquet_format(paths: Sequence[str], columns: Columns) -> Format:
       columns: None for all, or names.
 
     Raises:
-      ValueError: there is no such column, or it does not hold scalars; a file is not Parquet.
+      ValueError: there is no such column, or it does not hold scalars, or a file is not Parquet.
       ImportError: pyarrow is not installed.
     """
     arrow = _pyarrow()

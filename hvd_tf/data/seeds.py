@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds of shuffles, by rank and epoch, whatever TensorFlow's global seed is."""
+"""Seeds of shuffles, by rank and epoch. They do not depend on TensorFlow's global seed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from hvd_tf.compat import v1
 
 
 def seed_of(seed: int, rank: Optional[int] = None) -> int:
-    """A seed for one rank, or with None for all of them; far from every other one."""
+    """A seed for one rank, or with None for all ranks. Different ranks have unrelated seeds."""
     words = [seed, 0] if rank is None else [seed, rank + 1]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint32)[0])
 
 
 def shuffled_files(paths: tf.Tensor, seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """The strings in the order of that seed and epoch."""
+    """The strings, shuffled by that seed and epoch."""
     return tf.random.experimental.stateless_shuffle(paths, [np.int64(seed), epoch])
 
 
 def shuffled(records: tf.data.Dataset, buffer: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    """The records in the order of that seed and epoch. Inside dataset functions only."""
-    # A shuffle mixes its seed with its graph's, which is the program's and may differ by rank.
+    """The records, shuffled by that seed and epoch. For use in dataset functions only."""
+    # A shuffle mixes its seed with that of its graph, which the program sets, and which may differ
+    # by rank.
     v1.get_default_graph().seed = None
     one = tf.random.stateless_uniform(
         [], [np.int64(seed), epoch], minval=0, maxval=np.iinfo(np.int64).max, dtype=tf.int64

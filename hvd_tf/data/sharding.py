@@ -34,26 +34,26 @@ def shard(
     drop_remainder: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.data.Dataset:
-    """This rank's share of the data, in as many steps as every other rank's. A collective call.
+    """This rank's share of the data, in as many steps as on every other rank. A collective call.
 
-    Files go to ranks whole where the ranks' totals (records where they are cheaply known, else
-    bytes) then differ by less than 2 %; else every rank reads all files and takes every size-th
-    record. A dataset is shared out by record, and must give the same records in the same order on
-    every rank. What is dropped is printed once.
+    Ranks get whole files if their totals then differ by less than 2 %. Totals are records where
+    they are cheaply known, else bytes. Otherwise every rank reads all files, and takes every
+    size-th record. A dataset is shared out by record. It must give the same records in the same
+    order on every rank. What is dropped is printed once.
 
     Args:
-      source: a tf.data.Dataset of single records; or a file name, a glob pattern or a list of
-        these: the same, with the same contents, on every rank.
-      batch_size: records a rank and step. None: records stay single, and each is a step.
+      source: a tf.data.Dataset of single records, or a file name, a glob pattern or a list of
+        these. Files and their contents must be the same on every rank.
+      batch_size: records for each rank and step. None: records stay single, and each is a step.
       format: "tfrecord", "csv" or "parquet"; None: by the files' names.
-      columns: of CSV, names (strings), or a mapping from names to a dtype or to a value for empty
-        fields; of Parquet, names. None: all.
-      shuffle_buffer: records that are shuffled at a time; files are then shuffled too. None: the
-        order of the source.
-      seed: of the shuffle, with the rank and the epoch's number: each rank and epoch has an order
-        of its own, and the same one whenever it is asked for.
-      epochs: passes over the data; None: for ever, for training that ends with `max_steps`. Then
-        batches may span two passes, and ranks whose lengths are unknown need no agreement.
+      columns: None for all. For CSV: names (of string columns), or a mapping from names to a dtype
+        or to a value for empty fields. For Parquet: names.
+      shuffle_buffer: how many records are shuffled at a time. Files are then shuffled too. None:
+        the order of the source.
+      seed: of the shuffle, together with the rank and the epoch's number. So each rank and epoch
+        has its own order, and it is the same in every run.
+      epochs: passes over the data. None: for ever, for training that ends with `max_steps`. Then
+        batches may span two passes, and ranks with unknown lengths need no agreement.
       first_epoch: the number of the first pass, for training that goes on.
       uneven: what happens in a pass where ranks have different numbers of records or batches.
         "drop": all end with the shortest. "repeat": the shorter ones start again until the longest
@@ -63,15 +63,15 @@ def shard(
       process_set: the ranks that share the data, this one among them.
 
     Returns:
-      A dataset of the source's structure, or for files: string scalars (TFRecord), or dicts from
-      column to scalar (CSV, Parquet); with a first dimension where `batch_size` is given. Iterate
-      it on all ranks or on none.
+      A dataset of the source's structure. Of files it has string scalars (TFRecord), or dicts from
+      column to scalar (CSV, Parquet). With `batch_size` there is a first dimension. Iterate over it
+      on all ranks or on none.
 
     Raises:
-      ValueError: on every rank: a file is missing, unreadable or not the same everywhere; nothing
+      ValueError: on every rank. A file is missing, unreadable or not the same everywhere; nothing
         matches; a rank would have no record; lengths differ and uneven="raise"; the dataset is
-        sharded already; Parquet without pyarrow; arguments are wrong or differ. What only reading
-        tells comes while iterating, as tf.errors.OpError.
+        sharded already; Parquet without pyarrow; arguments are wrong or differ. Errors that only
+        reading can find come while iterating, as tf.errors.OpError.
       RuntimeError: while a tf.function is traced.
     """
     check_uneven(uneven)
@@ -97,7 +97,7 @@ def shard(
 
 
 class _Passes:
-    """From a share to the dataset of its passes."""
+    """Makes the dataset of all passes from a share."""
 
     def __init__(
         self, share: Share, steps: Steps, batch_size: Optional[int], drop_remainder: bool
@@ -107,7 +107,7 @@ class _Passes:
         self._batch_size = batch_size
         self._drop_remainder = drop_remainder
         self._shuffle: Optional[tuple[int, int]] = None
-        self._wanted: Optional[int] = None  # records of every rank in a pass
+        self._wanted: Optional[int] = None  # how many records every rank takes in a pass
         if share.lengths is not None:
             self._wanted = equal_length(share.lengths, steps.uneven, "record")
             self._announce(share.lengths)
@@ -116,7 +116,7 @@ class _Passes:
         self._shuffle = buffer, seed
 
     def are_exact(self) -> bool:
-        """Whether each record is taken once a pass, as far as is known."""
+        """Whether each record is taken once in a pass, as far as is known."""
         if self._drop_remainder:
             return False
         if self._steps.uneven in ("keep", "raise") or self._steps.process_set.size() == 1:
@@ -150,7 +150,7 @@ class _Passes:
 
     def _endless_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
         records = self._records(epoch)
-        # Without any, TensorFlow would go from pass to pass for ever.
+        # Without any record, TensorFlow would go from pass to pass for ever.
         found = records.take(1).reduce(np.int64(0), lambda count, _: count + 1)
         message = (
             f"rank {self._steps.process_set.rank()} has no record at all: there are fewer records "
@@ -173,7 +173,7 @@ class _Passes:
         return records.batch(self._batch_size, drop_remainder=self._drop_remainder)
 
     def _length(self) -> int:
-        """Records of this rank, where known."""
+        """The number of this rank's records, if known."""
         return self._share.lengths[self._steps.process_set.rank()]
 
     def _steps_of_pass(self) -> Optional[int]:

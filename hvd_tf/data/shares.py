@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank's share is: of files, whole or by record, and of a dataset."""
+"""Makes one rank's share: of files, whole or by record, or of a dataset."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Share:
     """The records of this rank."""
 
     records: Callable[[tf.Tensor], tf.data.Dataset]
-    """Of the epoch with that number, an int64 scalar."""
+    """The records of the epoch with that number, an int64 scalar."""
     lengths: Optional[list[int]] = None
-    """Of all ranks, where they are known and finite."""
+    """The numbers of records of all ranks, if they are known and finite."""
     is_infinite: bool = False
 
 
 def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) -> Share:
-    """Every size-th record; see `shard`."""
+    """Takes every size-th record; see `shard`."""
     facts = {"settings": settings, "length": None, "seeds": None}
     try:
         check_not_sharded(dataset)
@@ -65,7 +65,7 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         "input_fn, hvd.estimator.shard_input_fn does that)",
     )
     size, rank = len(everyones), steps.process_set.rank()
-    # Which record comes when must not depend on which thread was faster.
+    # The order of records must not depend on which thread was faster.
     options = tf.data.Options()
     options.deterministic = True
     own = dataset.with_options(options).shard(size, rank) if size > 1 else dataset
@@ -85,9 +85,9 @@ def share_of_files(
     settings: Facts,
     shuffle_seed: Optional[int],
 ) -> Share:
-    """Whole files where that is even, else every size-th record; see `shard`.
+    """Takes whole files if that is even, else every size-th record; see `shard`.
 
-    `shuffle_seed`: of the order of the files; None: sorted.
+    `shuffle_seed` gives the order of the files. None: they are sorted.
     """
     facts = {"settings": settings, "format": None, "files": None}
     try:
@@ -96,7 +96,7 @@ def share_of_files(
         sizes = sizes_of(paths)
         if not any(sizes):
             raise ValueError(f"all files are empty: {', '.join(paths[:3])}")
-        # Parts without a record may be files without a byte, which no format can be.
+        # Parts without a record may be empty files, which no format can read.
         paths, sizes = zip(*[(path, size) for path, size in zip(paths, sizes) if size])
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r}: pass a list of names")
@@ -129,7 +129,7 @@ class _Files:
             how = "by record: every rank reads everything" if by_record else "whole"
             what = "the file is" if len(self.paths) == 1 else f"{len(self.paths)} files are"
             announce(f"data: {what} shared out {how}", process_set)
-        # Where every rank reads all files it must be in one order.
+        # If every rank reads all files, all must read them in one order.
         order = None if shuffle_seed is None else seed_of(shuffle_seed, None if by_record else rank)
 
         def records(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -157,7 +157,7 @@ def settings_of(**settings: Any) -> Facts:
     """Arguments that must be the same on every rank, after a check of the counts among them.
 
     Raises:
-      ValueError: a count is no positive number; names it.
+      ValueError: a count is not a positive number. It names the count.
     """
     for name in ("batch_size", "shuffle_buffer", "epochs"):
         value = settings[name]

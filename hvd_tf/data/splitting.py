@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of shares: who reads which files, and how many records are one rank's."""
+"""The arithmetic of shares: which rank reads which files, and how many records each rank has."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Optional
 
 UNEVEN = ("drop", "repeat", "raise", "keep")
 
-# Whole files are shared out only when no rank then has this much more than another.
+# Ranks get whole files only if no rank then has this much more than another.
 LARGEST_DIFFERENCE = 0.02
 
 
 def whole_files(amounts: Sequence[int], size: int) -> Optional[list[list[int]]]:
-    """For each of `size` ranks the places of its files, or None where that is too uneven.
+    """For each of `size` ranks, the places of its files. None if that is too uneven.
 
     Args:
       amounts: records, or bytes, of each file.
       size: the number of ranks.
 
     Returns:
-      Ascending places for every rank, each file once; None where the largest rank's total would be
-      2 % or more above the smallest's, or where a rank would have nothing.
+      Ascending places for every rank. Each file is there once. None if the largest total of a rank
+      would be 2 % or more above the smallest, or if a rank would have nothing.
     """
     if size == 1:
         return [list(range(len(amounts)))] if sum(amounts) > 0 else None
     shares: list[list[int]] = [[] for _ in range(size)]
     totals = [0] * size
-    # The largest first, each to whoever has least.
+    # The largest file first. Each goes to the rank that has least.
     for place in sorted(range(len(amounts)), key=lambda place: (-amounts[place], place)):
         least = min(range(size), key=lambda rank: (totals[rank], len(shares[rank]), rank))
         shares[least].append(place)
@@ -43,7 +43,7 @@ def dealt_records(records: int, size: int) -> list[int]:
 
 
 def equal_length(lengths: Sequence[int], uneven: str, unit: str) -> Optional[int]:
-    """How many of its records, or batches, every rank takes; None: all that it has.
+    """How many of its records, or batches, every rank takes. None: all that it has.
 
     Args:
       lengths: what each rank has.
@@ -51,7 +51,7 @@ def equal_length(lengths: Sequence[int], uneven: str, unit: str) -> Optional[int
       unit: what is counted, for the error's text.
 
     Raises:
-      ValueError: a rank has nothing (but for "keep"); the lengths differ, for "raise".
+      ValueError: a rank has nothing, unless uneven is "keep"; or lengths differ with "raise".
     """
     if uneven == "keep":
         return None
@@ -75,6 +75,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def check_uneven(uneven: str) -> None:
-    """Raises ValueError where it is no policy."""
+    """Raises ValueError if `uneven` is not a policy."""
     if uneven not in UNEVEN:
         raise ValueError(f"uneven={uneven!r}: pass one of {', '.join(map(repr, UNEVEN))}")

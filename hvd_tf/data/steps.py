@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`equal_steps`: as many batches on every rank, by arithmetic or by agreement batch by batch."""
+"""`equal_steps`: equally many batches on every rank, by arithmetic or by agreement."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def equal_steps(
 ) -> tf.data.Dataset:
     """The dataset, with equally many elements on every rank. A collective call.
 
-    For a pipeline whose own steps make lengths differ after `shard`: a filter, a flat_map. Where
-    every rank's cardinality is known, lengths are compared now; else the ranks agree on each batch
-    while the one before is in use, and no data is read twice or counted first.
+    It is for a pipeline whose own steps make lengths differ after `shard`, such as a filter or a
+    flat_map. If every rank's cardinality is known, lengths are compared now. Else the ranks agree
+    on each batch while the one before it is in use. No data is read twice, or counted first.
 
     Args:
-      dataset: of any structure; its elements are what a step takes, so batch it before.
+      dataset: of any structure. A step takes one element, so batch the dataset before.
       uneven: what happens where the ranks' lengths differ. "drop": all end with the shortest.
         "repeat": the shorter ones start again until the longest has ended. "raise": an error, on
         every rank. "keep": nothing, for loops without collectives.
       process_set: the ranks that take part, this one among them.
 
     Returns:
-      A dataset of the same structure. Iterate it on all ranks or on none.
+      A dataset of the same structure. Iterate over it on all ranks or on none.
 
     Raises:
-      ValueError: on every rank: lengths are known and a rank has nothing, or they differ and
-        uneven="raise"; or the arguments differ. Where lengths are unknown such errors come while
+      ValueError: on every rank. Lengths are known, and a rank has nothing, or they differ and
+        uneven="raise"; or the arguments differ. If lengths are unknown, such errors come while
         iterating, as tf.errors.OpError.
     """
     check_uneven(uneven)
@@ -75,14 +75,14 @@ def equal_steps(
 
 
 def at_length(dataset: tf.data.Dataset, wanted: int, length: int) -> tf.data.Dataset:
-    """The dataset, which has `length` elements, cut or repeated to as many as wanted."""
+    """The dataset, which has `length` elements, cut or repeated to the wanted length."""
     if wanted > length:
         dataset = dataset.repeat()
     return dataset if wanted == length else dataset.take(wanted)
 
 
 def length_of(dataset: tf.data.Dataset) -> int:
-    """The number of elements, INFINITE or UNKNOWN; reads nothing."""
+    """The number of elements, INFINITE or UNKNOWN. Reads no element."""
     length = early_value(tf.data.experimental.cardinality(dataset))
     return UNKNOWN if length is None else length
 
@@ -100,21 +100,21 @@ class Steps:
         self._count = 0
 
     def exchange(self, facts: Facts) -> list[Facts]:
-        """Every rank's facts, as `exchange.exchange`; to be called once, before `agreed`."""
+        """Every rank's facts, like `exchange.exchange`. Call it once, before `agreed`."""
         instance = Steps._last_instance + 1
         everyones = exchange(
             {"uneven": self.uneven, "instance": instance, **facts}, self.process_set
         )
         all_same(everyones, "uneven", "uneven=", "Pass the same on every rank")
-        # A rank may have made datasets of its own, and a name must not come again.
+        # A rank may have made datasets that others have not, and no name may be used twice.
         self._instance = max(theirs["instance"] for theirs in everyones)
         Steps._last_instance = self._instance
         return everyones
 
     def agreed(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """The dataset with an agreement on each of its elements, where ranks may differ.
+        """The dataset, with an agreement on each of its elements if ranks may differ.
 
-        To be used after `exchange`; also in functions of datasets.
+        Call it after `exchange`. It may be called in functions of datasets.
         """
         if self.uneven == "keep" or self.process_set.size() == 1:
             return dataset
@@ -170,9 +170,9 @@ class Steps:
 
 
 def _granted(offer: Any, verdict: tf.Tensor, text: tf.Tensor) -> Any:
-    """The element; or an error with the text, of an operation that does not log it as well.
+    """The element, or an error with the text. The operation of that error does not log it too.
 
-    Pipelines that go on after this one read ahead, and drop what they got when the training ends.
+    Pipelines after this one read ahead. They drop what they have when the training ends.
     """
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(verdict, GO), [text])]):
         return offer.get_value()
@@ -180,7 +180,8 @@ def _granted(offer: Any, verdict: tf.Tensor, text: tf.Tensor) -> Any:
 
 def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
     """Endless pairs of an optional element and this rank's share of the batch."""
-    # As functions see it: a slice of a ragged tensor, say, may be a plain one there.
+    # The structure as functions see it. There, for example, a slice of a ragged tensor may be a
+    # plain tensor.
     structure = dataset.map(lambda *parts: parts).element_spec
     structure = structure if isinstance(dataset.element_spec, tuple) else structure[0]
     optional = tf.experimental.Optional

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRecord files, read by TensorFlow; a corrupt record is named with its file and offset."""
+"""TFRecord files, read by TensorFlow. Errors name the file and offset of a corrupt record."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import tensorflow as tf
 from hvd_tf.data.files import is_compressed
 from hvd_tf.data.formats import Columns, Format
 
-# Records that are read, and added up, at a time.
+# How many records are read, and added up, at a time.
 _CHUNK = 64
-# Around each record: its length and two checksums.
+# The bytes around each record: its length and two checksums.
 _FRAME_BYTES = 16
 
 
@@ -21,7 +21,7 @@ def tfrecord_format(paths: Sequence[str], columns: Columns) -> Format:
     """Records are string scalars, as they were written.
 
     Raises:
-      ValueError: columns are given, which these files do not have.
+      ValueError: columns are given. These files have none.
     """
     del paths
     if columns is not None:
@@ -33,10 +33,9 @@ def tfrecord_format(paths: Sequence[str], columns: Columns) -> Format:
 
 
 def _read(path: tf.Tensor) -> tf.data.Dataset:
-    """TensorFlow's own error has the offset and no file, and nothing can be added to it.
+    """Reads one file. TensorFlow's own error has the offset but no file, and cannot be extended.
 
-    So its reader ends a file at an error, and what has been read is then compared with the file's
-    size.
+    So the reader ends a file at an error. Then the bytes read are compared with the file's size.
     """
     path = tf.numpy_function(_check_readable, [path], tf.string)
     path.set_shape([])
@@ -59,7 +58,7 @@ def _read(path: tf.Tensor) -> tf.data.Dataset:
 
 
 def _check_readable(path: bytes) -> bytes:
-    # Here, because ignore_errors would try again for ever.
+    # It ends here, because ignore_errors would try again for ever.
     with tf.io.gfile.GFile(path.decode(), "rb") as file:
         file.read(1)
     return path
