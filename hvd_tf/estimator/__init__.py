@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Estimator toolkit: what a model_fn needs to go from one process to many.
 
-`tf_estimator` is `tf.estimator` under TensorFlow 2.15, and as much of it as works under 2.16 to
-2.21 where tensorflow-estimator 2.15.0 is installed (best effort: it relies on private modules of
-TensorFlow); `tf_estimator_v1` is `tf.compat.v1.estimator`. What needs no Estimator works without.
+`tf_estimator` is `tf.estimator` under TensorFlow 2.15. Under 2.16 to 2.21 it is as much of it as
+works, if tensorflow-estimator 2.15.0 is installed. That is best effort, because it uses private
+modules of TensorFlow. `tf_estimator_v1` is `tf.compat.v1.estimator`. Parts that need no Estimator
+work without it.
 """
 
 from hvd_tf.compat.estimator import provide_tf_estimator, tf_estimator, tf_estimator_v1

@@ -20,7 +20,7 @@ from hvd_tf.runtime import local_rank, local_size, rank, size
 
 _TF_CONFIG = "TF_CONFIG"
 _STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
-# What only rank 0 does: RunConfig's arguments, None elsewhere.
+# RunConfig's arguments for what rank 0 alone does. They are None on the other ranks.
 _OF_RANK_0 = (
     "save_summary_steps",
     "save_checkpoints_steps",
@@ -37,34 +37,34 @@ def run_config(
 ) -> Any:
     """A `tf.estimator.RunConfig` for this rank.
 
-    Checkpoints, summaries and step counts are written by rank 0 alone: elsewhere
+    Rank 0 alone writes checkpoints, summaries and step counts. On other ranks
     save_checkpoints_steps, save_checkpoints_secs, save_summary_steps and log_step_count_steps are
-    None, whatever was asked for. A TF_CONFIG in the environment does not count for this config,
-    which rank 0 says on stderr: it describes a cluster of parameter servers. The variable itself
-    stays as it is.
+    None, whatever is given. This config ignores a TF_CONFIG in the environment, because that
+    describes a cluster of parameter servers. Rank 0 says so on stderr. The variable itself stays as
+    it is.
 
     Args:
-      model_dir: as in `model_dir`: the place itself on rank 0, a private one elsewhere.
-      tf_random_seed: the graph's seed; rank 0 has exactly this one, as one process would, and
-        every other rank one that is made of it and the rank. So dropout and a `shuffle` differ by
-        rank and are the same in the next run. Initial values differ too, until
-        BroadcastGlobalVariablesHook gives all ranks those of rank 0. Shard before you shuffle:
-        ranks shuffle differently with and without a seed. None: random seeds.
-      session_config: what it leaves open is filled in, in a copy of it:
-        gpu_options.visible_device_list with the GPU of local_rank (modulo the number of GPUs that
-        the rank sees, so that a CUDA_VISIBLE_DEVICES of one GPU a rank is right as well);
-        intra_op_parallelism_threads and inter_op_parallelism_threads with the cores of this
-        process divided among the ranks of its host, or with all of them where the launcher has
-        bound the rank to cores of its own. Eager code gets these numbers of threads too, where
-        neither it nor the program has settled them yet, since sessions share its threads.
+      model_dir: on rank 0 the place itself, on other ranks a private one; see `model_dir`.
+      tf_random_seed: the graph's seed. Rank 0 has this one, as one process would. Every other rank
+        has one that is made of it and the rank. So dropout and a `shuffle` differ by rank, and are
+        the same in the next run. Initial values differ too, until BroadcastGlobalVariablesHook
+        gives all ranks those of rank 0. Shard before you shuffle: ranks shuffle differently, with
+        and without a seed. None: random seeds.
+      session_config: a copy of it is used, with what it leaves open filled in.
+        gpu_options.visible_device_list gets the GPU of local_rank, modulo the number of GPUs that
+        the rank sees. So a CUDA_VISIBLE_DEVICES of one GPU for each rank is right too.
+        intra_op_parallelism_threads and inter_op_parallelism_threads get the cores of this process,
+        divided among the ranks of its host. If the launcher has bound the rank to cores of its own,
+        they get all of these. Eager code gets the same numbers of threads, unless they are settled
+        already, because sessions share its threads.
       **arguments: any others of RunConfig.
 
     Returns:
       A RunConfig. With more than one rank, tf.estimator.train_and_evaluate refuses it.
 
     Raises:
-      ValueError: a tf.distribute strategy is given or active; RunConfig refuses an argument; or
-        before `init`.
+      ValueError: a tf.distribute strategy is given or active, RunConfig refuses an argument, or it
+        is called before `init`.
       ImportError: there is no tf.estimator; see `tf_estimator`.
     """
     _refuse_strategies(arguments)
@@ -122,7 +122,7 @@ def _without_tf_config() -> Iterator[None]:
 
 
 def _cluster(text: str) -> str:
-    """The jobs of a TF_CONFIG and their sizes; no addresses."""
+    """The jobs of a TF_CONFIG and their sizes, without addresses."""
     try:
         jobs = {job: len(tasks) for job, tasks in json.loads(text).get("cluster", {}).items()}
     except (ValueError, AttributeError, TypeError):
@@ -133,7 +133,7 @@ def _cluster(text: str) -> str:
 def _session_config(given: Optional[v1.ConfigProto]) -> v1.ConfigProto:
     config = v1.ConfigProto()
     if given is None:
-        config.allow_soft_placement = True  # what Estimator gives to who gives nothing
+        config.allow_soft_placement = True  # Estimator's default when no config is given
         config.graph_options.rewrite_options.meta_optimizer_iterations = 1
     else:
         config.CopyFrom(given)
@@ -148,9 +148,9 @@ def _session_config(given: Optional[v1.ConfigProto]) -> v1.ConfigProto:
 
 
 def _settle_eager_threads(config: v1.ConfigProto) -> None:
-    """Sessions use the pool of intra-op threads of whatever ran first in the process.
+    """Sessions use the pool of intra-op threads of the first code that ran in the process.
 
-    Often that is eager code, of `hvd_tf.data` for example.
+    Often that is eager code, for example of `hvd_tf.data`.
     """
     threading = tf.config.threading
     try:
@@ -159,11 +159,11 @@ def _settle_eager_threads(config: v1.ConfigProto) -> None:
         if threading.get_inter_op_parallelism_threads() == 0:
             threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
     except RuntimeError:
-        pass  # it has run, with the threads that it has
+        pass  # eager code has run already, with its own threads
 
 
 def threads_per_rank(launcher_cores: set[int], own_cores: set[int], ranks: int) -> int:
-    """How many threads a rank may use: all of its cores where it was bound to them, else a share.
+    """How many threads a rank may use: all of its cores if it was bound to them, else a share.
 
     A rank that may use every core that its launcher may use has not been bound.
     """
@@ -175,5 +175,5 @@ def threads_per_rank(launcher_cores: set[int], own_cores: set[int], ranks: int) 
 def _launcher_cores() -> set[int]:
     try:
         return os.sched_getaffinity(os.getppid())
-    except OSError:  # it may have ended
+    except OSError:  # the launcher may have ended
         return os.sched_getaffinity(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`model_dir`: the model's directory on rank 0, a private one that is cleaned up elsewhere."""
+"""`model_dir`: the model's directory on rank 0, and private temporary ones on other ranks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Optional, Union
 from hvd_tf.failure_report import DIRECTORY_VARIABLE
 from hvd_tf.runtime import rank
 
-# What this process has made, by the name asked for.
+# The directories that this process has made, by the path asked for.
 _private: dict[str, str] = {}
 
 
 def model_dir(path: Union[str, os.PathLike[str]]) -> str:
-    """Where this rank's Estimator keeps its files.
+    """The directory where this rank's Estimator keeps its files.
 
-    Elsewhere than on rank 0 it is a new empty directory of mode 0700, the same one for the same
-    path, which is removed when the process ends; under `hvdrun` also when the process is killed.
-    So ranks never write to one place, and a rank never takes an old checkpoint of its own for the
-    model's: rank 0 restores, and BroadcastGlobalVariablesHook gives the others what it has.
+    On other ranks than 0 it is a new empty directory of mode 0700, the same one for the same path.
+    It is removed when the process ends, and under `hvdrun` also when the process is killed. So
+    ranks never write to one place. No rank takes an old checkpoint of its own for the model's. Rank
+    0 restores, and BroadcastGlobalVariablesHook gives the others its values.
 
     Args:
-      path: the model's directory, also a remote one (`gs://...`); only rank 0 needs to reach it.
+      path: the model's directory. It may be remote (`gs://...`). Only rank 0 needs to reach it.
 
     Returns:
       `path` itself on rank 0.
@@ -47,13 +47,13 @@ def model_dir(path: Union[str, os.PathLike[str]]) -> str:
 
 
 def _parent() -> Optional[str]:
-    """The job's directory, which the launcher removes at the end; else the usual place."""
+    """The job's directory, which the launcher removes at the end. Else the default place."""
     job = os.environ.get(DIRECTORY_VARIABLE, "")
-    return job if os.path.isdir(job) else None  # it is on the launcher's host only
+    return job if os.path.isdir(job) else None  # it exists on the launcher's host only
 
 
 def _remove_all(maker: int) -> None:
-    if os.getpid() != maker:  # in a child that was forked; the files are its parent's
+    if os.getpid() != maker:  # a forked child: the files belong to its parent
         return
     for path in _private.values():
         shutil.rmtree(path, ignore_errors=True)

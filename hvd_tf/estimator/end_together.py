@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`EndTogetherHook`: ranks that run out of data at different steps end at the same one."""
+"""`EndTogetherHook`: ranks that run out of data at different steps end at the same step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_tf.functions import allgather_object
 from hvd_tf.hooks import announce_hook, end_training
 from hvd_tf.runtime import rank, size
 
-# What became of a rank's step, or of its loop.
+# How a rank's step, or its loop, has ended.
 _LEFT = "left"  # the loop is over: the last step, a hook that stops it, or the program
 _ENDED = "ended"  # the step found no more data
 _TOLD = "told"  # the step failed because a peer's gradients will not come
@@ -24,22 +24,22 @@ _FAILED = "failed"  # anything else
 class EndTogetherHook(v1.train.SessionRunHook):
     """All ranks end their training loop when the first of them does.
 
-    Without it, a rank that runs out of data ends and the others fail, since they still wait for
-    its gradients. With it the others end like the first, at the same global step; hooks see an
-    ordinary end, and the last checkpoint is saved. The batch that a rank had begun with is lost.
-    A program that catches tf.errors.OutOfRangeError to read its data again sees it on every rank.
+    Without it, a rank that runs out of data ends, and the others fail, because they still wait for
+    its gradients. With it the others end like the first, at the same global step. Hooks see an
+    ordinary end, and the last checkpoint is saved. A batch that a rank has begun with is lost. A
+    program that catches tf.errors.OutOfRangeError to read its data again sees it on every rank.
 
-    The ranks agree with one message at the end of the loop; steps cost nothing more. Where a
-    rank's step fails with an error, every rank raises its own error as without this hook.
+    The ranks agree with one message at the end of the loop. Steps cost nothing more. If a rank's
+    step fails with an error, every rank raises its own error, as without this hook.
 
-    Every rank must pass this hook, beside BroadcastGlobalVariablesHook, which checks that.
+    Every rank must pass this hook and BroadcastGlobalVariablesHook, which checks that.
     """
 
     def __init__(self, when: str = "first") -> None:
-        """when: "first" ends with the first rank whose data end.
+        """when: "first" ends all ranks with the first rank whose data ends.
 
         Raises:
-          NotImplementedError: "last", to go on until all data are used.
+          NotImplementedError: "last", which would go on until all data is used.
           ValueError: anything else.
         """
         super().__init__()
@@ -59,7 +59,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
         announce_hook(type(self).__name__)
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Watch the session's runs: a hook is not told when one fails."""
+        """Watch the session's runs, because a hook is not told when a run fails."""
         del coord
         self._agreed = self._over = False
         if size() == 1:
@@ -78,12 +78,12 @@ class EndTogetherHook(v1.train.SessionRunHook):
         session.run = watched
 
     def before_run(self, run_context: Any) -> None:
-        """A step begins: also after an end of the data, in a program that reads them again."""
+        """A step begins. It may follow an end of the data, if a program reads its data again."""
         del run_context
         self._agreed = self._over
 
     def end(self, session: v1.Session) -> None:
-        """The loop ends of itself; bring the others along."""
+        """The loop has ended on this rank. End it on the others."""
         if size() == 1 or self._agreed:
             return
         step = v1.train.get_global_step(session.graph)
@@ -91,12 +91,12 @@ class EndTogetherHook(v1.train.SessionRunHook):
         try:
             self._agree(_LEFT, f"its training loop ended{where}")
         except tf.errors.UnknownError as error:
-            # A peer is lost, which has its own report. What this rank has trained is complete.
+            # A peer is lost, and has its own report. This rank's training is complete.
             v1.logging.warning("EndTogetherHook: the other ranks have not ended: %s", error.message)
 
     def _after_failure(self, error: tf.errors.OpError) -> NoReturn:
-        """Raise what the step's failure means, given how the other ranks fare."""
-        # What peers were told by an announcement, or by the step that this rank has aborted.
+        """Raise what the step's failure means, given the states of the other ranks."""
+        # Peers were told by an announcement, or by the step that this rank has aborted.
         if isinstance(error, tf.errors.OutOfRangeError):
             state, text = _ENDED, "it has no more data"
         elif isinstance(error, tf.errors.UnknownError):
@@ -107,18 +107,18 @@ class EndTogetherHook(v1.train.SessionRunHook):
         try:
             states = self._agree(state, text)
             if not self._over:
-                # Every rank's step has failed. Programs may go on, but on no rank before this
-                # message of every rank.
+                # Every rank's step has failed. Programs may go on, but no rank before every rank
+                # has sent this message.
                 end_training("")
                 allgather_object(None, name="end_together_hook/taken_back")
-        except tf.errors.UnknownError:  # a peer is lost; this rank's error says which, or more
+        except tf.errors.UnknownError:  # a peer is lost; this rank's error says more
             raise error from None
         first = next((peer for peer, how in enumerate(states) if how in (_LEFT, _ENDED)), None)
         if state == _ENDED or first is None or _FAILED in states:
             raise error
         message = f"rank {first} ended its training loop, so rank {rank()} does at the same step"
         v1.logging.info("EndTogetherHook: %s", message)
-        # What MonitoredSession takes for an ordinary end of the data.
+        # MonitoredSession takes this for an ordinary end of the data.
         raise tf.errors.OutOfRangeError(None, None, message) from error
 
     def _agree(self, state: str, text: str) -> Sequence[str]:

@@ -29,38 +29,38 @@ def evaluate(
     checkpoint_path: Optional[str] = None,
     name: Optional[str] = None,
 ) -> dict[str, Any]:
-    """Evaluate a model on all ranks together; call it on every rank with the same arguments.
+    """Evaluate a model on all ranks together. Call it on every rank with the same arguments.
 
-    Every rank calls `input_fn`, which returns the same dataset everywhere; the ranks take its
+    Every rank calls `input_fn`. It returns the same dataset on every rank, and the ranks take its
     batches in turn. Or it returns each rank's share, made by `hvd.data.shard(uneven="keep")` or by
-    `Dataset.shard`, and so read by one rank only. The ranks' metrics are added up once, at the end,
-    in float64 and int64: the results are those of one process, whatever the number of ranks. Rank
-    0's weights count; they are sent to the others, which need no access to its disk.
+    `Dataset.shard`, which that rank alone reads. The ranks' metrics are added up once, at the end,
+    in float64 and int64. So the results are those of one process, whatever the number of ranks.
+    Rank 0's weights are used. They are sent to the others, which need no access to its disk.
 
-    That is done where each metric's update only adds to its variables something that depends on
-    the batch and the model alone, as mean, accuracy, precision, recall, AUC and confusion matrices
-    do. Where one does not, or the batches cannot be shared, rank 0 evaluates alone, with a warning
-    that says why, and the others wait.
+    For that, each metric's update must only add to its variables, and what it adds must depend on
+    the batch and the model alone. That holds for mean, accuracy, precision, recall, AUC and
+    confusion matrices. If it does not hold for one metric, or the batches cannot be shared, rank 0
+    evaluates alone and the others wait. A warning says why.
 
-    Differs from `Estimator.evaluate`: `loss` is the mean over the examples, not over the batches,
-    so that it does not depend on who got the smaller last batch.
+    One thing differs from `Estimator.evaluate`: `loss` is the mean over the examples, not over the
+    batches. So it does not depend on which rank got the smaller last batch.
 
     Args:
-      estimator: a tf.estimator.Estimator; its model_dir counts on rank 0.
+      estimator: a tf.estimator.Estimator. Only rank 0's model_dir is used.
       input_fn: as for Estimator.evaluate.
       steps: how many batches to evaluate, over all ranks; None for all.
       hooks: run on every rank that evaluates, each in its own session.
-      checkpoint_path: on rank 0; its latest checkpoint by default, or newly initialised weights
-        where there is none.
-      name: of this evaluation, for its folder of summaries, which rank 0 writes.
+      checkpoint_path: a path on rank 0. The default is its latest checkpoint. If there is none,
+        weights are newly initialised.
+      name: the name of this evaluation, for the folder of summaries that rank 0 writes.
 
     Returns:
-      On every rank, the same values: the metrics by name, "loss" and "global_step".
+      The metrics by name, "loss" and "global_step": the same values on every rank.
 
     Raises:
-      ValueError: on every rank; for arguments that are wrong or differ between ranks.
-      RuntimeError: on the other ranks, when one could not build its graph or failed in its share,
-        with that rank's error; that rank raises the error itself.
+      ValueError: on every rank, if arguments are wrong or differ between ranks.
+      RuntimeError: on the other ranks, if one could not build its graph or failed in its share. It
+        has that rank's error. That rank raises the error itself.
     """
     seed = _agree(estimator, steps, name, checkpoint_path)
     latest = (checkpoint_path or estimator.latest_checkpoint()) if rank() == 0 else None
@@ -91,8 +91,8 @@ class _Model:
         self.estimator = estimator
         self.share = share
         with tf.Graph().as_default() as self.graph:
-            # One seed for all ranks: a dataset that shuffles without a seed of its own does so
-            # alike.
+            # One seed for all ranks, so that a dataset without a seed of its own shuffles in the
+            # same way on all.
             v1.set_random_seed(seed)
             step = v1.train.create_global_step()
             source = evaluation_input.read(input_fn, estimator.params, estimator.config)
@@ -131,7 +131,7 @@ class _Model:
 
 
 def _pair(metric: Any) -> metric_state.MetricOps:
-    """Value and update of a metric, of tf.compat.v1.metrics or Keras."""
+    """The value and the update of a metric of tf.compat.v1.metrics or Keras."""
     return metric if isinstance(metric, tuple) else (metric.result(), metric.updates)
 
 
@@ -141,7 +141,7 @@ def _run(
     hooks: Optional[Sequence[v1.train.SessionRunHook]],
     name: Optional[str],
 ) -> dict[str, Any]:
-    """Evaluate this rank's share, or all; the results of all ranks' shares."""
+    """Evaluate this rank's share, or all. Returns the results of all ranks' shares."""
     meeting = Meeting(_WHAT, of_ranks=model.share is not None)
     finish = _Finish(model, meeting)
     try:
@@ -175,7 +175,7 @@ class _Start(v1.train.SessionRunHook):
         del coord
         if self._model.initializer is not None:
             session.run(self._model.initializer)
-        # Rank 0 may have failed to restore; nobody must wait for its weights then.
+        # Rank 0 may have failed to restore. Then no rank may wait for its weights.
         self._meeting.meet()
         if self._model.share:
             self._model.variables.check(session)
@@ -201,7 +201,7 @@ class _Finish(v1.train.SessionRunHook):
 def _agree(
     estimator: Any, steps: Optional[int], name: Optional[str], checkpoint_path: Optional[str]
 ) -> int:
-    """Check the arguments of all ranks together; the seed of rank 0."""
+    """Check the arguments of all ranks together. Returns the seed of rank 0."""
     wrong = ""
     if steps is not None and steps <= 0:
         wrong = f"steps is {steps}; give at least 1, or None for the whole input"
@@ -224,7 +224,7 @@ def _agree(
 
 
 def _check_alike(model: _Model) -> None:
-    """Raise ValueError on every rank where the ranks could not evaluate together."""
+    """Raise ValueError on every rank if the ranks cannot evaluate together."""
     mine = {
         "their metrics": sorted(model.values),
         "the state of their metrics": [(v.name, v.dtype.name, str(v.shape)) for v in model.states],

@@ -21,21 +21,21 @@ EVAL = "eval"
 
 @dataclass
 class EvaluationInput:
-    """What is evaluated, as it is in the default graph."""
+    """The input of an evaluation, in the default graph."""
 
     result: Any
     """What input_fn returned: a dataset, or tensors."""
     obstacle: str
-    """Why ranks cannot share the batches among them; "" where they can."""
+    """Why the ranks cannot share the batches. Empty: they can."""
     is_share: bool = False
-    """Whether it is a rank's share already."""
+    """Whether the input is a rank's share already."""
 
     def tensors(self, share: Optional[tuple[int, int]], steps: Optional[int]) -> Tensors:
         """The next batch, as features and labels.
 
         Args:
-          share: (n, i), for every n-th batch from the i-th on; None for all batches.
-          steps: how many batches there are at most, over all shares; None for all.
+          share: (n, i) for every n-th batch from the i-th on. None for all batches.
+          steps: the most batches over all shares. None for all.
         """
         if not isinstance(self.result, tf.data.Dataset):
             return Tensors(*_features_and_labels(self.result), None)
@@ -43,7 +43,7 @@ class EvaluationInput:
             steps = len(range(share[1], steps, share[0]))
         dataset = self.result if steps is None else self.result.take(steps)
         if share and not self.is_share:
-            # Which batch comes when must not depend on which thread was faster.
+            # The order of batches must not depend on which thread was faster.
             options = tf.data.Options()
             options.deterministic = True
             dataset = dataset.with_options(options).shard(*share)
@@ -59,10 +59,10 @@ class Tensors:
     features: Any
     labels: Any
     initializer: Optional[tf.Operation]
-    """Of the iterator, once in each session; None where there is none."""
+    """The iterator's initializer, to run once in each session. None: there is none."""
 
     def examples(self) -> tf.Tensor:
-        """int64 []: how many examples the batch has: the first dimension of its first tensor."""
+        """int64 []: the batch's number of examples, the first dimension of its first tensor."""
         for item in tf.nest.flatten([self.features, self.labels]):
             if isinstance(item, tf.SparseTensor):
                 return tf.cast(item.dense_shape[0], tf.int64)
@@ -74,10 +74,10 @@ class Tensors:
 
 
 def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationInput:
-    """Call input_fn as Estimator does, with those of mode, params and config that it takes.
+    """Call input_fn as Estimator does: with those of mode, params and config that it takes.
 
     Raises:
-      ValueError: it gives a share of the data that leaves records out or repeats some.
+      ValueError: it returns a share of the data that drops or repeats records.
     """
     input_fn = whole_input_fn(input_fn)
     known = {"mode": EVAL, "params": params, "config": config}

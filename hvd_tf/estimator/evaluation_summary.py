@@ -35,7 +35,7 @@ def write(directory: str, results: Mapping[str, Any], step: int) -> None:
 def _add_parsed(summary: v1.Summary, name: str, serialized: bytes) -> None:
     try:
         values = v1.Summary.FromString(serialized).value
-    except Exception:  # DecodeError, which comes from whichever protobuf TensorFlow uses
+    except Exception:  # DecodeError, of the protobuf that TensorFlow uses
         v1.logging.warning(f"hvd_tf: {name!r} is no summary, and is left out of the event file")
         return
     for number, value in enumerate(values):

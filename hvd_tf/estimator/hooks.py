@@ -19,12 +19,12 @@ Named = Union[str, tf.Tensor]
 class MetricAverageHook(v1.train.SessionRunHook):
     """Averages scalars over the ranks every so many steps, and logs them on rank 0.
 
-    The averages are a part of the training step itself: one allreduce of one small vector. So
-    every rank must pass this hook, with the same tensors and interval; BroadcastGlobalVariablesHook
-    compares them when the session is made, and fails on every rank where they differ.
+    The averages are a part of the training step: one allreduce of one small vector. So every rank
+    must pass this hook, with the same tensors and interval. BroadcastGlobalVariablesHook compares
+    them when the session is made. If they differ, it fails on every rank.
 
     Attributes:
-      averages: the newest averages by name, the same on every rank; empty before the first.
+      averages: the newest averages by name, the same on every rank. Empty before the first.
     """
 
     def __init__(
@@ -36,10 +36,11 @@ class MetricAverageHook(v1.train.SessionRunHook):
         """Nothing is looked up before the graph is complete.
 
         Args:
-          tensors: scalars of any numeric dtype by the name to log them under, each a tensor or
-            the name of one in the graph ("loss" or "loss:0"); or a list of such names.
-          every_n_steps: interval in session runs; the first run counts as one.
-          log: takes the line, on rank 0; default: tf.compat.v1.logging.info.
+          tensors: a mapping from the name to log under to a scalar of any numeric dtype. The scalar
+            is a tensor, or the name of one in the graph ("loss" or "loss:0"). Or a list of such
+            names.
+          every_n_steps: the interval in session runs. The first run counts.
+          log: a function that takes the line, on rank 0. Default: tf.compat.v1.logging.info.
 
         Raises:
           ValueError: no tensors, or an interval below 1.
@@ -76,12 +77,12 @@ class MetricAverageHook(v1.train.SessionRunHook):
         )
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Begin counting: all ranks make their sessions together."""
+        """Begin counting. All ranks make their sessions together."""
         del session, coord
         self._runs = 0
 
     def before_run(self, run_context: Any) -> Optional[Any]:
-        """Ask for the averages where it is time, which is at the same run on every rank."""
+        """Ask for the averages when they are due. That is at the same run on every rank."""
         del run_context
         self._runs += 1
         if (self._runs - 1) % self._every_n_steps:
@@ -107,7 +108,7 @@ class MetricAverageHook(v1.train.SessionRunHook):
 
 
 def _scalar(name: str, tensor: Named) -> tf.Tensor:
-    """float64, of which the average is formed."""
+    """The scalar as float64, for the average."""
     if isinstance(tensor, str):
         full = tensor if ":" in tensor else f"{tensor}:0"
         try:
@@ -128,17 +129,17 @@ def _scalar(name: str, tensor: Named) -> tf.Tensor:
 class LearningRateHook(v1.train.SessionRunHook):
     """Sets a learning-rate variable before every step, from the global step.
 
-    For a schedule that is given from outside of the model_fn:
+    It is for a schedule from outside the model_fn:
 
         rate = tf.compat.v1.get_variable("learning_rate", initializer=0.1, trainable=False)
         ...
         LearningRateHook("learning_rate", lambda step: hvd.estimator.warm_up(0.1, 500, step))
 
-    It holds no collective: the ranks' global steps are equal, and so are the rates.
+    It has no collective: the ranks' global steps are equal, and so are the rates.
     """
 
     def __init__(self, variable: Any, schedule: Callable[[int], float]) -> None:
-        """variable: a scalar variable or the name of one; schedule: of the global step."""
+        """variable: a scalar variable or its name. schedule: a function of the global step."""
         super().__init__()
         self._variable = variable
         self._schedule = schedule
@@ -148,7 +149,7 @@ class LearningRateHook(v1.train.SessionRunHook):
         self._rate: Optional[float] = None
 
     def begin(self) -> None:
-        """Build the assignment. Raises ValueError where variable or global step is missing."""
+        """Build the assignment. Raises ValueError if the variable or the global step is missing."""
         variable = _variable(self._variable)
         self._global_step = v1.train.get_global_step()
         if self._global_step is None:
@@ -160,13 +161,13 @@ class LearningRateHook(v1.train.SessionRunHook):
         self._assign = v1.assign(variable, self._fed).op
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Forget the rate that the last session had."""
+        """Forget the rate of the last session."""
         del session, coord
         self._rate = None
 
     def before_run(self, run_context: Any) -> None:
-        """Assign the rate of the coming step, where it has changed."""
-        # Read here: what a step fetches may be from before or after its update.
+        """Assign the rate of the coming step if it has changed."""
+        # It is read here, because a step may fetch it from before or after its update.
         rate = float(self._schedule(int(run_context.session.run(self._global_step))))
         if rate != self._rate:
             run_context.session.run(self._assign, {self._fed: rate})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shard_input_fn`: makes an input_fn that was written for one process give each rank its share."""
+"""`shard_input_fn`: makes an input_fn for one process give each rank its share."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ def shard_input_fn(
 ) -> InputFn:
     """An input_fn for training that gives this rank its share of what `input_fn` gives.
 
-    `input_fn` stays as it was for one process: it returns the same dataset on every rank, and the
-    ranks take its elements in turn. Where these are batches, a step of n ranks sees the next n
-    batches of the one process. A `shuffle` in it has one order on all ranks, with or without a
-    seed. Where they are records, `batch_size` batches each rank's own, and `shuffle_buffer`
-    shuffles them.
+    `input_fn` stays as it was for one process. It returns the same dataset on every rank, and the
+    ranks take its elements in turn. If these are batches, a step of n ranks sees the next n batches
+    of the one process. A `shuffle` in it has one order on all ranks, with or without a seed. If the
+    elements are records, `batch_size` batches each rank's own, and `shuffle_buffer` shuffles them.
 
-    Every rank reads all data that `input_fn` reads; `hvd.data.shard` on files, called inside an
-    input_fn, lets each rank read its own.
+    Every rank reads all data that `input_fn` reads. With `hvd.data.shard` on files, called inside
+    an input_fn, each rank reads its own part.
 
     `hvd.estimator.evaluate` and `train_and_evaluate` evaluate the whole dataset, every element
     once, when they are given such an input_fn.
@@ -77,7 +76,7 @@ def shard_input_fn(
             whole = everywhere(lambda: _dataset(input_fn(*args, **kwargs)), _WHAT)
         return share(whole)
 
-    # Estimator looks which of its parameters the function has.
+    # Estimator checks which of its parameters the function has.
     sharded.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
     sharded.__name__ = f"sharded_{getattr(input_fn, '__name__', _WHAT)}"
     setattr(sharded, _WHOLE, input_fn)
@@ -85,7 +84,7 @@ def shard_input_fn(
 
 
 def whole_input_fn(input_fn: InputFn) -> InputFn:
-    """What `shard_input_fn` was given, where it made this function; else the function itself."""
+    """The input_fn that `shard_input_fn` was given, if it made this function. Else the function."""
     return getattr(input_fn, _WHOLE, input_fn)
 
 
@@ -102,8 +101,8 @@ def _dataset(result: Any) -> tf.data.Dataset:
 def _one_seed() -> Iterator[None]:
     """In the block, the default graph has rank 0's seed on all ranks.
 
-    `run_config` gives each rank a seed of its own, for dropout; a shuffle before the split must
-    have the same on all.
+    `run_config` gives each rank a seed of its own, for dropout. A shuffle before the split must
+    have the same seed on all.
     """
     if tf.executing_eagerly():
         yield

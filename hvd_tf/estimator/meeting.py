@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Meeting`: points that all ranks reach, or are told why one of them does not."""
+"""`Meeting`: points that all ranks reach. If one does not, the others learn why."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _T = TypeVar("_T")
 
 
 class Meeting:
-    """Points that all ranks reach, or are told by one of them why it does not.
+    """Points that all ranks reach. If one does not, it tells the others why.
 
-    Each rank comes to the same points in the same order, and once to a failure.
+    Each rank comes to the same points in the same order. It fails at most once.
     """
 
     def __init__(self, what: str, of_ranks: bool = True) -> None:
-        """what: in one word, for messages. of_ranks: False where there is nobody to meet."""
+        """what: one word for messages. of_ranks: False if there is no other rank to meet."""
         self._what = what
         self._open = of_ranks and size() > 1
 
@@ -34,20 +34,21 @@ class Meeting:
     def fail(self, error: Exception) -> None:
         """Tell the ranks that wait, or will come, at the next point.
 
-        Also those that wait in `hvd_tf.data` on the way there, in the user's input function.
+        That includes ranks that wait in `hvd_tf.data` on the way there, in the user's input
+        function.
         """
         if self._open:
             end_scope(DATA_PREFIX, _text(error))
             try:
                 self._exchange(_text(error))
             except RuntimeError:
-                pass  # others have failed too; this rank raises its own error
+                pass  # others have failed too: this rank raises its own error
 
     def _exchange(self, failure: str) -> None:
         failures = allgather_object(failure, name=f"{self._what}/meeting")
         self._open = not any(failures)
         if not self._open:
-            # No rank goes on, perhaps to new datasets, before all have taken it back.
+            # No rank may go on, perhaps to new datasets, before all have taken it back.
             end_scope(DATA_PREFIX, "")
             allgather_object(None, name=f"{self._what}/taken_back")
             raise _first_failure(self._what, failures)
@@ -66,7 +67,7 @@ def everywhere(action: Callable[[], _T], what: str) -> _T:
 
 
 def on_rank_0(action: Callable[[], _T], what: str) -> _T:
-    """The result of rank 0, which alone does it; or raise on every rank. It must be picklable."""
+    """Do it on rank 0 alone. Every rank gets its picklable result, or every rank raises."""
     answer: tuple[Optional[_T], str] = (None, "")
     if rank() == 0:
         try:

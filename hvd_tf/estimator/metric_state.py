@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out whether a metric of an evaluation graph can be summed over ranks.
 
-A metric keeps its state in variables, which an update changes with each batch. If every update only
-adds to them, and what it adds depends on the batch and the model alone, then the state after all
-batches is the initial state and the sum of what each batch adds, whoever has seen which batch: the
-ranks' states can be added up. Mean, accuracy, precision, recall, AUC and confusion matrices of
-tf.compat.v1.metrics are such metrics, and so is a user's own that is built the same way. The graph
-is asked, not the metric's name.
+A metric keeps its state in variables. An update changes them with each batch. Suppose that every
+update only adds to them, and that what it adds depends on the batch and the model alone. Then the
+state after all batches is the initial state plus the sum of what each batch adds, whichever rank
+has seen which batch. So the ranks' states can be added up. Mean, accuracy, precision, recall, AUC
+and confusion matrices of tf.compat.v1.metrics are such metrics. So is a user's own metric that is
+built the same way. The graph decides, not the metric's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from hvd_tf.compat import v1
 
-# A metric as EstimatorSpec.eval_metric_ops has it: its value, and what updates its state.
+# A metric as in EstimatorSpec.eval_metric_ops: its value, and the update of its state.
 MetricOps = tuple[Any, Any]
 
 _ADDITIONS = {
@@ -31,7 +31,7 @@ _ADDITIONS = {
     "ScatterAdd",
     "ScatterSub",
 }
-# What may be done with the handle of a variable besides.
+# Operations that may also use the handle of a variable.
 _READS = {"ReadVariableOp", "ResourceGather", "VarIsInitializedOp", "VariableShape"}
 _RESOURCE = "VarHandleOp"
 _VARIABLES = {_RESOURCE, "VariableV2", "Variable"}
@@ -39,13 +39,13 @@ _SUMMED_TYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.i
 
 
 class NotAdditiveError(Exception):
-    """Why a metric cannot be summed: words that follow "because"."""
+    """Why a metric cannot be summed. The text follows "because"."""
 
 
 def state_of(metric: MetricOps) -> list[tf.Variable]:
     """The variables that hold a metric's state, in the order of their names.
 
-    Raises NotAdditiveError where the ranks' states cannot be added up.
+    Raises NotAdditiveError if the ranks' states cannot be added up.
     """
     value, update = metric
     _check_value(_operations(value))
@@ -65,7 +65,7 @@ def state_of(metric: MetricOps) -> list[tf.Variable]:
 
 
 def states_of(metrics: Mapping[str, MetricOps]) -> tuple[list[tf.Variable], dict[str, str]]:
-    """The state of all metrics, each variable once; and the metrics without: name and reason."""
+    """The state of all metrics, each variable once. Also name and reason of those without."""
     variables: dict[str, tf.Variable] = {}
     reasons = {}
     for name, metric in sorted(metrics.items()):
@@ -77,7 +77,7 @@ def states_of(metrics: Mapping[str, MetricOps]) -> tuple[list[tf.Variable], dict
 
 
 def _check_value(roots: Iterable[tf.Operation]) -> None:
-    """Raise NotAdditiveError where the value is not one of variables alone, such as a batch's."""
+    """Raise NotAdditiveError if the value depends on more than variables, such as on a batch."""
     for op in _ancestors(roots, control=False):
         if op.type.startswith("Placeholder") or (
             op.op_def.is_stateful and op.type not in _VARIABLES | _READS
@@ -86,7 +86,7 @@ def _check_value(roots: Iterable[tf.Operation]) -> None:
 
 
 def _check_writer(handle: tf.Operation, writer: tf.Operation, state: set[tf.Operation]) -> None:
-    """Raise NotAdditiveError unless what is written is added, and free of the metric's state."""
+    """Raise NotAdditiveError unless it adds something that does not depend on the state."""
     if writer.type not in _ADDITIONS:
         raise NotAdditiveError(
             f"its update does not add to its variable {handle.name!r}: {writer.type} "
@@ -107,14 +107,14 @@ def _check_writer(handle: tf.Operation, writer: tf.Operation, state: set[tf.Oper
 def _only_reads(handle: tf.Operation, user: tf.Operation) -> bool:
     if handle.type == _RESOURCE:
         return user.type in _READS
-    # Of a reference variable of TF 1, everything else gets a copy of the value.
+    # For a reference variable of TF 1, all other operations get a copy of the value.
     return user.type == "IsVariableInitialized" or not any(
         argument.is_ref for argument in user.op_def.input_arg
     )
 
 
 def _users(handle: tf.Operation) -> set[tf.Operation]:
-    """What uses a variable, also by way of the reference that an assignment returns in TF 1."""
+    """The operations that use a variable, also through the reference that TF 1 assigns return."""
     found: set[tf.Operation] = set()
     left = list(handle.outputs)
     while left:
@@ -126,7 +126,7 @@ def _users(handle: tf.Operation) -> set[tf.Operation]:
 
 
 def _ancestors(roots: Iterable[tf.Operation], control: bool = True) -> set[tf.Operation]:
-    """These operations and all that they need; `control`: also those that must only run first."""
+    """These operations and all that they need. `control`: also those that must run before."""
     found: set[tf.Operation] = set()
     left = list(roots)
     while left:

@@ -12,15 +12,15 @@ from hvd_tf import ops
 from hvd_tf.compat import v1
 from hvd_tf.runtime import Sum, global_process_set
 
-# float64 and int64: more than single states have, for what many ranks have seen.
+# float64 and int64 have more bits than single states, for the sums of many ranks.
 _WIDE = (tf.float64, tf.int64)
 
 
 class MetricSums:
     """The operations that replace each rank's state by the state after all ranks' batches.
 
-    Made while the graph can still be changed, on every rank. A state that does not begin at zero
-    counts its beginning once.
+    Make it on every rank, while the graph can still be changed. If a state does not begin at zero,
+    its initial value counts once.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
@@ -40,16 +40,16 @@ class MetricSums:
         self._sum_op = tf.group(*assigned)
 
     def remember(self, session: v1.Session) -> None:
-        """Keep what the states are before the first batch."""
+        """Keep the states before the first batch."""
         self._values = session.run(self._variables)
 
     def sum(self, session: v1.Session) -> None:
-        """Add up; on every rank, after its last batch."""
+        """Add up the states. Call it on every rank, after its last batch."""
         session.run(self._sum_op, dict(zip(self._begin, self._values)))
 
 
 def _sums(states: Sequence[tuple[tf.Variable, tf.Tensor]], dtype: tf.DType) -> list[tf.Tensor]:
-    """What assigns each state the sum, computed and sent as `dtype` in one vector."""
+    """The operations that assign each state its sum. Sums are sent as `dtype` in one vector."""
     added = [tf.cast(v.read_value(), dtype) - tf.cast(begin, dtype) for v, begin in states]
     vector = ops.allreduce(
         tf.concat([tf.reshape(delta, [-1]) for delta in added], axis=0),

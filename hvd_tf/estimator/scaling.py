@@ -25,13 +25,13 @@ def scale_steps(steps: Optional[int]) -> Optional[int]:
     scale the `steps` of an evaluation, nor what was measured in this job's own global steps.
 
     Args:
-      steps: 1 or more; None, which is Estimator's word for no limit, stays None.
+      steps: 1 or more. None, which means no limit for Estimator, stays None.
 
     Returns:
       steps // size(), but at least 1.
 
     Raises:
-      ValueError: steps is no positive integer; or before `init`.
+      ValueError: steps is not a positive integer, or it is called before `init`.
     """
     if steps is None:
         return None
@@ -44,17 +44,17 @@ def scale_learning_rate(learning_rate: LearningRate, rule: str = "linear") -> An
     """The learning rate for a batch that is `size()` times that of one process.
 
     Args:
-      learning_rate: of one process: a number, a scalar tensor, or a function without arguments
-        that returns one of these.
+      learning_rate: the rate of one process. A number, a scalar tensor, or a function without
+        arguments that returns one of these.
       rule: "linear" multiplies by size() (Goyal et al. 2017, "Accurate, Large Minibatch SGD",
         with a warm-up: see `warm_up`), "sqrt" by its square root (often better for Adam and
         Adagrad), "none" by 1.
 
     Returns:
-      What was given: a float, a tensor, or a function that scales on each call.
+      A float, a tensor, or a function that scales on each call, as `learning_rate` is.
 
     Raises:
-      ValueError: another rule, a number that is not positive and finite; or before `init`.
+      ValueError: another rule, a number that is not positive and finite, or a call before `init`.
     """
     rules = {"linear": float(size()), "sqrt": math.sqrt(size()), "none": 1.0}
     if rule not in rules:

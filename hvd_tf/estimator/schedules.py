@@ -2,8 +2,8 @@
 """Learning rates that follow the global step: in the graph, or as numbers.
 
 Each function takes a global step that is a tensor, as in a model_fn, or a number, as in
-`LearningRateHook`, and answers in kind. For polynomial, exponential or cosine decay take
-TensorFlow's own (`tf.compat.v1.train.cosine_decay(...)`), with steps of `scale_steps`, as the
+`LearningRateHook`. It returns the same kind. For polynomial, exponential or cosine decay, use
+TensorFlow's functions (`tf.compat.v1.train.cosine_decay(...)`), with steps of `scale_steps`, as the
 `learning_rate` of `warm_up`.
 """
 
@@ -25,15 +25,15 @@ Multiplier = Union[float, Callable[[Any], Any]]
 def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -> Any:
     """Begin with the learning rate of one process and reach `learning_rate` after `steps` steps.
 
-    The gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch SGD": linear from
-    learning_rate / size() at step 0 to learning_rate at step `steps`. Nothing happens with one
-    rank.
+    This is the gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch SGD". It is linear
+    from learning_rate / size() at step 0 to learning_rate at step `steps`. With one rank nothing
+    changes.
 
     Args:
-      learning_rate: the scaled one (`scale_learning_rate`): a number, or a scalar tensor such as
+      learning_rate: the scaled rate (`scale_learning_rate`). A number, or a scalar tensor such as
         another schedule.
-      steps: synchronous steps that it takes, 0 or more (paper: those of five epochs).
-      global_step: a scalar tensor or variable, or a number; None: the default graph's global step.
+      steps: the synchronous steps of the warm-up, 0 or more (in the paper: five epochs).
+      global_step: a scalar tensor or variable, or a number. None: the default graph's global step.
 
     Returns:
       A scalar tensor of the learning rate's dtype (float32 for a number), or a float where
@@ -51,7 +51,7 @@ def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -
     learning_rate = tf.convert_to_tensor(learning_rate)
     if steps == 0:
         return learning_rate
-    # In float64: float32 counts steps to 16.7 million only.
+    # It is float64, because float32 counts steps up to 16.7 million only.
     share = tf.minimum(tf.cast(step, tf.float64) / steps, 1.0)
     factor = (1 + share * (size() - 1)) / size()
     return learning_rate * tf.cast(factor, learning_rate.dtype)
@@ -62,8 +62,9 @@ def piecewise(
 ) -> Any:
     """Multiply the learning rate by another factor from each of several steps on.
 
-    `[(0, 1.0), (9000, 0.1), (18000, 0.01)]` is what three of Horovod's
-    LearningRateScheduleCallbacks do; before the first step named, the learning rate stays as it is.
+    `[(0, 1.0), (9000, 0.1), (18000, 0.01)]` does what three of Horovod's
+    LearningRateScheduleCallbacks do. Before the first of these steps, the learning rate stays as it
+    is.
 
     Args:
       learning_rate: a number or a scalar tensor.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train_and_evaluate`: training with evaluations in between, on all ranks, by rank 0's clock."""
+"""`train_and_evaluate`: training with evaluations in between, on all ranks. Rank 0 decides when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvd_tf.hooks import BroadcastGlobalVariablesHook, announce_hook
 from hvd_tf.runtime import global_process_set, rank
 
 _WHAT = "train_and_evaluate"
-# What rank 0 asks all ranks to do after a step; sums of these.
+# What rank 0 asks all ranks to do after a step: sums of these.
 _SAVE = 1
 _EVALUATE = 2
 
@@ -29,32 +29,32 @@ def train_and_evaluate(
 ) -> tuple[Optional[dict[str, Any]], list[Any]]:
     """Train, evaluate and export as `tf.estimator.train_and_evaluate` does in one process.
 
-    Call it on every rank with the same arguments. Rank 0 saves checkpoints, by the steps or
-    seconds of its RunConfig. What is done after which step it decides, since seconds are its
-    clock's, and its decision travels with the step. Evaluations are those of
-    `hvd_tf.estimator.evaluate`: by all ranks together, each record once.
+    Call it on every rank with the same arguments. Rank 0 saves checkpoints, by the steps or seconds
+    of its RunConfig. It decides what is done after which step, because seconds are those of its
+    clock. Its decision travels with the step. Evaluations are those of `hvd_tf.estimator.evaluate`:
+    by all ranks together, each record once.
 
-    BroadcastGlobalVariablesHook(0) and EndTogetherHook() are added where `train_spec.hooks` has
-    none: so ranks may run out of data at different steps, and a hook may end the training on one
-    rank (`tf.estimator.experimental.stop_if_no_decrease_hook` does so on rank 0).
+    BroadcastGlobalVariablesHook(0) and EndTogetherHook() are added if `train_spec.hooks` has none.
+    So ranks may run out of data at different steps. A hook may end the training on one rank, as
+    `tf.estimator.experimental.stop_if_no_decrease_hook` does on rank 0.
 
     Args:
-      estimator: a tf.estimator.Estimator, of `run_config` or any other RunConfig; no rank but 0
+      estimator: a tf.estimator.Estimator, with `run_config` or any other RunConfig. Only rank 0
         writes checkpoints or summaries.
-      train_spec: tf.estimator.TrainSpec. Its input_fn gives each rank its own share; max_steps
-        counts global steps, which all ranks take together: see `scale_steps`. saving_listeners
-        run on rank 0.
-      eval_spec: tf.estimator.EvalSpec. Its input_fn gives every rank the same dataset; exporters
-        run on rank 0; throttle_secs is kept by rank 0's clock, and start_delay_secs is not used,
-        as in one process.
+      train_spec: tf.estimator.TrainSpec. Its input_fn gives each rank its own share. max_steps
+        counts global steps, which all ranks take together; see `scale_steps`. saving_listeners run
+        on rank 0.
+      eval_spec: tf.estimator.EvalSpec. Its input_fn gives every rank the same dataset. Exporters
+        run on rank 0. throttle_secs is measured by rank 0's clock. start_delay_secs is not used, as
+        in one process.
 
     Returns:
-      The results of the last evaluation, on every rank, and what the exporters returned then;
-      (None, []) where the checkpoint had reached max_steps before.
+      The results of the last evaluation, on every rank, and what the exporters returned then.
+      (None, []) if the checkpoint had reached max_steps before.
 
     Raises:
-      ValueError: on every rank, where arguments differ between ranks.
-      RuntimeError: on the other ranks, when an evaluation or an export fails on one.
+      ValueError: on every rank, if arguments differ between ranks.
+      RuntimeError: on the other ranks, if an evaluation or an export fails on one.
     """
     _check_same(train_spec, eval_spec)
     if _is_trained(estimator, train_spec.max_steps):
@@ -78,7 +78,7 @@ def train_and_evaluate(
 
 
 class _Trainer:
-    """The user's Estimator for training, with saving left to this module."""
+    """The user's Estimator for training. This module does the saving."""
 
     def __init__(self, estimator: Any) -> None:
         self.scaffold: Optional[v1.train.Scaffold] = None
@@ -90,13 +90,13 @@ class _Trainer:
                 save_checkpoints_steps=None, save_checkpoints_secs=None, **quiet
             ),
             params=estimator.params,
-            # Elsewhere the checkpoint may be out of reach, and rank 0's values come by broadcast.
+            # Other ranks may not reach the checkpoint. They get rank 0's values by broadcast.
             warm_start_from=compat.warm_start_of(estimator) if rank() == 0 else None,
         )
 
     def _model_fn(self, given: Callable[..., Any]) -> Callable[..., Any]:
         def model_fn(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
-            del params  # the Estimator's model_fn has them
+            del params  # the Estimator's model_fn has them already
             spec = given(features, labels, mode, config)
             self.scaffold = spec.scaffold
             return spec
@@ -108,12 +108,12 @@ class _Saver(v1.train.CheckpointSaverHook):
     """Saves checkpoints at the start, when it is told to, and at the end. Rank 0 only."""
 
     def __init__(self, trainer: _Trainer, listeners: Sequence[Any]) -> None:
-        # The interval is never looked at.
+        # The interval is never used.
         super().__init__(trainer.estimator.model_dir, save_steps=1, listeners=list(listeners))
         self._trainer = trainer
 
     def begin(self) -> None:
-        # Estimator makes a saver of its own where the model has none.
+        # Estimator makes a saver of its own if the model has none.
         scaffold = self._trainer.scaffold
         if scaffold is not None and scaffold.saver is not None:
             self._saver = scaffold.saver
@@ -138,7 +138,7 @@ class _Schedule:
         self._evaluated_at_s: Optional[float] = None
 
     def started(self, step: int) -> None:
-        """A session begins at this global step, which has just been saved."""
+        """A session begins at this global step, which was just saved."""
         self._saved_step, self._saved_at_s = step, time.monotonic()
 
     def after_step(self, step: int) -> int:
@@ -156,7 +156,7 @@ class _Schedule:
 
 
 class _DecisionHook(v1.train.SessionRunHook):
-    """Has all ranks do after a step what rank 0 has decided, which the step itself brings along."""
+    """Makes all ranks do after a step what rank 0 has decided. The decision travels in the step."""
 
     def __init__(
         self, schedule: _Schedule, saver: Optional[_Saver], evaluations: _Evaluations
@@ -187,7 +187,7 @@ class _DecisionHook(v1.train.SessionRunHook):
     def before_run(self, run_context: Any) -> Any:
         wanted = 0
         if rank() == 0:
-            # Read here: what a step fetches may be from before or after its update.
+            # It is read here, because a step may fetch it from before or after its update.
             step = int(run_context.session.run(self._step))
             wanted = self._schedule.after_step(step + 1)
         return v1.train.SessionRunArgs(self._decision, {self._wanted: wanted})
@@ -208,7 +208,7 @@ class _DecisionHook(v1.train.SessionRunHook):
 
 
 class _Evaluations:
-    """Evaluates and exports, and keeps what came of it last."""
+    """Evaluates and exports, and keeps the last results."""
 
     def __init__(self, estimator: Any, eval_spec: Any, max_steps: Optional[int]) -> None:
         self._estimator = estimator
@@ -244,7 +244,7 @@ class _Evaluations:
 
 
 def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRunHook]:
-    """What every rank needs, as far as the user has not given it."""
+    """The hooks that every rank needs and the user has not given."""
     needed = {
         BroadcastGlobalVariablesHook: lambda: BroadcastGlobalVariablesHook(0),
         EndTogetherHook: EndTogetherHook,
@@ -255,7 +255,7 @@ def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRun
 
 
 def _check_same(train_spec: Any, eval_spec: Any) -> None:
-    """Raise on every rank, where a specification is none or differs between ranks."""
+    """Raise on every rank if a specification is not one, or differs between ranks."""
 
     def facts() -> dict[str, Any]:
         for argument, given, kind in (
@@ -282,7 +282,7 @@ def _check_same(train_spec: Any, eval_spec: Any) -> None:
 
 
 def _is_trained(estimator: Any, max_steps: Optional[int]) -> bool:
-    """Whether rank 0's checkpoint has reached max_steps: Estimator.train would do nothing there."""
+    """Whether rank 0's checkpoint has reached max_steps. Estimator.train would do nothing then."""
     step = 0
     if rank() == 0 and max_steps is not None and estimator.latest_checkpoint():
         step = int(estimator.get_variable_value(v1.GraphKeys.GLOBAL_STEP))
