@@ -3,12 +3,17 @@
 
     hvdrun -np 2 python benchmarks/autotune_grid.py
 
-The work is ResNet-50's 161 gradients, one allreduce each in one tf.function, one thread a rank.
-Every setting of the grid is measured --rounds times, in turns; the best three by their fastest
-round (what else a machine does only makes them slower), where autotune started from a 64 KB fusion
-threshold and pieces of 32 KB has ended, that start and the defaults are then measured --finals
-times, in turns. Prints milliseconds, and the ratio of autotune's to the best one's: of the medians,
-of the fastest rounds, and the median of those within a turn.
+The work is ResNet-50's 161 gradients: one allreduce each in one tf.function, one thread a rank.
+Every setting of the grid is measured --rounds times, in turns. Then these settings are measured
+--finals times, in turns:
+- the best three of the grid, by their fastest round, because other load only makes rounds slower,
+- the one where autotune has ended, after it began with a fusion threshold of 64 KB and pieces of 32
+  KB,
+- that start,
+- the defaults.
+
+Prints milliseconds, and the ratio of autotune's time to that of the grid's best: of the medians, of
+the fastest rounds, and the median of those within a turn.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import tensorflow as tf
 import hvd_tf as hvd
 from hvd_tf.bench.resnet50 import gradient_shapes
 
-# Fusion bytes, piece bytes, batches in flight.
+# The grid: fusion bytes, piece bytes, batches in flight.
 Setting = tuple[int, int, int]
 KNOBS = ("HVD_FUSION_BYTES", "HVD_SHM_PIECE_BYTES", "HVD_BATCHES_IN_FLIGHT")
 START: Setting = (65536, 32768, 4)
@@ -45,7 +50,7 @@ LONGEST_TUNING_STEPS = 1000
 
 
 def start_with(setting: Setting, **more: str) -> None:
-    """Begins a runtime of these values."""
+    """Starts a runtime with these values."""
     hvd.shutdown()
     os.environ["HVD_AUTOTUNE"] = "0"
     os.environ.update(zip(KNOBS, map(str, setting)))
@@ -54,7 +59,7 @@ def start_with(setting: Setting, **more: str) -> None:
 
 
 def step_ms(step: Callable[[], object], setting: Setting, seconds: float) -> float:
-    """Median of the steps that fit into the time; the same number on every rank."""
+    """The median of the steps that fit into the time, which are equally many on every rank."""
     start_with(setting)
     begin = time.perf_counter()
     for _ in range(3):
@@ -70,7 +75,7 @@ def step_ms(step: Callable[[], object], setting: Setting, seconds: float) -> flo
 
 
 def tune(step: Callable[[], object]) -> tuple[Setting, int, int]:
-    """Where autotune ends, after how many steps and samples."""
+    """The values that autotune ends with, and the numbers of steps and samples."""
     with tempfile.TemporaryDirectory() as directory:
         log = os.path.join(directory, "autotune.csv")
         start_with(START, HVD_AUTOTUNE="1", HVD_AUTOTUNE_LOG=log)
@@ -94,7 +99,7 @@ def tune(step: Callable[[], object]) -> tuple[Setting, int, int]:
 def in_turns(
     step: Callable[[], object], settings: Sequence[Setting], rounds: int, seconds: float
 ) -> dict[Setting, list[float]]:
-    """Milliseconds a step of each setting in each round."""
+    """The milliseconds for a step, for each setting in each round."""
     times_ms: dict[Setting, list[float]] = {setting: [] for setting in settings}
     for _ in range(rounds):
         for setting, found in times_ms.items():
@@ -103,7 +108,7 @@ def in_turns(
 
 
 def show(times_ms: dict[Setting, list[float]], words: dict[Setting, str]) -> None:
-    """One line a setting, the fastest first."""
+    """Prints a line for each setting, the fastest first."""
     for setting, found in sorted(times_ms.items(), key=lambda item: min(item[1])):
         fusion, piece, in_flight = setting
         middle, least, most = statistics.median(found), min(found), max(found)
@@ -134,7 +139,7 @@ def main() -> None:
     step = reduce_all.get_concrete_function()
     tuned, steps, samples = tune(step)
     grid = in_turns(step, GRID, arguments.rounds, arguments.seconds)
-    # All ranks go on with what rank 0 has found.
+    # All ranks go on with the results of rank 0.
     ranking = sorted(grid, key=lambda setting: min(grid[setting]))
     order = tf.constant([GRID.index(setting) for setting in ranking[:3]])
     best = [GRID[i] for i in hvd.broadcast(order, 0, name="order").numpy()]

@@ -4,8 +4,9 @@
     hvd-bench --against horovod.tensorflow --python PYTHON --json one.json
     python benchmarks/bench_tables.py one.json two.json
 
-Files of one number of ranks make one table: each figure is the median over the files. A ratio has
-the least and the most of all rounds of all files beside it. A ratio that meets its target is bold.
+Files with the same number of ranks make one table. Each figure is the median over the files. Beside
+a ratio stand the least and the most of all rounds of all files. A ratio that meets its target is
+bold.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class Row(NamedTuple):
     """A line of the tables."""
 
     case: str
-    """Its name in the JSON file."""
+    """The case's name in the JSON file."""
     words: str
-    """In the table."""
+    """Its words in the table."""
     target: Optional[float] = None
     """For the ratio to the other library, with 2 ranks."""
     above: bool = False
-    """The target is one for the ratio of what is above the plain call."""
+    """The target is for the ratio of what is above the plain call."""
 
 
 ROWS = (
@@ -57,7 +58,7 @@ ROWS = (
     Row("sparse_allreduce 16384 rows of 64", "sparse allreduce, 16384 rows of 64"),
 )
 HEAD = ("", "hvd_tf", "{theirs}", "ratio [rounds]", "above plain", "ratio [rounds]", "target")
-# With more ranks than 2, for every ratio.
+# The target of every ratio, with more ranks than 2.
 TARGET_OF_MORE = 1.0
 
 

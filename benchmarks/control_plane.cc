@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives the control plane at 2 to 1024 ranks in one thread, and counts what a
-// step costs: messages, bytes, memory, allocations and CPU time, leader and
+// Drives the control plane of 2 to 1024 ranks in one thread, and counts what a
+// step costs: messages, bytes, memory, allocations and CPU time, for leader and
 // member.
 //
-// control_plane [TENSORS] [FIRST_RANKS] [LAST_RANKS]: the ranks are doubled
-// from the first number to the last. Negotiators, codec and executors are the
-// production code, called as the background loop calls them; the network is a
-// queue for each rank, and a batch is done as soon as it is started. CPU is
-// that of the passes of a rank, without sending, receiving and TensorFlow.
-// After every step each rank must have executed each tensor once, and in the
-// order of rank 0, or the program ends.
+// Usage: control_plane [TENSORS] [FIRST_RANKS] [LAST_RANKS]. The number of
+// ranks is doubled from the first number to the last. Negotiators, codec and
+// executors are the production code, and are called as the background loop
+// calls them. The network is a queue for each rank. A batch is done as soon as
+// it is started. CPU time is that of a rank's passes, without sending,
+// receiving and TensorFlow. After every step each rank must have executed each
+// tensor once, in the order of rank 0. If not, the program ends.
 //
-// An aborted step is one that the last rank aborts while its tensors wait for
-// rank 1. The others wait too ("waiting"), or submit after the abort, together
-// ("late") or each in a pass of the leader's own ("apart"). Each tensor must
-// then have failed once on each rank, and the next step must be whole.
+// The last rank aborts a step while its tensors wait for rank 1. The others
+// wait too ("waiting"), or submit after the abort: together ("late"), or each
+// in another pass of the leader ("apart"). Each tensor must then have failed
+// once on each rank, and the next step must complete.
 #include <malloc.h>
 #include <time.h>
 
@@ -40,7 +40,7 @@ namespace {
 
 int64_t allocations = 0;
 int64_t live_bytes = 0;
-int64_t peak_bytes = 0;  // of live_bytes, since a Meter set it
+int64_t peak_bytes = 0;  // the most live_bytes since a Meter began
 
 constexpr int kMostRanks = 1024;
 constexpr int kGatheredTensors = 16;
@@ -60,13 +60,13 @@ struct Workload {
   size_t groups;  // that come one after another, as in a backward pass
 };
 
-// What one rank did in one step.
+// The costs of one rank in one step.
 struct Cost {
   double messages_in = 0, messages_out = 0;
   double bytes_in = 0, bytes_out = 0;
   double us = 0;
   double allocations = 0;
-  double most_bytes = 0;  // of memory that one pass has added
+  double most_bytes = 0;  // the most memory that one pass has added
 };
 
 double CpuMicroseconds() {
@@ -76,7 +76,7 @@ double CpuMicroseconds() {
          static_cast<double>(time.tv_nsec) / 1e3;
 }
 
-// Adds the CPU time and the allocations of its life.
+// Measures CPU time and allocations during its life, and adds them to a Cost.
 class Meter {
  public:
   explicit Meter(Cost* cost)
@@ -109,7 +109,7 @@ void StopUnlessOk(const Status& status) {
   if (!status.ok()) Stop(status.message());
 }
 
-// Moves nothing: a batch is done at the next Progress.
+// Moves nothing. A batch is done at the next Progress.
 class InstantTransport : public Transport {
  public:
   InstantTransport(int rank, int size) : rank_(rank), size_(size) {}
@@ -150,7 +150,7 @@ class Rank {
             [this](const Tuning& tuning) { return executor_.Tune(tuning); },
             [this] { return executor_.in_flight(); }) {}
 
-  // `index` goes to executed() when the entry is done.
+  // When the entry is done, `index` is added to executed().
   EntryPtr MakeEntry(Signature signature, const std::string& name, int64_t step,
                      int index) {
     auto entry = std::make_shared<Entry>();
@@ -174,8 +174,8 @@ class Rank {
     return entry;
   }
 
-  // As the cancellation manager of TensorFlow does with all that a step has
-  // submitted.
+  // Cancels all that a step has submitted, like TensorFlow's cancellation
+  // manager.
   void Abort(const std::vector<uint64_t>& tickets) {
     Meter meter(&cost_);
     is_rung_ = true;
@@ -190,7 +190,7 @@ class Rank {
     for (EntryPtr& entry : *entries) negotiator_.Submit(std::move(entry));
   }
 
-  // As BackgroundLoop::Pass.
+  // Like BackgroundLoop::Pass.
   std::vector<OutgoingMessage> Pass() {
     std::vector<Letter> letters = std::exchange(inbox_, {});
     cost_.messages_in += static_cast<double>(letters.size());
@@ -217,7 +217,7 @@ class Rank {
     inbox_.push_back(std::move(letter));
     is_rung_ = true;
   }
-  // Whether its thread has a reason to wake up.
+  // Whether its thread must wake up.
   bool is_rung() const { return is_rung_; }
   void CountSent(size_t bytes) {
     cost_.messages_out += 1;
@@ -250,7 +250,7 @@ struct StepCost {
 enum class Others { kWaiting, kLate, kApart };
 constexpr const char* kOthersNames[] = {"waiting", "late", "apart"};
 
-// A job of so many ranks, step by step.
+// A job of several ranks, step by step.
 class Job {
  public:
   Job(const Workload& workload, int size) : workload_(workload) {
@@ -293,7 +293,7 @@ class Job {
         if (rank != kSlowRank) submit(rank);
       }
       Deliver();
-      TakeCost();  // what submissions cost is known from Step
+      TakeCost();  // Step measures the cost of submissions
     }
     ranks_[last]->Abort(tickets);
     Deliver();
@@ -311,7 +311,7 @@ class Job {
   }
 
  private:
-  // Of a tf.function: a random number of its own on every rank.
+  // Step numbers as of a tf.function: every rank has its own random number.
   std::vector<int64_t> NewSteps() {
     std::vector<int64_t> steps;
     for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -327,7 +327,7 @@ class Job {
     return cost;
   }
 
-  // In an order of the rank's own. Returns the tickets.
+  // Submits in an order of the rank's own. Returns the tickets.
   std::vector<uint64_t> SubmitGroup(Rank* rank, int64_t step, size_t begin,
                                     size_t end) {
     std::vector<size_t> order;
@@ -350,7 +350,7 @@ class Job {
     return tickets;
   }
 
-  // Until nothing is under way.
+  // Delivers messages until nothing is under way.
   void Deliver() {
     int rounds = 0;
     for (bool moved = true; moved;) {
@@ -507,7 +507,8 @@ int Main(const Arguments& arguments) {
 }  // namespace
 }  // namespace hvd
 
-// Not inline: the compiler must not see a malloc freed by delete.
+// Not inline, because the compiler must not see that delete frees memory of
+// malloc.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   void* const memory = std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -526,8 +527,8 @@ int Main(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   hvd::Arguments arguments;
-  // With a second thread there has been, reference counts and malloc pay for
-  // atomic operations, as they do beside TensorFlow.
+  // Once there was a second thread, reference counts and malloc use atomic
+  // operations, as they do beside TensorFlow.
   std::thread([] {}).join();
   if (argc > 1) arguments.tensors = std::atoi(argv[1]);
   if (argc > 2) arguments.first_ranks = std::atoi(argv[2]);

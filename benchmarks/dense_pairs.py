@@ -5,14 +5,14 @@
     hvdrun -np 1 python dense_pairs.py hvd_tf
     mpirun -n 2 python dense_pairs.py horovod.tensorflow
 
-The model is that of dense_session.py. Blocks of steps take turns, so that what else the machine
-does falls on all of them alike, and each round gives ratios of its own:
+The model is that of dense_session.py. Blocks of steps take turns, so that other load on the machine
+affects all of them alike. Each round gives its own ratios. The ways are:
 
     alone        rank 0 trains with a plain optimizer; the other ranks wait
     independent  every rank does that, at the same time
-    in step      so too, but the ranks meet after each step: an allreduce of four bytes
+    in step      the same, but the ranks meet after each step: an allreduce of four bytes
     together     every rank trains with DistributedOptimizer
-    ended        with one rank: as alone, between shutdown and init
+    ended        with one rank: like alone, between shutdown and init
 
 Prints the medians in milliseconds and the median ratios of the rounds, with their quartiles.
 """

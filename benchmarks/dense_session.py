@@ -18,7 +18,7 @@ import statistics
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The session's own configuration does not reach the pool that matrix products are computed in.
+# The session's own configuration does not set the pool that computes matrix products.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import numpy as np

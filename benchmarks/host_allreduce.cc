@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the shared-memory allreduce without TensorFlow, against what the
-// memory allows: a copy of the same bytes, and a window that only spins.
+// Times the shared-memory allreduce without TensorFlow. Beside it stand a copy
+// of the same bytes and a window that only spins: what the memory allows.
 //
-// host_allreduce [RANKS] [PIECE_KB] [ARENA_MB]: the ranks are processes of this
-// one. Everything is measured in turns within one run; medians of the mean over
-// the ranks. "in" and "out": in place or into another buffer.
+// Usage: host_allreduce [RANKS] [PIECE_KB] [ARENA_MB]. The ranks are child
+// processes. Everything is measured in turns within one run. The figures are
+// medians of the mean over the ranks. "in" is in place, "out" into another
+// buffer.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ struct Arguments {
   size_t arena_bytes = 8 << 20;
 };
 
-// Of the spinning window, and of the barrier. In shared memory.
+// The counters of the spinning window and of the barrier, in shared memory.
 struct Counters {
   alignas(64) std::atomic<int64_t> packed;
   alignas(64) std::atomic<int64_t> reduced;
@@ -60,8 +61,8 @@ T* SharedZeros(size_t count) {
   return static_cast<T*>(memory);
 }
 
-// The least that an allreduce in place can do: chunks go through a window of
-// slots, by three counters a rank, and nobody ever sleeps.
+// The least that an allreduce in place can do. Chunks go through a window of
+// slots. Each rank has three counters, and no rank ever sleeps.
 class SpinningWindow {
  public:
   SpinningWindow(Counters* counters, float* slots, size_t chunk, int rank,
@@ -150,7 +151,7 @@ class SpinningWindow {
   int64_t done_ = 0;
 };
 
-// One rank: its transport, and what it is compared with.
+// One rank: its transport, and the copy and window that it is compared with.
 class Rank {
  public:
   Rank(const Arguments& arguments, std::shared_ptr<ShmHost> host,
@@ -176,7 +177,7 @@ class Rank {
     const size_t count = bytes / sizeof(float);
     std::vector<float> in(count, 1.0F), out(count, 0.0F);
     CheckOnce(&in, &out);
-    std::fill(in.begin(), in.end(), 0.0F);  // whose sums stay what they are
+    std::fill(in.begin(), in.end(), 0.0F);  // so that sums stay the same
     const std::vector<std::function<void()>> calls = {
         [&] { Allreduce(in.data(), in.data(), count); },
         [&] { Allreduce(in.data(), out.data(), count); },

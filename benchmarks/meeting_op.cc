@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TensorFlow op that does the least a collective can: small_tensors.py's
-// yardstick. Up to 16 ranks of one host; one batch at a time.
+// A TensorFlow op that does the least that a collective can do. It is the
+// yardstick of small_tensors.py. It takes up to 16 ranks of one host, and one
+// batch at a time.
 //
-// Each kernel copies its input and leaves its done to one thread, which waits
-// for `batch` of them, meets the other ranks' threads in shared memory (if
-// `meet`), and calls the dones.
+// Each kernel copies its input, and hands its done to one thread. The thread
+// waits for `batch` of them. If `meet` is set, it then meets the other ranks'
+// threads in shared memory. Then it calls the dones.
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -33,7 +34,7 @@ namespace tf = ::tensorflow;
 
 using Counter = std::atomic<uint32_t>;
 
-// How often each rank has arrived, in memory that all have.
+// How often each rank has arrived, in memory that all ranks share.
 class Meeting {
  public:
   Meeting(int file, int rank, int size) : rank_(rank), size_(size) {
@@ -66,7 +67,8 @@ class Meeting {
   Counter* arrived_ = nullptr;  // by rank
 };
 
-// The thread that the kernels hand over to. Lives as long as the process.
+// The thread that the kernels hand their dones to. It lives as long as the
+// process.
 class Worker {
  public:
   static Worker& Get() {

@@ -6,7 +6,7 @@
 
 Any number of ranks of one host up to 16.
 
-What is done with each of the tensors, and what follows:
+The first list says what is done with each of the tensors. The second says where, and what follows:
 
     plain     tf.negative in place of a collective
     handed    meeting_op.cc: copied, and ended by another thread; the least of any asynchronous op
@@ -19,8 +19,8 @@ What is done with each of the tensors, and what follows:
     function  a tf.function that returns the results
     assigned  a tf.function that subtracts each result from a variable
 
-handed and meeting need hvd_tf's compiler and are left out for another module. Prints medians of
-blocks of steps in milliseconds with their quartiles, and rank 0's CPU time and changes of
+handed and meeting need hvd_tf's compiler. They are left out for another module. Prints medians of
+blocks of steps in milliseconds, with their quartiles. Also prints rank 0's CPU time and changes of
 threads in a step.
 """
 

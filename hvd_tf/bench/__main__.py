@@ -24,14 +24,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
       arguments: the command line after the program's name; sys.argv's by default.
 
     Returns:
-      0, or 2 after an error, of which the last lines of stderr tell.
+      0, or 2 after an error. The last lines of stderr have the error.
     """
-    # The default would end this process alone; an exception ends its job, too.
+    # The default would end this process alone. An exception ends its jobs too.
     signal.signal(signal.SIGTERM, _stop)
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         numbers = session.measure(options, _say)
-        # First of all, for it is what took the time.
+        # It is written first, because the measurement took long.
         print(report(numbers), end="", flush=True)
         _write(options, numbers)
     except (BenchError, OSError) as error:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bandwidths as NCCL's tests define them, so that they compare with what others publish.
+"""Bandwidths as NCCL's tests define them, so that they can be compared with published ones.
 
-Source: the file doc/PERFORMANCE.md of https://github.com/NVIDIA/nccl-tests. A size S there is what
-a rank holds when the verb is done, for allgather and alltoall all ranks' parts together. The bus
-bandwidth is the rate at which the slowest link must have worked, whatever the number of ranks.
+The source is the file doc/PERFORMANCE.md of https://github.com/NVIDIA/nccl-tests. A size S is what
+a rank has when the verb is done. For allgather and alltoall that is all ranks' parts together. The
+bus bandwidth is the rate at which the slowest link must have worked, whatever the number of ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# For each verb, the bytes that cross a rank's link for each byte of S, among n ranks.
-# alltoall and reducescatter stand here for the day when the library has them.
+# For each verb: the bytes that cross a rank's link for each byte of S, among n ranks. The library
+# does not have alltoall and reducescatter yet.
 FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -27,5 +27,5 @@ def algbw_gb_s(size_bytes: int, time_s: float) -> float:
 
 
 def busbw_gb_s(verb: str, ranks: int, size_bytes: int, time_s: float) -> float:
-    """The bus bandwidth in GB/s (10^9 bytes a second); 0 where one rank moves nothing."""
+    """The bus bandwidth in GB/s (10^9 bytes a second). 0 for one rank, which moves nothing."""
     return algbw_gb_s(size_bytes, time_s) * FACTORS[verb](ranks)

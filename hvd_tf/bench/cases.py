@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hvd_tf.bench.resnet50 import gradient_shapes
 from hvd_tf.bench.units import bytes_text
 
-# What --only takes, in the order of the report. A verb stands for its sweep over sizes; another
-# verb needs a word here, a line in `_SWEEPS` and a function in worker/rank_calls.py.
+# The words that --only takes, in the order of the report. A verb stands for its sweep over sizes. A
+# new verb needs a word here, a line in `_SWEEPS` and a function in worker/rank_calls.py.
 KINDS = ("allreduce", "allgather", "broadcast", "fused", "variables", "sparse")
 
 ITEM_BYTES = 4  # all tensors are float32
@@ -20,7 +20,7 @@ _FUSED = ((100, 256 << 10), (200, 256))
 _VARIABLES, _VARIABLE_BYTES = 200, 64 << 10
 _SPARSE_ROWS, SPARSE_WIDTH = (1024, 16384), 64
 
-# How each sweep is called, and the words of its heading. `place` is "in" or "out".
+# For each sweep: its calls, its places ("in" or "out"), and the words of its headings.
 _SWEEPS = {
     "allreduce": [("allreduce", "out", "TensorFlow has no allreduce in place")],
     "allgather": [("allgather", "out", "the sizes are those of the results")],
@@ -36,25 +36,25 @@ class Case:
     """One thing to time."""
 
     kind: str
-    """Of KINDS."""
+    """One of KINDS."""
     verb: str
-    """Whose bandwidth is meant: a key of bandwidth.FACTORS."""
+    """The verb whose bandwidth is meant: a key of bandwidth.FACTORS."""
     call: str
-    """How a rank makes it: a key of _MAKERS in worker/rank_calls.py."""
+    """How a rank makes the call: a key of _MAKERS in worker/rank_calls.py."""
     place: str
-    """"in": the result is where the argument was; "out": it is a new tensor."""
+    """"in": the result is where the argument was. "out": it is a new tensor."""
     heading: str
-    """Of the table that it belongs to."""
+    """The heading of its table."""
     label: str
-    """Of its row."""
+    """The label of its row."""
     size_bytes: int
-    """As NCCL's tests count it: see bandwidth.py."""
+    """The size as NCCL's tests count it; see bandwidth.py."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of the tensors that one rank gives."""
+    """The shapes of the tensors that one rank gives."""
 
     @property
     def name(self) -> str:
-        """Unlike all others'."""
+        """A name that no other case has."""
         return f"{self.call} {self.label}"
 
 
@@ -83,7 +83,8 @@ def _sweep(verb: str, ranks: int, sizes_bytes: Sequence[int]) -> Iterator[Case]:
         heading = f"{verb}, {'in place' if place == 'in' else 'out of place'}: {words}"
         counts = [size_bytes // ITEM_BYTES for size_bytes in sizes_bytes]
         parts = ranks if verb == "allgather" else 1
-        # Each rank gives its part, at least one item: small sizes of many ranks are the same.
+        # Each rank gives its part, which is at least one item. So small sizes of many ranks are the
+        # same.
         for count in dict.fromkeys(max(1, count // parts) for count in counts):
             size_bytes = count * parts * ITEM_BYTES
             label = bytes_text(size_bytes)

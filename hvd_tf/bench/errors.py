@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hvd-bench says when it cannot go on."""
+"""The error that ends hvd-bench."""
 
 
 class BenchError(Exception):
-    """One sentence about what the user can mend."""
+    """One sentence about what the user can put right."""

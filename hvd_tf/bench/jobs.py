@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job: ranks that measure when it is their turn. Starts them, waits with a limit, ends them."""
+"""A job: ranks that measure in turns. Starts them, waits with a limit, and ends them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hvd_tf.launcher.directories import private_directories
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = Path(__file__).with_name("worker") / "rank_main.py"
-# In every process of a job, so that all of them are found at its end.
+# A variable in every process of a job, so that all of them are found at its end.
 _MARK = "HVD_BENCH_JOB"
-# hvdrun itself takes up to KILL_AFTER_S.
+# hvdrun itself needs up to KILL_AFTER_S.
 _END_S = process.KILL_AFTER_S + 3.0
 _SHOWN_LINES = 30
 _POLL_S = 0.01
@@ -36,33 +36,33 @@ class Launch:
     """How a library's ranks are started."""
 
     name: str
-    """For messages: the module's."""
+    """The module's name, for messages."""
     python: str
     mpirun: Optional[str] = None
     """None: by hvdrun."""
 
 
 class Job:
-    """Ranks that carry out a plan turn by turn, and are stopped in between.
+    """Ranks that carry out a plan turn by turn. They are stopped in between.
 
-    Leaving the `with` ends whatever still runs. All methods raise BenchError where the ranks have
-    failed or do not come to an end within the limit.
+    Leaving the `with` block ends what still runs. All methods raise BenchError if the ranks have
+    failed, or do not end within the limit.
     """
 
     def __init__(self, launch: Launch, plan: Mapping[str, Any], limit_s: float) -> None:
         """Starts the ranks.
 
         Args:
-          launch: with what.
-          plan: what they are to do; see session.py. "ranks" says how many there are.
-          limit_s: seconds for the start, for a turn and for the end.
+          launch: how to start them.
+          plan: what they do; see session.py. "ranks" is their number.
+          limit_s: the most seconds for the start, for a turn and for the end.
         """
         self._name, self._limit_s = launch.name, limit_s
         self._stack = ExitStack()
         self._token = uuid.uuid4().hex
         self._turns = 0
         try:
-            # Only its user can look into it.
+            # Only its user can read it.
             directory = tempfile.TemporaryDirectory(prefix="hvd-bench.")
             self._directory = Path(self._stack.enter_context(directory))
             (self._directory / "plan.json").write_text(json.dumps(plan))
@@ -87,7 +87,7 @@ class Job:
     def __exit__(self, *_: object) -> None:
         with self._stack:
             if self._process.poll() is None:
-                # It removes its own files and ends its ranks, which are to hear of it.
+                # The launcher removes its own files, and ends its ranks in order.
                 self._signal(signal.SIGCONT)
                 self._process.terminate()
                 try:
@@ -103,21 +103,21 @@ class Job:
         self._signal(signal.SIGSTOP)
 
     def take_turn(self, what: str) -> None:
-        """Lets the ranks measure once. Nothing of them runs before and after."""
+        """Lets the ranks measure once. They do not run before and after."""
         self._turns += 1
         new = self._directory / "turns.new"
         new.write_text(str(self._turns))
         os.replace(new, self._directory / "turns")
         self._signal(signal.SIGCONT)
         self._wait(self._turn_file(self._turns).exists, what)
-        # Idle ranks poll their wires, and would be part of what another job measures.
+        # Idle ranks poll their wires. That would disturb what another job measures.
         self._signal(signal.SIGSTOP)
 
     def finish(self) -> dict[str, Any]:
         """Waits for the end after the last turn.
 
         Returns:
-          The ranks' "facts", and "cases": for each name a list of what each turn found.
+          The ranks' "facts", and "cases": for each name a list with the result of each turn.
         """
         self._signal(signal.SIGCONT)
         self._wait(lambda: self._process.poll() == 0, "its end")
@@ -157,7 +157,7 @@ class Job:
 
 
 def search_path(launch: Launch) -> Optional[str]:
-    """Where ranks find this package when it runs from a source tree; None for other packages."""
+    """Where ranks find this package if it runs from a source tree. None for other packages."""
     mine = launch.python == sys.executable and launch.name.partition(".")[0] == _PACKAGE.name
     return str(_PACKAGE.parent) if mine else None
 
@@ -176,7 +176,8 @@ def _prepare(
             f"{launch.mpirun} is of neither Open MPI nor MPICH: name another one by --mpirun"
         )
     if launch.python != sys.executable:
-        # It is for this Python, and would put its packages before the other's.
+        # The variable is for this Python. It would put its packages before those of the other
+        # Python.
         env.pop("PYTHONPATH", None)
         env["PATH"] = os.pathsep.join([str(Path(launch.python).parent), env.get("PATH", "")])
     directories = stack.enter_context(private_directories(ranks))

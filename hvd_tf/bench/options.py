@@ -24,7 +24,7 @@ _ROUNDS_AGAINST = 3
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, checked."""
+    """The options, checked."""
 
     ranks: int
     kinds: tuple[str, ...]
@@ -32,13 +32,13 @@ class Options:
     max_bytes: int
     factor: int
     seconds: float
-    """For the timed calls of a case in one round."""
+    """The time for the timed calls of a case in one round."""
     threads: int
-    """Of TensorFlow, in each rank."""
+    """The number of TensorFlow's threads in each rank."""
     rounds: int
-    """How often each case is measured, the libraries taking turns."""
+    """How often each case is measured. The libraries take turns."""
     limit_s: float
-    """For a job's start and for each of its turns."""
+    """The limit for a job's start, and for each of its turns."""
     against: Optional[str]
     """The other library's module."""
     python: str
@@ -178,7 +178,7 @@ def _listed() -> str:
 
 
 def _check_files(given: argparse.Namespace) -> None:
-    """Before minutes of measuring rather than after."""
+    """Checks before the measurement, which takes minutes, that files can be written."""
     for option, path in (("--json", given.json), ("--plot", given.plot)):
         if path and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
             raise BenchError(
@@ -196,7 +196,7 @@ def _program(option: str, name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise BenchError(f"{option} {name} is not an executable file: check the path")
-    # Links are kept: the python of a virtual environment is one.
+    # Links are not resolved, because the python of a virtual environment is one.
     return os.path.abspath(found)
 
 

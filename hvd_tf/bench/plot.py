@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--plot: the bus bandwidth of each sweep over the size, against the yardsticks."""
+"""--plot: the bus bandwidth of each sweep by size, with the yardsticks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hvd_tf.bench.units import bytes_text
 
-# One colour for a call, so that ours and theirs of the same one are seen together.
+# Each call has one colour, for both libraries.
 _COLOURS = {
     "allreduce": "C0",
     "allgather": "C1",
@@ -23,7 +23,7 @@ def plot(numbers: Mapping[str, Any], path: Path) -> None:
     """Writes the picture of what results.collect returned. Needs matplotlib."""
     import matplotlib
 
-    # Without a display.
+    # This needs no display.
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -48,7 +48,7 @@ def lines(
 ) -> Iterator[tuple[str, list[tuple[int, float]], str, str]]:
     """Label, points, style and colour of each line. Points without bandwidth are left out."""
     for call, colour in _COLOURS.items():
-        # Of the sweeps only: fused sets have sizes of their own.
+        # Only of the sweeps, because fused sets have sizes of their own.
         cases = [c for c in numbers["cases"] if c["call"] == call and c["kind"] == c["verb"]]
         for key, style in _STYLES.items():
             found = [c for c in cases if c.get(key, {}).get("busbw_gb_s")]

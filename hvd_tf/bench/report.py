@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report that people read, made of nothing but the numbers that --json writes."""
+"""The report for people. It is made only of the numbers that --json writes."""
 
 from __future__ import annotations
 

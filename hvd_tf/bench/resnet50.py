@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Bottleneck blocks of each stage, and the channels within them; four times as many leave a block.
+# The bottleneck blocks of each stage, and their inner channels. A block has four times as many
+# output channels.
 _BLOCKS = (3, 4, 6, 3)
 _CHANNELS = (64, 128, 256, 512)
 _EXPANSION = 4
@@ -27,7 +28,7 @@ def _gradients() -> Iterator[tuple[int, ...]]:
             yield from _convolution(3, channels, channels)
             yield from _convolution(1, channels, leaving)
             if block == 0:
-                # The shortcut changes the number of channels, too.
+                # The shortcut changes the number of channels too.
                 yield from _convolution(1, arriving, leaving)
             arriving = leaving
     yield (arriving, _CLASSES)
@@ -36,6 +37,6 @@ def _gradients() -> Iterator[tuple[int, ...]]:
 
 def _convolution(width: int, arriving: int, leaving: int) -> Iterator[tuple[int, ...]]:
     yield (width, width, arriving, leaving)
-    # The batch norm behind it: gamma and beta.
+    # The batch norm after it: gamma and beta.
     yield (leaving,)
     yield (leaving,)

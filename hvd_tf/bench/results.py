@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes numbers of the times that jobs found: one dictionary, which is also the JSON file.
+"""Makes numbers of the times of jobs, as one dictionary. The JSON file has the same.
 
-Times are in seconds, sizes in bytes, bandwidths in 10^9 bytes a second; names end in their unit.
+Times are in seconds, sizes in bytes, bandwidths in 10^9 bytes a second. Names end in their unit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Optional
 from hvd_tf.bench.bandwidth import algbw_gb_s, busbw_gb_s
 from hvd_tf.bench.cases import Case
 
-# Of the JSON file; a reader of another one will not understand it.
+# The format of the JSON file. A reader of another format cannot read it.
 FORMAT = 1
 LIBRARIES = ("ours", "theirs")
 YARDSTICKS = ("memcpy", "mpi_allreduce")
 
-# What a job returned: "facts", and for each name of a case what each round of it found.
+# What a job returned: "facts", and for each name of a case the results of its rounds.
 Found = Mapping[str, Any]
 
 
@@ -32,11 +32,11 @@ def collect(
     """All numbers.
 
     Args:
-      setting: "ranks", and whatever else belongs on top of the report.
+      setting: "ranks", and what else belongs at the top of the report.
       cases: what was measured.
-      sizes_bytes: of the yardsticks.
-      libraries: what Job.finish returned, under "ours" and maybe "theirs".
-      yardsticks: the same of theirs.
+      sizes_bytes: the sizes of the yardsticks.
+      libraries: what Job.finish returned, as "ours" and maybe "theirs".
+      yardsticks: what Job.finish returned for the yardsticks.
     """
     ranks = int(setting["ranks"])
     measured = {name: _yardstick(name, sizes_bytes, ranks, yardsticks) for name in YARDSTICKS}
@@ -57,7 +57,7 @@ def _yardstick(
     for size_bytes in sizes_bytes:
         found = yardsticks["cases"].get(f"{name} {size_bytes}")
         if found:
-            # A copy crosses no bus: what it moves is its size.
+            # A copy crosses no bus, so it moves its size.
             verb = "broadcast" if name == "memcpy" else "allreduce"
             summary = _summary([entry["times_s"] for entry in found], verb, ranks, size_bytes)
             entries.append({"size_bytes": size_bytes, **summary})
@@ -78,7 +78,7 @@ def _case(
         entry[key] = {"skipped": skipped} if skipped else _library(found, case, ranks)
     entry["ratio"] = _ratio(entry["ours"], entry.get("theirs"), "rounds_s")
     entry["above_plain_ratio"] = _ratio(entry["ours"], entry.get("theirs"), "above_plain_rounds_s")
-    # The same bytes in one buffer: for many tensors, what no fusion can beat but by more overlap.
+    # The same bytes in one buffer. For many tensors, fusion can only be faster by more overlap.
     yardstick = next((one for one in mpi if one["size_bytes"] == case.size_bytes), None)
     entry["over_mpi"] = None
     if case.verb == "allreduce" and yardstick and "median_s" in entry["ours"]:
@@ -104,7 +104,7 @@ def _library(found: Sequence[Mapping[str, Any]], case: Case, ranks: int) -> dict
 def _summary(
     rounds_s: Sequence[Sequence[float]], verb: str, ranks: int, size_bytes: int
 ) -> dict[str, Any]:
-    """Of the times of all rounds together; "rounds_s" has each round's median."""
+    """The summary of the times of all rounds. "rounds_s" has each round's median."""
     times_s = [time_s for round_s in rounds_s for time_s in round_s]
     q1_s, median_s, q3_s = statistics.quantiles(times_s, n=4, method="inclusive")
     return {
@@ -121,11 +121,11 @@ def _summary(
 def _ratio(
     ours: Mapping[str, Any], theirs: Optional[Mapping[str, Any]], rounds: str
 ) -> Optional[dict[str, float]]:
-    """Our time over theirs, each round's with the one right behind it: below 1 ours is faster."""
+    """The ratios of our time to theirs in the same round. Below 1 ours is faster."""
     if not theirs or "skipped" in ours or "skipped" in theirs:
         return None
     if any(other <= 0 for other in theirs[rounds]):
-        # The verb was faster than tf.negative: there is nothing to be measured by.
+        # The verb was faster than tf.negative, so there is no ratio.
         return None
     ratios = [mine / other for mine, other in zip(ours[rounds], theirs[rounds])]
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}

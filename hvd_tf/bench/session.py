@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the jobs: the yardsticks', then the libraries', which take turns case by case.
+"""Runs the jobs: first the yardsticks, then the libraries, which take turns case by case.
 
 The plan of a job, a JSON object:
   ranks, threads, seconds: as in Options.
-  module: the library's name; null for the yardsticks.
-  sizes_bytes: of the yardsticks, one turn for each.
-  cases: of a library; each a Case's fields and its name.
+  module: the library's name. null for the yardsticks.
+  sizes_bytes: the sizes of the yardsticks. Each takes one turn.
+  cases: those of a library. Each has a Case's fields and its name.
   rounds: the turns for each case.
-  search: where Python is to look for the module too; or null.
+  search: a further folder where Python looks for the module, or null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
 
     Args:
       options: what to measure.
-      say: is told what is being done.
+      say: a function that is called with what is being done.
 
     Raises:
       BenchError: a job failed.
@@ -50,7 +50,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _yardsticks(options: Options, sizes_bytes: Sequence[int]) -> dict[str, Any]:
-    # Without a library, so that none of its threads is in their way.
+    # The yardsticks run without a library, so that none of its threads disturbs them.
     launch = jobs.Launch("the yardsticks", sys.executable)
     plan = {**_common(options), "module": None, "sizes_bytes": list(sizes_bytes)}
     with jobs.Job(launch, plan, options.limit_s) as job:

@@ -12,7 +12,7 @@ def parse_bytes(text: str) -> int:
     """Bytes from "4", "64K", "256M" or "1 GiB".
 
     Raises:
-      ValueError: it is not of this form.
+      ValueError: the text does not have this form.
     """
     found = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
     if not found:

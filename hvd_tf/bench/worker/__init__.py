@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hvd-bench runs as each rank, by path and with any Python: nothing here imports hvd_tf."""
+"""What hvd-bench runs as each rank, by path and with any Python. Nothing here imports hvd_tf."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that are timed: for each case the verb's, and the same one with tf.negative.
+"""The calls that are timed: for each case a call of the verb, and the same call with tf.negative.
 
-`make` looks a case's call up in `_MAKERS`; a new verb is a function there.
+`make` looks up a case's call in `_MAKERS`. A new verb needs a function there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 
 class MissingError(Exception):
-    """The module cannot do this, and why."""
+    """The module cannot do this. The text says why."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Calls:
     plain: Callable[[], Any]
     """The same call on the same tensors, with tf.negative in place of the verb."""
     ends: Callable[[Any], tuple[float, float]]
-    """From the verb's result, the first and the last value of its first tensor."""
+    """Returns the first and the last value of the first tensor in the verb's result."""
     expected: tuple[float, float]
 
     def check(self, result: Any) -> None:
-        """Raises RuntimeError unless the verb has done what it says."""
+        """Raises RuntimeError if the verb's result is wrong."""
         found = self.ends(result)
         if found != self.expected:
             raise RuntimeError(
@@ -46,7 +46,7 @@ def make(module: Any, case: dict[str, Any], prefix: str) -> Calls:
     Args:
       module: such as horovod.tensorflow, initialised.
       case: "call" and "shapes" of a hvd_tf.bench.cases.Case.
-      prefix: of the names by which the ranks match the tensors.
+      prefix: the prefix of the names by which the ranks match the tensors.
 
     Raises:
       MissingError: the module lacks the verb.
@@ -54,7 +54,7 @@ def make(module: Any, case: dict[str, Any], prefix: str) -> Calls:
     maker, attribute = _MAKERS[case["call"]]
     if not hasattr(module, attribute):
         raise MissingError(f"{module.__name__} has no {attribute}")
-    # Every rank has values of its own: 1 on rank 0, 2 on rank 1.
+    # Every rank has its own values: 1 on rank 0, 2 on rank 1.
     value = module.rank() + 1.0
     tensors = [tf.constant(np.full(shape, value, np.float32)) for shape in case["shapes"]]
     return maker(module, tensors, prefix)
@@ -72,7 +72,7 @@ def _allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
 
 def _grouped_allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
     def reduce_together(*given: tf.Tensor) -> list[tf.Tensor]:
-        # Not every version takes a name.
+        # Some versions take no name.
         return module.grouped_allreduce(list(given), op=module.Sum)
 
     return _out_of_place(reduce_together, tensors, _sum(module))
@@ -122,7 +122,7 @@ def _broadcast_variables(module: Any, tensors: list[tf.Tensor], prefix: str) -> 
     return _of_variables(lambda: module.broadcast_variables(variables, root_rank=0), variables)
 
 
-# The call's name in a case: who makes it, and what the module must have for it.
+# By the call's name in a case: the function that makes it, and what the module must have for it.
 _MAKERS = {
     "allreduce": (_allreduce, "allreduce"),
     "grouped_allreduce": (_grouped_allreduce, "grouped_allreduce"),
@@ -139,13 +139,13 @@ def _out_of_place(
     tensors: Sequence[tf.Tensor],
     expected: tuple[float, float],
 ) -> Calls:
-    # Variables, as in training: TensorFlow could compute with constants beforehand, and spends
-    # more time on a function's arguments than on many a verb.
+    # The inputs are variables, as in training. TensorFlow could compute with constants beforehand.
+    # On a function's arguments it spends more time than many verbs take.
     variables = [tf.Variable(tensor) for tensor in tensors]
 
     def function(body: Callable[..., list[tf.Tensor]]) -> Callable[[], list[tf.Tensor]]:
         traced = tf.function(lambda: body(*[v.read_value() for v in variables]), autograph=False)
-        return traced.get_concrete_function()  # no look at its cache in each call
+        return traced.get_concrete_function()  # so that calls do not look into its cache
 
     return Calls(
         verb=function(body),

@@ -17,7 +17,7 @@ class Clock:
     """Measures cases with a module such as horovod.tensorflow. Every rank must do the same."""
 
     def __init__(self, module: Any, seconds: float) -> None:
-        """`seconds`: about how long the timed calls of a case may take in all."""
+        """`seconds`: about how long all timed calls of a case may take."""
         self._module = module
         self._seconds = seconds
         one = tf.ones([1])
@@ -27,7 +27,7 @@ class Clock:
             return module.allreduce(tensor, name="bench.barrier", op=module.Sum)
 
         self._barrier = lambda: barrier(one)
-        # TensorFlow's own objects stay; going through them all takes a good part of a second.
+        # TensorFlow's own objects stay. A pass over all of them takes a good part of a second.
         gc.collect()
         gc.freeze()
 
@@ -39,15 +39,16 @@ class Clock:
     def measure(self, calls: Any) -> dict[str, list[float]]:
         """Seconds of each call, the mean over the ranks: "times_s", and "plain_s" of the plain one.
 
-        A slow rank's time is part of the others' too, for they wait for it. The mean is also what
-        NCCL's tests take unless told otherwise.
+
+        A slow rank's time is part of the others' times too, because they wait for it. NCCL's tests
+        take the mean too, by default.
         """
         return {"times_s": self._times(calls.verb), "plain_s": self._times(calls.plain)}
 
     def _times(self, call: Callable[[], Any]) -> list[float]:
         estimate_s = statistics.median(self._repeat(call, rank_counts.WARM_UP_CALLS))
         wanted = rank_counts.calls_within(self._seconds, estimate_s)
-        # The ranks' estimates differ, the number of calls must not.
+        # The ranks' estimates differ, but the number of calls must not.
         count = self._module.broadcast(
             tf.constant([wanted], tf.int32), root_rank=0, name="bench.count"
         )
@@ -67,7 +68,8 @@ class Clock:
                 start_s = time.perf_counter()
                 result = call()
                 times_s.append(time.perf_counter() - start_s)
-                # Before the next one takes memory for its result, as in a training loop.
+                # The result is freed before the next call takes memory for its own, as in a
+                # training loop.
                 del result
         finally:
             gc.enable()

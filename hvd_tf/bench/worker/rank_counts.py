@@ -6,5 +6,5 @@ _FEWEST_CALLS, _MOST_CALLS = 5, 2000
 
 
 def calls_within(seconds: float, call_s: float) -> int:
-    """As many calls as take about that long, if one takes call_s seconds."""
+    """The number of calls that take about that long, if one takes call_s seconds."""
     return int(min(max(seconds / max(call_s, 1e-9), _FEWEST_CALLS), _MOST_CALLS))

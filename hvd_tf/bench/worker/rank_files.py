@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank reads and writes: files in a directory that hvd-bench made for the job.
+"""What a rank reads and writes: files in a directory that hvd-bench has made for the job.
 
-"plan.json" is there from the start. "turns" has the number of turns that the ranks may have taken;
-without a file there is none. Rank 0 writes "0.json" with facts once all ranks are there, and
-"N.json" with what the N-th turn has found.
+"plan.json" is there from the start. "turns" has the number of turns that the ranks may take so far.
+Without that file it is none. Rank 0 writes "0.json" with facts once all ranks are there, and
+"N.json" with the results of the N-th turn.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Files:
         (self._directory / f"{os.getpid()}.pid").touch()
 
     def plan(self) -> dict[str, Any]:
-        """What is to be done; see hvd_tf/bench/session.py."""
+        """What the rank has to do; see hvd_tf/bench/session.py."""
         plan: dict[str, Any] = json.loads((self._directory / "plan.json").read_text())
         return plan
 
     def ready(self, is_writer: bool, facts: dict[str, str]) -> None:
-        """All ranks are there. Rank 0 is the writer, and what it knows is shown in the report."""
+        """All ranks are there. Rank 0 writes the file, and the report shows its facts."""
         self._is_writer = is_writer
         self._write(facts)
 
@@ -44,7 +44,7 @@ class Files:
         self._turns += 1
 
     def end_turn(self, entries: dict[str, dict[str, Any]]) -> None:
-        """Hands over what was found: for each case's name its times, or why it was left out."""
+        """Hands over the results: for each case's name its times, or why it was left out."""
         self._write(entries)
 
     def _allowed(self) -> int:

@@ -3,8 +3,8 @@
 
     mpirun -np 2 python rank_main.py DIRECTORY
 
-It is run by path, maybe by the Python of another environment, so it finds its parts beside itself
-and knows of the module only what horovod.tensorflow has.
+It is run by path, maybe with the Python of another environment. So it finds its parts beside
+itself. It uses only what horovod.tensorflow has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rank_files import Files
 
 
 def main(directory: str) -> None:
-    """Does what the plan says."""
+    """Carries out the plan."""
     files = Files(directory)
     plan = files.plan()
     if plan["module"] is None:
@@ -30,7 +30,7 @@ def main(directory: str) -> None:
 
 def _measure(plan: dict[str, Any], files: Files) -> None:
     if plan["search"] and plan["search"] not in sys.path:
-        # hvd-bench was started from a source tree; behind this file's own folder.
+        # hvd-bench was started from a source tree. Its folder comes after this file's own.
         sys.path.insert(1, plan["search"])
     import rank_calls
     import rank_clock
@@ -63,7 +63,7 @@ def _measure(plan: dict[str, Any], files: Files) -> None:
 
 def _facts(module: Any, tf: Any) -> dict[str, str]:
     version = getattr(module, "__version__", None)
-    if version is None:  # horovod.tensorflow leaves it to horovod
+    if version is None:  # horovod has it, horovod.tensorflow does not
         version = getattr(sys.modules[module.__name__.partition(".")[0]], "__version__", "unknown")
     return {
         "module": module.__name__,

@@ -18,10 +18,10 @@ import rank_counts
 
 
 def measure(plan: dict[str, Any], files: Any) -> None:
-    """A turn for every size: "memcpy SIZE" and, where there is mpi4py, "mpi_allreduce SIZE"."""
+    """Takes a turn for every size: "memcpy SIZE" and, with mpi4py, "mpi_allreduce SIZE"."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # not installed; no MPI for it
+    except (ImportError, RuntimeError) as error:  # not installed, or without an MPI
         comm = None
         words = f"no MPI_Allreduce: {error}".splitlines()[0]
         files.ready(_rank() == 0, {"mpi4py": words})
@@ -32,7 +32,8 @@ def measure(plan: dict[str, Any], files: Any) -> None:
         files.ready(comm.Get_rank() == 0, {"mpi": version})
     for size_bytes in plan["sizes_bytes"]:
         files.wait_for_turn()
-        # Zeros: sums that are summed again would overflow. Written, else they share one page.
+        # Zeros, because sums that are summed again would overflow. They are written, because else
+        # all pages are one.
         given = np.full(size_bytes // 4, 0, np.float32)
         taken = np.ones_like(given)
         copy = functools.partial(np.copyto, taken, given)
@@ -50,7 +51,7 @@ def _rank() -> int:
 
 
 def _times(comm: Any, seconds: float, call: Callable[[], Any]) -> list[float]:
-    """Seconds of each call, the mean over the ranks where they can tell each other."""
+    """Seconds of each call. If the ranks can exchange them, the mean over the ranks."""
     estimate_s = statistics.median(_repeat(comm, call, rank_counts.WARM_UP_CALLS))
     count = rank_counts.calls_within(seconds, estimate_s)
     if comm is not None:
