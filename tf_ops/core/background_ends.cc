@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of BackgroundLoop that ends: peers, this rank, and what is pending.
+// The part of BackgroundLoop for ends: of peers, of this rank, and of what is
+// pending.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -36,7 +37,7 @@ void BackgroundLoop::RunOutOfMemory() {
   Break(text);
   const Status why = PeerLost("this rank failed: " + text);
   for (const Command& command : std::exchange(commands_, {})) {
-    // What has been carried out has no entry any more.
+    // A command that was carried out has no entry any more.
     const auto* enqueue = std::get_if<EnqueueCommand>(&command);
     if (enqueue != nullptr && enqueue->entry != nullptr) {
       enqueue->entry->done(why);
@@ -87,7 +88,7 @@ void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
                 first.rank, ""});
   {
     std::lock_guard<std::mutex> lock(peer_end_mutex_);
-    // A failure is worth more than a rank that left in its wake.
+    // A failure says more than a rank that left because of it.
     if (!first_peer_end_.has_value() ||
         (first.failed && !first_peer_end_->failed)) {
       first_peer_end_ = first;
@@ -102,7 +103,7 @@ void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
       set.negotiator->EndAt(number->second, end_status_);
       set.executor->CancelAfter(number->second, end_status_);
     } else if (end.failed) {
-      // Not a member, but the job is going to be aborted.
+      // The peer is not a member, but the job is going to be aborted.
       set.negotiator->FailAll(end_status_);
     }
   }
@@ -153,8 +154,9 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
 
 void BackgroundLoop::Drain() {
   const Clock::time_point limit = Clock::now() + kDrainLimit;
-  // Commands pushed before the queue was closed, failures announced by peers
-  // and batches that all have agreed on are still taken care of.
+  // Three things are still handled: commands that were pushed before the queue
+  // was closed, failures that peers announce, and batches that all have agreed
+  // on.
   while (Clock::now() < limit) {
     const bool moved = PassOrBreak();
     if (moved) last_moved_ = now_;

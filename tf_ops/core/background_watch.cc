@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of BackgroundLoop that looks after peers which keep others waiting.
+// The part of BackgroundLoop that watches for peers that keep others waiting.
 #include <algorithm>
 #include <utility>
 
@@ -59,7 +59,7 @@ bool BackgroundLoop::WatchSets() {
       Log(LogLevel::kWarning, warning);
     }
     for (Stall& stall : watched.stalls) {
-      // What WatchPeers says of a silent rank is all there is to say.
+      // WatchPeers has already said all about a silent rank.
       std::vector<int>& missing = stall.missing;
       missing.erase(std::remove_if(missing.begin(), missing.end(),
                                    [this](int rank) {
@@ -97,7 +97,7 @@ void BackgroundLoop::AskForStacks() {
   stacks_->Ask(now_);
   const Topology& topology = backend_->topology();
   for (int peer = 0; peer < topology.size; ++peer) {
-    // One that goes on later would write what has become of it since.
+    // A silent rank that goes on later would write stacks of that later time.
     if (peer == topology.rank || heartbeats_.IsSilent(peer, awake_)) continue;
     backend_->channel().Send(peer, Share(Encode({0, Beat{false, true}})));
   }

@@ -19,12 +19,12 @@ namespace hvd {
 // together. So 1000 ranks that leave at about the same time send a few thousand
 // messages, not a million, and open few connections that they did not have.
 //
-// A rank that leaves waits for its own end to come back. If it does not, the
-// relay has gone or does not run: then the next one is asked, and in the end
-// everybody is told after all.
+// A rank that leaves waits for its own end to come back. If it does not come,
+// the relay has gone or does not run. Then the rank asks the next one. After
+// some of them it tells everybody itself.
 //
-// Knows no clock but what it is told, and no wire. Background thread only.
-// Ranks are the job's.
+// Reads no clock and knows no wire. Background thread only. Ranks are ranks of
+// the job.
 class EndRelay {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,14 +37,14 @@ class EndRelay {
 
   EndRelay(int rank, int size);
 
-  // This rank ends; once. `at_once`: everybody is told by this rank.
+  // This rank ends. Called once. `at_once`: this rank tells everybody itself.
   void Leave(PeerEndMessage end, bool at_once, Clock::time_point now);
 
-  // Ends have come. Returns those that this rank had not heard of before, but
-  // for its own.
+  // Ends have come. Returns those that this rank had not heard of before,
+  // except its own.
   std::vector<PeerEndMessage> Handle(PeerEnds ends, Clock::time_point now);
 
-  // What is to be sent now.
+  // The messages to send now.
   std::vector<Outgoing> Take(Clock::time_point now);
 
   // This rank has ended, and its end, or what it has to pass on, may not have
