@@ -295,6 +295,59 @@ TEST(IntegerSumsWrapAround) {
   EXPECT_EQ(average, -3);
 }
 
+TEST(IntegerAveragesDoNotWrapAround) {
+  const uint8_t a = 200, b = 201;
+  uint8_t average = 0;
+  ReduceBlocks(DataType::kUint8, ReduceOp::kAverage, {&a, &b}, &average, 1,
+               1.0);
+  EXPECT_EQ(average, 200);
+  // Scaled beyond the type it is the type's largest value, as elsewhere.
+  ReduceBlocks(DataType::kUint8, ReduceOp::kAverage, {&a, &b}, &average, 1,
+               2.0);
+  EXPECT_EQ(average, 255);
+  const int32_t low = std::numeric_limits<int32_t>::min(), high = low + 4;
+  int32_t middle = 0;
+  ReduceBlocks(DataType::kInt32, ReduceOp::kAverage, {&low, &high}, &middle, 1,
+               1.0);
+  EXPECT_EQ(middle, low + 2);
+}
+
+TEST(BlocksOfAnAverageHaveWeights) {
+  const float a = 2, b = 10;
+  float average = 0;
+  ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, {&a, &b}, &average, 1,
+               1.0, BestVectorUnit(), {4, {3, 1}});
+  EXPECT_EQ(average, 4.0f);
+  const uint16_t half = ToFloat16(60000).bits;
+  uint16_t same = 0;
+  ReduceBlocks(DataType::kFloat16, ReduceOp::kAverage, {&half, &half}, &same, 1,
+               1.0, BestVectorUnit(), {9, {7, 2}});
+  EXPECT_EQ(same, half);
+}
+
+TEST(IntegersTravelAsTheTypeThatAveragesAreAddedIn) {
+  for (DataType dtype : {DataType::kUint8, DataType::kInt8, DataType::kUint16,
+                         DataType::kInt16, DataType::kInt32}) {
+    const DataType wire = AveragingType(dtype);
+    EXPECT_TRUE(SizeOf(wire) > SizeOf(dtype));
+    const double ends[] = {-1e18, -3, 0, 5, 1e18};
+    for (double value : ends) {
+      char wide[8] = {}, narrow[8] = {}, back[8] = {};
+      PutValue(wire, wide, 0,
+               wire == DataType::kInt32 ? std::clamp(value, -2e9, 2e9) : value);
+      Unpack(wire, dtype, wide, narrow, 1);
+      Pack(dtype, wire, narrow, back, 1, 1.0);
+      EXPECT_EQ(GetValue(wire, back, 0), GetValue(dtype, narrow, 0));
+      if (value == 5) EXPECT_EQ(GetValue(dtype, narrow, 0), 5);
+      if (value > 5) EXPECT_TRUE(GetValue(dtype, narrow, 0) > 100);
+      // What is scaled stays within the type it has.
+      Pack(dtype, wire, narrow, back, 1, 1000.0);
+      if (value > 5)
+        EXPECT_EQ(GetValue(wire, back, 0), GetValue(dtype, narrow, 0));
+    }
+  }
+}
+
 TEST(MinAndMaxHandNanOn) {
   const float nan = std::nanf("");
   const std::vector<float> a = {nan, 1, nan, -kInf}, b = {1, nan, nan, kInf};

@@ -35,8 +35,13 @@ void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
 
 void RunSharedContract(int size, const Options& options,
                        const std::vector<std::string>& hosts) {
+  RunShared(ContractCases(), size, options, hosts);
+}
+
+void RunShared(const std::vector<ContractCase>& cases, int size,
+               const Options& options, const std::vector<std::string>& hosts) {
   const int64_t piece_bytes = options.piece_bytes;
-  for (const ContractCase& one : ContractCases()) {
+  for (const ContractCase& one : cases) {
     const int before = test::failures;
     ThreadWorld world(size, hosts, piece_bytes, options.copy_threads);
     RunRanks(size, [&](int rank) {

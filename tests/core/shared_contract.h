@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/options.h"
+#include "transport_contract.h"
 
 namespace hvd {
 
@@ -15,8 +16,12 @@ namespace hvd {
 // so much staging memory for a rank, and one thread to copy.
 Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes);
 
-// Every case of the contract. hosts[r] is the host of rank r; empty: all on
-// one.
+// hosts[r] is the host of rank r; empty: all on one.
+void RunShared(const std::vector<ContractCase>& cases, int size,
+               const Options& options,
+               const std::vector<std::string>& hosts = {});
+
+// Every case of the contract.
 void RunSharedContract(int size, const Options& options,
                        const std::vector<std::string>& hosts = {});
 void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,

@@ -75,7 +75,9 @@ int TakeFailures() { return test::failures.exchange(0); }
 
 std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
-  for (const ContractCase& one : LifeCases()) cases.push_back(one);
+  for (const auto& more : {AverageCases(), LifeCases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   return cases;
 }
 

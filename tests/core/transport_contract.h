@@ -97,8 +97,10 @@ struct ContractCase {
   void (*run)(ContractRank*);
 };
 
-// Numbers: transport_contract_numbers.cc. Lives: transport_contract_lives.cc.
+// Numbers: transport_contract_numbers.cc. Averages:
+// transport_contract_averages.cc. Lives: transport_contract_lives.cc.
 std::vector<ContractCase> NumberCases();
+std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.

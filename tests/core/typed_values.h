@@ -149,7 +149,7 @@ inline double ExpectedReduction(DataType dtype, DataType wire_dtype,
     } else {
       result += value;
     }
-    result = Wrapped(dtype, result);
+    if (op != ReduceOp::kAverage) result = Wrapped(dtype, result);
   }
   if (op == ReduceOp::kAverage) result = round(result / ranks);
   return round(result * postscale);

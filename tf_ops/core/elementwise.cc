@@ -33,6 +33,42 @@ struct ComputeType<Bfloat16> {
 template <typename T>
 using Compute = typename ComputeType<T>::type;
 
+// The type that averages of T are added in.
+template <typename T>
+struct AverageType {
+  using type = Compute<T>;
+};
+template <>
+struct AverageType<uint8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<uint16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int32_t> {
+  using type = int64_t;
+};
+template <typename T>
+using Averaging = typename AverageType<T>::type;
+
+// Whether elements of one type may cross the wire as the other.
+template <typename A, typename B>
+inline constexpr bool kConvertible =
+    std::is_integral_v<A> ? std::is_same_v<A, Averaging<B>> ||
+                                std::is_same_v<B, Averaging<A>> ||
+                                std::is_same_v<A, B>
+                          : !std::is_integral_v<B>;
+
 // Calls visit(T()) with the element type of `dtype`; bool is a byte.
 template <typename Visit>
 void WithType(DataType dtype, Visit visit) {
@@ -61,10 +97,15 @@ void WithType(DataType dtype, Visit visit) {
   }
 }
 
+// The same for two types, if one may cross the wire as the other.
 template <typename Visit>
-void WithFloatingType(DataType dtype, Visit visit) {
-  WithType(dtype, [&](auto type) {
-    if constexpr (!std::is_integral_v<decltype(type)>) visit(type);
+void WithTypes(DataType from, DataType to, Visit visit) {
+  WithType(from, [&](auto a) {
+    using A = decltype(a);
+    WithType(to, [&](auto b) {
+      using B = decltype(b);
+      if constexpr (kConvertible<A, B>) visit(A(), B());
+    });
   });
 }
 
@@ -162,6 +203,15 @@ void Convert(const From* in, To* out, int64_t count) {
   if constexpr (std::is_same_v<From, To>) {
     if (in != out)
       std::memcpy(out, in, static_cast<size_t>(count) * sizeof(To));
+  } else if constexpr (std::is_integral_v<From>) {
+    using Wider = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
+    constexpr Wider kLowest = std::numeric_limits<To>::lowest();
+    constexpr Wider kHighest = std::numeric_limits<To>::max();
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = static_cast<To>(
+          std::min(std::max(static_cast<Wider>(in[i]), kLowest), kHighest));
+    }
   } else {
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) out[i] = ConvertFloat<To>(in[i]);
@@ -196,11 +246,11 @@ void Divide(T* values, int64_t count, int64_t ranks) {
   }
 }
 
-// The values of `in` as the type to compute in, converted into `space` if they
-// have another.
-template <typename T>
-const Compute<T>* Load(const T* in, Compute<T>* space, int64_t count) {
-  if constexpr (std::is_same_v<T, Compute<T>>) {
+// The values of `in` as the type C to compute in, converted into `space` if
+// they have another.
+template <typename T, typename C>
+const C* Load(const T* in, C* space, int64_t count) {
+  if constexpr (std::is_same_v<T, C>) {
     return in;
   } else {
     Convert(in, space, count);
@@ -211,22 +261,28 @@ const Compute<T>* Load(const T* in, Compute<T>* space, int64_t count) {
 // --- A whole buffer
 // -----------------------------------------------------------
 
-// `ranks`: what an average is divided by; 0: it is none.
-template <typename T, typename Operator>
+// Computes in C. `averaged`: of an average; null: it is none.
+template <typename T, typename C, typename Operator>
 void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
-            int64_t ranks, double postscale, Operator op) {
-  using C = Compute<T>;
+            const Averaged* averaged, double postscale, Operator op) {
   C sum_space[kChunk], load_space[kChunk];
   const int64_t last = static_cast<int64_t>(blocks.size()) - 1;
-  const bool average = ranks > 0;
-  const bool finishes = average || postscale != 1.0;
+  const int64_t ranks = averaged == nullptr   ? 0
+                        : averaged->ranks > 0 ? averaged->ranks
+                                              : last + 1;
+  const bool weighs = averaged != nullptr && !averaged->weights.empty();
+  const bool finishes = ranks > 0 || postscale != 1.0;
   for (int64_t at = 0; at < count; at += kChunk) {
     const int64_t length = std::min(kChunk, count - at);
     T* const target = static_cast<T*>(out) + at;
-    const auto block = [&](int64_t i) {
-      return static_cast<const T*>(blocks[i]) + at;
+    const auto load = [&](int64_t i, C* space) {
+      const C* values =
+          Load(static_cast<const T*>(blocks[i]) + at, space, length);
+      if (!weighs) return values;
+      Scale(values, space, length, static_cast<double>(averaged->weights[i]));
+      return static_cast<const C*>(space);
     };
-    const C* sum = Load(block(0), sum_space, length);
+    const C* sum = load(0, sum_space);
     for (int64_t i = 1; i <= last; ++i) {
       C* to = sum_space;
       // The last sum may go to where the result belongs: nothing is read after
@@ -234,12 +290,12 @@ void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
       if constexpr (std::is_same_v<T, C>) {
         if (i == last && !finishes) to = target;
       }
-      Combine(sum, Load(block(i), load_space, length), to, length, op);
+      Combine(sum, load(i, load_space), to, length, op);
       sum = to;
     }
     if (finishes) {
       if (sum != sum_space) Convert(sum, sum_space, length);
-      if (average) Divide(sum_space, length, ranks);
+      if (ranks > 0) Divide(sum_space, length, ranks);
       if (postscale != 1.0) Scale(sum_space, sum_space, length, postscale);
       sum = sum_space;
     }
@@ -261,21 +317,27 @@ void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
 
 }  // namespace
 
+DataType AveragingType(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kUint16:
+    case DataType::kInt16:
+      return DataType::kInt32;
+    case DataType::kInt32:
+      return DataType::kInt64;
+    default:
+      return dtype;
+  }
+}
+
 void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
           int64_t count, double prescale, VectorUnit unit) {
   if (prescale == 1.0) return Unpack(dtype, wire_dtype, in, out, count, unit);
   RunWith(unit, [&] {
-    WithType(dtype, [&](auto from) {
-      using From = decltype(from);
-      if (dtype == wire_dtype) {
-        ScaleAndConvert(static_cast<const From*>(in), static_cast<From*>(out),
-                        count, prescale);
-      } else if constexpr (!std::is_integral_v<From>) {
-        WithFloatingType(wire_dtype, [&](auto to) {
-          ScaleAndConvert(static_cast<const From*>(in),
-                          static_cast<decltype(to)*>(out), count, prescale);
-        });
-      }
+    WithTypes(dtype, wire_dtype, [&](auto from, auto to) {
+      ScaleAndConvert(static_cast<const decltype(from)*>(in),
+                      static_cast<decltype(to)*>(out), count, prescale);
     });
   });
 }
@@ -289,11 +351,9 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
     return;
   }
   RunWith(unit, [&] {
-    WithFloatingType(wire_dtype, [&](auto from) {
-      WithFloatingType(dtype, [&](auto to) {
-        Convert(static_cast<const decltype(from)*>(in),
-                static_cast<decltype(to)*>(out), count);
-      });
+    WithTypes(wire_dtype, dtype, [&](auto from, auto to) {
+      Convert(static_cast<const decltype(from)*>(in),
+              static_cast<decltype(to)*>(out), count);
     });
   });
 }
@@ -301,13 +361,17 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
                   int64_t count, double postscale, VectorUnit unit,
-                  int64_t ranks) {
-  if (ranks == 0) ranks = static_cast<int64_t>(blocks.size());
-  if (op != ReduceOp::kAverage) ranks = 0;
+                  const Averaged& averaged) {
+  const bool averages = op == ReduceOp::kAverage;
   RunWith(unit, [&] {
     WithType(dtype, [&](auto type) {
+      using T = decltype(type);
+      if (averages) {
+        return Reduce<T, Averaging<T>>(blocks, out, count, &averaged, postscale,
+                                       Add());
+      }
       WithOperator(op, [&](auto combine) {
-        Reduce<decltype(type)>(blocks, out, count, ranks, postscale, combine);
+        Reduce<T, Compute<T>>(blocks, out, count, nullptr, postscale, combine);
       });
     });
   });

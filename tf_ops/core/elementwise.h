@@ -15,27 +15,41 @@
 
 namespace hvd {
 
-// out = wire(in * prescale). Integers are multiplied in float64 and truncated
+// The integer type that averages of `dtype` are added in: wide enough for 32768
+// ranks. `dtype` itself where it is no integer or there is no wider one.
+[[nodiscard]] DataType AveragingType(DataType dtype);
+
+// out = wire(in * prescale). Both types are floating, or wire_dtype is `dtype`
+// or its AveragingType. Integers are multiplied in float64 and truncated
 // towards zero; float16 and bfloat16 in float32. `in` and `out` do not overlap
 // unless they are equal and dtype == wire_dtype.
 void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
           int64_t count, double prescale, VectorUnit unit = BestVectorUnit());
 
-// out = dtype(in).
+// out = dtype(in), for the same pairs of types. What an integer type cannot
+// hold becomes its nearest value.
 void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
             int64_t count, VectorUnit unit = BestVectorUnit());
 
+// What an average is of, where not of one rank's values in each block.
+struct Averaged {
+  // What the sum is divided by; 0: the number of blocks.
+  int64_t ranks = 0;
+  // What each block is multiplied by first; empty: by 1.
+  std::vector<int64_t> weights;
+};
+
 // out = (blocks[0] op blocks[1] op ... op blocks[P-1]) * postscale, formed in
-// the order of `blocks`, with kAverage as a sum that is then divided by
-// `ranks`, 0 standing for the number of blocks (integers: division truncating
-// towards zero). float16 and
-// bfloat16 accumulate in float32 and are rounded once. Min and Max hand NaN on,
-// as numpy.minimum does. Integer sums wrap around. `out` may equal any block.
-// Not for kBool.
+// the order of `blocks`. kAverage is a sum that is then divided; integers are
+// added in their AveragingType, and the quotient is truncated towards zero.
+// float16 and bfloat16 accumulate in float32 and are rounded once. Min and Max
+// hand NaN on, as numpy.minimum does. Integer sums wrap around. `out` may equal
+// any block. Not for kBool.
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
                   int64_t count, double postscale,
-                  VectorUnit unit = BestVectorUnit(), int64_t ranks = 0);
+                  VectorUnit unit = BestVectorUnit(),
+                  const Averaged& averaged = {});
 
 // An allreduce among one rank: out = dtype(wire(in * prescale) * postscale).
 void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,

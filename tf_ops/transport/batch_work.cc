@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "core/elementwise.h"
 #include "transport/stream_copy.h"
 
 namespace hvd {
@@ -49,11 +48,31 @@ std::vector<const std::byte*> Advanced(std::vector<const std::byte*> blocks,
   return blocks;
 }
 
-// In two levels the sum of a host crosses the wire: where that has few bits it
-// must not overflow before it is divided.
+// In two levels the sum of a host crosses the wire. In half precision it might
+// overflow, so each host sends its average instead, which has the range and
+// the precision of the ranks' values.
 bool AveragesEarly(const Batch& batch) {
   return batch.reduce_op == ReduceOp::kAverage &&
          IsFloating(batch.wire_dtype) && SizeOf(batch.wire_dtype) == 2;
+}
+
+// What the hosts' partials stand for in an average.
+Averaged AveragedOverHosts(const Batch& batch, const HostMap& hosts) {
+  Averaged averaged;
+  averaged.ranks = static_cast<int64_t>(hosts.host.size());
+  if (!AveragesEarly(batch)) return averaged;
+  // A host's average counts for as many as the host has ranks. Multiplied by
+  // that, half precision is exact in float32.
+  for (const std::vector<int>& ranks : hosts.ranks) {
+    averaged.weights.push_back(static_cast<int64_t>(ranks.size()));
+  }
+  const int64_t first = averaged.weights.front();
+  if (std::count(averaged.weights.begin(), averaged.weights.end(), first) ==
+      hosts.host_count()) {
+    averaged.ranks = hosts.host_count();
+    averaged.weights.clear();
+  }
+  return averaged;
 }
 
 }  // namespace
@@ -68,6 +87,13 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
                      Wire* wire)
     : batch_(std::move(batch)), sequence_(sequence), wire_(wire) {
   const bool reduces = batch_.verb == Verb::kAllreduce;
+  if (reduces && wire->hosts().has_two_levels()) {
+    // A host's sum of integers must not wrap around on its way.
+    if (batch_.reduce_op == ReduceOp::kAverage && !IsFloating(batch_.dtype)) {
+      batch_.wire_dtype = AveragingType(batch_.dtype);
+    }
+    hosts_averaged_ = AveragedOverHosts(batch_, wire->hosts());
+  }
   element_bytes_ =
       static_cast<int64_t>(SizeOf(reduces ? batch_.wire_dtype : batch_.dtype));
   if (batch_.verb == Verb::kAllgather) {
@@ -313,8 +339,7 @@ void BatchWork::ReduceHostPart(int64_t begin, int64_t end,
     const std::vector<const std::byte*> here = Advanced(blocks, offset);
     std::vector<const void*> parts(here.begin(), here.end());
     parts[own_place] = Input(segment, first, count, packed);
-    ReduceBlocks(batch_.wire_dtype, op, parts, partial + offset, count, 1.0,
-                 BestVectorUnit(), size());
+    ReduceBlocks(batch_.wire_dtype, op, parts, partial + offset, count, 1.0);
   };
   map(rank()).ForRange(
       begin, end,
@@ -331,9 +356,8 @@ void BatchWork::ReduceAcrossHosts(int64_t count,
                                   const std::vector<const std::byte*>& partials,
                                   std::byte* result) const {
   const std::vector<const void*> parts(partials.begin(), partials.end());
-  const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kSum : batch_.reduce_op;
-  ReduceBlocks(batch_.wire_dtype, op, parts, result, count, batch_.postscale,
-               BestVectorUnit(), size());
+  ReduceBlocks(batch_.wire_dtype, batch_.reduce_op, parts, result, count,
+               batch_.postscale, BestVectorUnit(), hosts_averaged_);
 }
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/elementwise.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "transport/wire.h"
@@ -104,7 +105,8 @@ class BatchWork {
               const std::vector<const std::byte*>& blocks, std::byte* result);
   // Allreduce in two levels. First elements [begin, end) of the ranks of a
   // host, reduced, into `partial`; `blocks` are by place among them, null at
-  // this rank's.
+  // this rank's. Of an average it is the host's sum, or the host's average
+  // where the wire's type could not hold the sum.
   void ReduceWithinHost(int64_t begin, int64_t end,
                         const std::vector<const std::byte*>& blocks,
                         int own_place, std::byte* partial) const;
@@ -151,6 +153,7 @@ class BatchWork {
   Batch batch_;
   const uint64_t sequence_;
   Wire* const wire_;
+  Averaged hosts_averaged_;  // what the hosts' partials stand for
   int64_t element_bytes_ = 0;
   int64_t piece_elements_ = 0;
   int64_t piece_count_ = 0;
