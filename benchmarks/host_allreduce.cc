@@ -5,7 +5,7 @@
 // Usage: host_allreduce [RANKS] [PIECE_KB] [ARENA_MB]. The ranks are child
 // processes. Everything is measured in turns within one run. The figures are
 // medians of the mean over the ranks. "in" is in place, "out" into another
-// buffer.
+// buffer. "checked" is in place, and looks for NaN and infinity.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,6 +181,7 @@ class Rank {
     const std::vector<std::function<void()>> calls = {
         [&] { Allreduce(in.data(), in.data(), count); },
         [&] { Allreduce(in.data(), out.data(), count); },
+        [&] { Allreduce(in.data(), in.data(), count, true); },
         [&] { window_.Allreduce(in.data(), count); },
         [&] { std::memcpy(out.data(), in.data(), bytes); }};
     std::vector<std::vector<double>> seconds(calls.size());
@@ -195,8 +196,10 @@ class Rank {
   }
 
  private:
-  void Allreduce(const float* in, float* out, size_t count) {
+  void Allreduce(const float* in, float* out, size_t count,
+                 bool check_finite = false) {
     Batch batch;
+    batch.check_finite = check_finite;
     batch.segments.push_back({in, out, static_cast<int64_t>(count)});
     bool done = false;
     transport_->Start(std::move(batch), [&](const Status& status) {
@@ -250,8 +253,9 @@ class Rank {
       std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
       us.push_back(all[all.size() / 2] * 1e6);
     }
-    std::printf("%10zu %11.1f %11.1f %11.1f %11.1f %9.2f %9.2f\n", bytes, us[0],
-                us[1], us[2], us[3], us[2] / us[0], us[2] / us[1]);
+    std::printf("%10zu %11.1f %11.1f %11.1f %11.1f %11.1f %9.2f %9.2f %10.3f\n",
+                bytes, us[0], us[1], us[2], us[3], us[4], us[3] / us[0],
+                us[3] / us[1], us[2] / us[0]);
     std::fflush(stdout);
   }
 
@@ -271,10 +275,10 @@ void Run(const Arguments& arguments, const std::shared_ptr<ShmHost>& host,
   if (rank == 0) {
     std::printf(
         "%d ranks, pieces of %ld KB; microseconds\n%10s %11s %11s "
-        "%11s %11s %9s %9s\n",
+        "%11s %11s %11s %9s %9s %10s\n",
         arguments.ranks, static_cast<long>(arguments.piece_bytes >> 10),
-        "bytes", "ours in", "ours out", "window in", "memcpy", "window/in",
-        "/out");
+        "bytes", "ours in", "ours out", "checked", "window in", "memcpy",
+        "window/in", "/out", "checked/in");
   }
   for (size_t bytes : {size_t{4}, size_t{4} << 10, size_t{64} << 10,
                        size_t{1} << 20, size_t{4} << 20, size_t{16} << 20,

@@ -28,6 +28,7 @@ class Kind(IntEnum):
     RANK_DROPPED_OUT = 6
     CALL_FAILED = 7
     RANKS_DIFFER = 8
+    NOT_FINITE = 9
 
 
 @dataclass(frozen=True)

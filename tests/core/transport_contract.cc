@@ -75,7 +75,7 @@ int TakeFailures() { return test::failures.exchange(0); }
 
 std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
-  for (const auto& more : {AverageCases(), LifeCases()}) {
+  for (const auto& more : {AverageCases(), LifeCases(), FiniteCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

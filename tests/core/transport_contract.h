@@ -98,10 +98,12 @@ struct ContractCase {
 };
 
 // Numbers: transport_contract_numbers.cc. Averages:
-// transport_contract_averages.cc. Lives: transport_contract_lives.cc.
+// transport_contract_averages.cc. Lives: transport_contract_lives.cc. NaN and
+// infinity: transport_contract_finite.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
+std::vector<ContractCase> FiniteCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

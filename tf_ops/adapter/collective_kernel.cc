@@ -6,6 +6,7 @@
 
 #include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
+#include "core/finite.h"
 
 namespace hvd {
 namespace {
@@ -22,6 +23,21 @@ bool IsFoldingConstants(tf::OpKernelContext* ctx) {
   return ctx->step_id() == tf::LogMemory::CONSTANT_FOLDING_STEP_ID ||
          (ctx->cancellation_manager() == nullptr &&
           ctx->function_library() == nullptr);
+}
+
+// What a transport checks in a set of several ranks.
+Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
+                   const std::string& name, const Signature& asked) {
+  const bool is_asked_for = runtime.options().check_numerics != 0;
+  if (!is_asked_for || asked.verb == Verb::kBroadcast) return Status::Ok();
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    const tf::Tensor& input = ctx->input(i);
+    if (!AllFiniteOnWire(asked.dtype, asked.wire_dtype, MutableData(input),
+                         input.NumElements(), asked.prescale)) {
+      return NotFinite(runtime.topology().rank, name, i, ctx->num_inputs());
+    }
+  }
+  return Status::Ok();
 }
 
 // The call of one run of a kernel.
@@ -71,6 +87,10 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   request.signature.memory = memory_;
   request.error = Describe(ctx, *set.value(), &request.signature);
   if (set.value()->ranks.size() == 1) {
+    if (request.error.ok()) {
+      request.error =
+          CheckFinite(ctx, *runtime, tensor_name_, request.signature);
+    }
     if (request.error.ok()) {
       request.error = ComputeAlone(ctx, request.signature);
     }

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/finite.h"
+
 namespace hvd {
 namespace {
 
@@ -77,6 +79,20 @@ std::vector<Shape> GatheredShapes(
   return shapes;
 }
 
+// Gathered bytes have no type on the wire, so they are checked before. Returns
+// the first of the call's inputs that has a NaN or an infinity, or -1.
+int NotFiniteInput(const Entry& entry) {
+  const Signature& signature = entry.request.signature;
+  if (signature.verb != Verb::kAllgather) return -1;
+  for (size_t i = 0; i < signature.shapes.size(); ++i) {
+    if (!AllFinite(signature.dtype, entry.inputs[i],
+                   CountOf(signature.shapes[i]))) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
 // Null: its done is called at once, or was.
 const Runner* RunnerOf(const Outstanding& tensor) {
   return tensor.cancelled ? nullptr : tensor.entry->runner;
@@ -107,8 +123,8 @@ struct Executor::Work {
   Scratch scratch;
 };
 
-Executor::Executor(std::unique_ptr<Transport> host_transport)
-    : transport_(std::move(host_transport)) {}
+Executor::Executor(std::unique_ptr<Transport> host_transport, bool check_finite)
+    : check_finite_(check_finite), transport_(std::move(host_transport)) {}
 
 Executor::~Executor() = default;
 
@@ -117,6 +133,7 @@ void Executor::Execute(ReadyBatch ready) {
   work->ready = std::move(ready);
   std::vector<Outstanding>& tensors = work->ready.tensors;
   Batch batch = HeadOf(tensors[0].entry->request.signature);
+  batch.check_finite = check_finite_;
   batch.segments.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     Entry& entry = *tensors[t].entry;
@@ -133,12 +150,19 @@ void Executor::Execute(ReadyBatch ready) {
             [&] { return entry.allocate(gathered, &entry.outputs); });
       }
     }
+    if (check_finite_ && batch.not_finite < 0 && !tensors[t].cancelled) {
+      const int input = NotFiniteInput(entry);
+      if (input >= 0) {
+        batch.not_finite = static_cast<int>(batch.segments.size()) + input;
+      }
+    }
     const std::vector<Shape>& out_shapes =
         gathered.empty() ? signature.shapes : gathered;
     for (size_t i = 0; i < signature.shapes.size(); ++i) {
       Segment segment;
       segment.count = CountOf(signature.shapes[i]) * units;
       segment.in = entry.inputs[i];
+      segment.name = &entry.request.key.name;
       if (tensors[t].cancelled && batch.local_error.ok()) {
         batch.local_error = WithMemory([&] {
           segment.out =

@@ -26,7 +26,9 @@ class Executor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Executor(std::unique_ptr<Transport> host_transport);
+  // `check_finite`: an allreduce or allgather of a NaN or an infinity fails.
+  explicit Executor(std::unique_ptr<Transport> host_transport,
+                    bool check_finite = false);
   ~Executor();
 
   void Execute(ReadyBatch ready);
@@ -77,6 +79,7 @@ class Executor {
   // The wire is done with the batch.
   void Finish(const std::shared_ptr<const Work>& work, const Status& status);
 
+  const bool check_finite_;
   std::unique_ptr<Transport> transport_;
   std::map<uint64_t, Running> running_;  // by log number
   int cancelled_ = 0;

@@ -45,6 +45,9 @@ const Knob kKnobs[] = {
      "1: what peers read is written past the cache; 0: never; -1: as measured"},
     {"HVD_COPY_THREADS", nullptr, &Options::copy_threads, "0", 0, 64,
      "threads of a rank that copy and add large batches; 0: by idle cores"},
+    {"HVD_CHECK_NUMERICS", nullptr, &Options::check_numerics, "0", 0, 1,
+     "1: a NaN or an infinity in what a rank sends fails the step on all "
+     "ranks"},
     {"HVD_CACHE_ENTRIES", "HOROVOD_CACHE_CAPACITY", &Options::cache_entries,
      "4096", 0, 1e9, "agreed tensors remembered by a small number"},
     {"HVD_BATCHES_IN_FLIGHT", nullptr, &Options::batches_in_flight, "4", 1, 128,

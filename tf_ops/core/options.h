@@ -21,6 +21,7 @@ struct Options {
   int64_t shm_piece_bytes = 0;
   int64_t shm_stream = 0;
   int64_t copy_threads = 0;
+  int64_t check_numerics = 0;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;
   int64_t autotune = 0;

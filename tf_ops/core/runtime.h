@@ -57,6 +57,7 @@ class Runtime {
   void Stop();
 
   const Topology& topology() const { return backend_->topology(); }
+  const Options& options() const { return options_; }
   int process_set_count() const;
   // Null for an unknown id.
   const ProcessSet* process_set(int id) const;

@@ -53,8 +53,10 @@ enum class CauseKind : uint8_t {
   kCallFailed = 7,
   // The ranks' calls differ. No single rank is at fault.
   kRanksDiffer = 8,
+  // The rank's input has a NaN or an infinity, and it looks for them.
+  kNotFinite = 9,
 };
-inline constexpr uint8_t kCauseKindEnd = 9;
+inline constexpr uint8_t kCauseKindEnd = 10;
 
 struct Cause {
   CauseKind kind = CauseKind::kRankFailed;

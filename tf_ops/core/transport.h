@@ -18,12 +18,15 @@ struct Segment {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t count = 0;
+  // The tensor's, for errors; null: it has none.
+  const std::string* name = nullptr;
 };
 
 // Tensors that travel together, and what is done with them.
 //
-// It is the same on every rank of the set, but for the pointers and
-// `local_error`. In an allgather Segment::count may differ too.
+// It is the same on every rank of the set, but for the pointers, `local_error`,
+// `check_finite` and `not_finite`. In an allgather Segment::count may differ
+// too.
 struct Batch {
   Verb verb = Verb::kAllreduce;
   DataType dtype = DataType::kFloat32;
@@ -43,6 +46,13 @@ struct Batch {
   // still starts the batch. The batch then fails on every rank, with an error
   // that names this rank.
   Status local_error;
+  // Allreduce: a NaN or an infinity in this rank's input, as it crosses the
+  // wire, fails the batch on every rank. The error names the rank and the
+  // tensor. Other ranks need not check.
+  bool check_finite = false;
+  // Not -1: this segment of this rank was found to have such a value. The batch
+  // fails in the same way.
+  int not_finite = -1;
 };
 
 // The size of the pieces that a transport cuts its batches into, for tuning.

@@ -87,11 +87,12 @@ class AllreducePiece : public Piece {
       if (!poison) poison = is_own ? work_->poison() : contribution.poison;
       blocks.push_back(is_own ? nullptr : Content(contribution.block));
     }
-    if (result != nullptr) Label(*result, poison);
     if (!poison) {
       work_->Reduce(range.begin, range.end, blocks,
                     result != nullptr ? Payload(*result) : nullptr);
+      poison = work_->FailIfNotFinite();
     }
+    if (result != nullptr) Label(*result, poison);
     for (int peer = 0; peer < work_->size(); ++peer) {
       if (peer == work_->rank()) continue;
       Release(contributions_[peer].move, &contributions_[peer].block);

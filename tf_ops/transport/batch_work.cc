@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/finite.h"
 #include "transport/stream_copy.h"
 
 namespace hvd {
@@ -137,6 +138,22 @@ void BatchWork::Fail(Poison poison) {
   if (!is_ghost()) poison_ = poison;
 }
 
+const Poison& BatchWork::FailIfNotFinite() {
+  const int segment = not_finite_.load(std::memory_order_relaxed);
+  if (segment >= 0) Fail({StatusCode::kInvalidArgument, rank(), segment});
+  return poison_;
+}
+
+void BatchWork::Check(const Segment& segment, const std::byte* packed,
+                      int64_t count) const {
+  if (!batch_.check_finite || batch_.verb != Verb::kAllreduce) return;
+  if (AllFinite(batch_.wire_dtype, packed, count)) return;
+  int none = -1;  // the first one found stays
+  not_finite_.compare_exchange_strong(
+      none, static_cast<int>(&segment - batch_.segments.data()),
+      std::memory_order_relaxed);
+}
+
 template <typename Work>
 void BatchWork::Share(int64_t begin, int64_t end, const Work& work) const {
   const int64_t step = RoundUp(
@@ -167,20 +184,21 @@ void BatchWork::Pack(int64_t begin, int64_t end, std::byte* out) const {
 
 void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out,
                          bool streams) const {
-  const bool reduces = batch_.verb == Verb::kAllreduce;
-  const int64_t in_bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   map(rank()).ForRange(
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
-        const std::byte* in = At(batch_.segments[segment].in, first * in_bytes);
+        const Segment& of = batch_.segments[segment];
         std::byte* to = out + done * element_bytes_;
-        if (streams) {
-          StreamInput(batch_.segments[segment], first, count, to);
-        } else if (reduces) {
-          hvd::Pack(batch_.dtype, batch_.wire_dtype, in, to, count,
-                    batch_.prescale);
-        } else {
-          std::memcpy(to, in, static_cast<size_t>(count * in_bytes));
+        if (streams) return StreamInput(of, first, count, to);
+        // What has been checked must still be in the cache.
+        const int64_t chunk = batch_.check_finite ? kReduceChunk : count;
+        for (int64_t at = 0; at < count; at += chunk) {
+          const int64_t length = std::min(chunk, count - at);
+          std::byte* const packed = to + at * element_bytes_;
+          const std::byte* const input = Input(of, first + at, length, packed);
+          if (input == packed) continue;
+          std::memcpy(packed, input,
+                      static_cast<size_t>(length * element_bytes_));
         }
       });
 }
@@ -237,9 +255,13 @@ const std::byte* BatchWork::Input(const Segment& segment, int64_t first,
                                   int64_t count, std::byte* space) const {
   const std::byte* const in =
       At(segment.in, first * static_cast<int64_t>(SizeOf(batch_.dtype)));
-  if (SendsUnchanged()) return in;
-  hvd::Pack(batch_.dtype, batch_.wire_dtype, in, space, count, batch_.prescale);
-  return space;
+  if (!SendsUnchanged()) {
+    hvd::Pack(batch_.dtype, batch_.wire_dtype, in, space, count,
+              batch_.prescale);
+  }
+  const std::byte* const packed = SendsUnchanged() ? in : space;
+  Check(segment, packed, count);
+  return packed;
 }
 
 bool BatchWork::SendsUnchanged() const {
@@ -250,7 +272,8 @@ bool BatchWork::SendsUnchanged() const {
 void BatchWork::StreamInput(const Segment& segment, int64_t first,
                             int64_t count, std::byte* out) const {
   alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
-  const int64_t chunk = SendsUnchanged() ? count : kReduceChunk;
+  const bool at_once = SendsUnchanged() && !batch_.check_finite;
+  const int64_t chunk = at_once ? count : kReduceChunk;
   for (int64_t at = 0; at < count; at += chunk) {
     const int64_t length = std::min(chunk, count - at);
     StreamCopy(out + at * element_bytes_,

@@ -4,6 +4,7 @@
 #define HVD_TRANSPORT_BATCH_WORK_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,6 +28,8 @@ inline constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
 struct Poison {
   StatusCode code = StatusCode::kOk;
   int origin = 0;  // rank within the set
+  // That of a value which is not finite; -1: there is none.
+  int segment = -1;
 
   explicit operator bool() const { return code != StatusCode::kOk; }
 };
@@ -90,6 +93,11 @@ class BatchWork {
   // Makes it a ghost, once: later calls change nothing.
   void Fail(Poison poison);
 
+  // To be called after Pack, Reduce and ReduceWithinHost. If they met a value
+  // that is not finite, and the batch is to be checked, the batch fails here
+  // and now. Returns its poison.
+  const Poison& FailIfNotFinite();
+
   // Elements [begin, end) of this rank's input, as they cross the wire.
   void Pack(int64_t begin, int64_t end, std::byte* out) const;
   // Elements [begin, end) of what came from `rank`: into the output.
@@ -137,8 +145,11 @@ class BatchWork {
                       const std::vector<const std::byte*>& blocks,
                       int own_place, std::byte* partial) const;
 
+  // Looks for values that are not finite, if the batch is to be checked.
+  void Check(const Segment& segment, const std::byte* packed,
+             int64_t count) const;
   // Elements of this rank's input as they cross the wire: where they are, or in
-  // `space`.
+  // `space`. They are checked, so there must not be more than fit into a cache.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
                          std::byte* space) const;
   // Whether elements of the input cross the wire as they are.
@@ -161,6 +172,8 @@ class BatchWork {
   bool is_large_ = false;
   WorkThreads* threads_ = nullptr;
   Poison poison_;
+  // Set by any of the threads.
+  mutable std::atomic<int> not_finite_{-1};  // a segment that has such a value
   std::vector<SegmentMap> maps_;  // one, or in an allgather one per rank
   // Allgather: elements before the part of [rank] in the output of [segment].
   std::vector<std::vector<int64_t>> offsets_;

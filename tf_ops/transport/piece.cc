@@ -56,7 +56,7 @@ void Piece::Label(const Block& block, const Poison& poison) {
   header.sequence = static_cast<uint32_t>(work_->sequence());
   header.piece = static_cast<uint32_t>(index_);
   header.payload_bytes =
-      poison ? 0 : static_cast<uint32_t>(block.payload_bytes);
+      static_cast<uint32_t>(poison ? poison.segment + 1 : block.payload_bytes);
   header.origin = static_cast<uint16_t>(poison.origin);
   header.code = static_cast<uint8_t>(poison.code);
   header.check = kHeaderCheck;
@@ -64,8 +64,11 @@ void Piece::Label(const Block& block, const Poison& poison) {
 }
 
 void Piece::PackBlock(const Block& block, int64_t begin, int64_t end) {
+  if (!work_->is_ghost()) {
+    work_->Pack(begin, end, Payload(block));
+    work_->FailIfNotFinite();
+  }
   Label(block, work_->poison());
-  if (!work_->is_ghost()) work_->Pack(begin, end, Payload(block));
 }
 
 void Piece::UnpackBlock(const Block& block, int rank, int64_t begin,
@@ -86,21 +89,27 @@ Poison Piece::Read(const Block& block) {
       !block.is_lent || block.lent.bytes >= sizeof(BlockHeader);
   const BlockHeader header = has_header ? ReadHeader(block) : BlockHeader{};
   Poison poison{static_cast<StatusCode>(header.code), header.origin};
+  const uint32_t payload_bytes = poison ? 0 : header.payload_bytes;
+  const auto segments = static_cast<uint32_t>(work_->batch().segments.size());
   const bool fits =
       header.check == kHeaderCheck &&
       header.sequence == static_cast<uint32_t>(work_->sequence()) &&
       header.piece == static_cast<uint32_t>(index_) &&
       header.code < kStatusCodeCount && header.origin < work_->size() &&
-      header.payload_bytes == (poison ? 0 : block.payload_bytes) &&
+      (poison ? header.payload_bytes <= segments
+              : header.payload_bytes == block.payload_bytes) &&
       (!block.is_lent ||
-       block.lent.bytes == sizeof(BlockHeader) + header.payload_bytes);
+       block.lent.bytes == sizeof(BlockHeader) + payload_bytes);
+  if (poison) poison.segment = static_cast<int>(header.payload_bytes) - 1;
   if (!fits) poison = {StatusCode::kInternal, work_->rank()};
   if (poison) work_->Fail(poison);
   return poison;
 }
 
 MoveId Piece::Send(int peer, int phase, const Block& block) {
-  const size_t bytes = sizeof(BlockHeader) + ReadHeader(block).payload_bytes;
+  const BlockHeader header = ReadHeader(block);
+  const bool is_ok = header.code == static_cast<uint8_t>(StatusCode::kOk);
+  const size_t bytes = sizeof(BlockHeader) + (is_ok ? header.payload_bytes : 0);
   return work_->wire()->Send(peer, Tag(phase),
                              staging_.data.get() + block.offset, bytes);
 }

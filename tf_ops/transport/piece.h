@@ -19,10 +19,10 @@ namespace hvd {
 struct BlockHeader {
   uint32_t sequence;  // the batch's, its low 32 bits
   uint32_t piece;
-  uint32_t payload_bytes;
-  uint16_t origin;  // of the poison: rank within the set
-  uint8_t code;     // StatusCode
-  uint8_t check;    // kHeaderCheck
+  uint32_t payload_bytes;  // with poison: its segment + 1, and no payload
+  uint16_t origin;         // of the poison: rank within the set
+  uint8_t code;            // StatusCode
+  uint8_t check;           // kHeaderCheck
 };
 static_assert(sizeof(BlockHeader) == 16);
 
@@ -76,7 +76,7 @@ class Piece {
   // Writes the header: of a block with data, or with poison instead.
   void Label(const Block& block, const Poison& poison);
   // Labels the block and fills it with this rank's elements [begin, end),
-  // unless the batch is a ghost.
+  // unless the batch is a ghost, or one of them must not be sent.
   void PackBlock(const Block& block, int64_t begin, int64_t end);
   // Copies the elements [begin, end) of `rank` to the user, unless the batch is
   // a ghost.

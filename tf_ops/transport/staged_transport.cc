@@ -5,10 +5,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/finite.h"
 #include "transport/batch_check.h"
 
 namespace hvd {
 namespace {
+
+// Segments with the same name are the inputs of one call.
+Status ExplainNotFinite(int job_rank, const Batch& batch, int segment) {
+  const std::string* const tensor = batch.segments[segment].name;
+  int first = segment, end = segment + 1;
+  const auto belongs = [&](int s) {
+    return tensor != nullptr && batch.segments[s].name == tensor;
+  };
+  while (first > 0 && belongs(first - 1)) --first;
+  while (end < static_cast<int>(batch.segments.size()) && belongs(end)) ++end;
+  return NotFinite(job_rank, tensor == nullptr ? "" : *tensor, segment - first,
+                   end - first);
+}
 
 // The most pieces of a batch that are on the wire at a time.
 constexpr size_t kWindow = 4;
@@ -45,6 +59,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   flight.status = CheckBatch(batch, rank(), size());
   if (!flight.status.ok()) return id;
   const Status local_error = batch.local_error;
+  const int not_finite = batch.not_finite;
   flight.work = std::make_unique<BatchWork>(std::move(batch), id, pieces_.bytes,
                                             wire_.get());
   if (spare_cores_ != nullptr && flight.work->is_large()) {
@@ -53,6 +68,8 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   if (!local_error.ok()) {
     flight.status = local_error;
     flight.work->Fail({local_error.code(), rank()});
+  } else if (not_finite >= 0) {
+    flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
   }
   // Progress starts its pieces. If they were packed here, the leader's messages
   // to the peers about the batch would have to wait.
@@ -139,7 +156,7 @@ void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
   const bool complete = flight->work != nullptr &&
                         flight->outputs_done == flight->work->piece_count();
   if (flight->status.ok() && flight->work->is_ghost()) {
-    flight->status = Explain(flight->work->poison());
+    flight->status = Explain(flight->work->poison(), flight->work->batch());
   }
   if (flight->status.ok() && !complete) return;
   calls->push_back({std::exchange(flight->done, nullptr), flight->status});
@@ -164,12 +181,16 @@ bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
   return calls->size() > before;
 }
 
-Status StagedTransport::Explain(const Poison& poison) const {
+Status StagedTransport::Explain(const Poison& poison,
+                                const Batch& batch) const {
   const int job_rank = job_ranks_[poison.origin];
   const std::string name = "rank " + std::to_string(job_rank);
   const auto failure = [&](StatusCode code, std::string text, CauseKind kind) {
     return Status(code, name + std::move(text), {kind, job_rank, ""});
   };
+  if (poison.segment >= 0) {
+    return ExplainNotFinite(job_rank, batch, poison.segment);
+  }
   switch (poison.code) {
     case StatusCode::kCancelled:
       // Only the rank whose own step was aborted gets kCancelled.

@@ -72,7 +72,7 @@ class StagedTransport final : public Transport {
   void Settle(Flight* flight, std::vector<Call>* calls);
   bool Finished(const Flight& flight) const;
   bool FailAll(const Status& why, std::vector<Call>* calls);
-  Status Explain(const Poison& poison) const;
+  Status Explain(const Poison& poison, const Batch& batch) const;
 
   const std::vector<int> job_ranks_;
   PieceLimits pieces_;

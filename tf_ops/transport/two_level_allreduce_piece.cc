@@ -177,12 +177,11 @@ class TwoLevelPiece final : public Piece {
 
   // Reduces within the host, and sends the partials to the other hosts' owners.
   void SendPartials() {
-    const Poison poison = FirstPoison(inputs_);
+    Poison poison = FirstPoison(inputs_);
     std::vector<const std::byte*> blocks(inputs_.size());
     for (int host = 0; host < host_count(); ++host) {
       Part& part = own_slice().parts[host];
       if (part.range.empty()) continue;
-      Label(part.block, poison);
       if (!poison) {
         const int64_t offset =
             BytesOf({own_slice().range.begin, part.range.begin});
@@ -192,7 +191,9 @@ class TwoLevelPiece final : public Piece {
         }
         work_->ReduceWithinHost(part.range.begin, part.range.end, blocks,
                                 place_, Payload(part.block));
+        poison = work_->FailIfNotFinite();
       }
+      Label(part.block, poison);
       if (host == host_) continue;
       part.partial_send = Send(OwnerOf(place_, host), kPartial, part.block);
       part.sending = true;
