@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
-    "types status log options transport backend elementwise coding doorbell build_stamp"
+    "types status log options transport backend elementwise finite coding doorbell build_stamp"
 )
 # For each folder of tf_ops/, what its files may include of ours.
 INCLUDES = {
