@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -309,7 +310,10 @@ std::unique_ptr<Backend> ThreadWorld::OpenShared(
     std::shared_ptr<Faults> faults) {
   const Topology& topology = state_->topologies[rank];
   const int size = topology.local_size;
-  const size_t arena_bytes = ShmArenaBytes(options, topology, set_count);
+  std::vector<int> all(topology.size);
+  std::iota(all.begin(), all.end(), 0);
+  const size_t arena_bytes =
+      ShmArenaBytes(options, topology, ProcessSets(set_count, all));
   std::shared_ptr<ShmHost> host;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);

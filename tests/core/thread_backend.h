@@ -78,8 +78,9 @@ class ThreadWorld {
   std::unique_ptr<WireBackend> Open(int rank, std::shared_ptr<Faults> faults);
 
   // With messages and data between ranks of a host through memory that is
-  // shared as processes share it, but for being mapped once. `faults` are those
-  // of what crosses hosts.
+  // shared as processes share it, but for being mapped once. It does for
+  // `set_count` sets of all ranks beside the global one. `faults` are those of
+  // what crosses hosts.
   std::unique_ptr<Backend> OpenShared(
       int rank, const Options& options, int set_count,
       std::shared_ptr<Faults> faults = std::make_shared<Faults>());

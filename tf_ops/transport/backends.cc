@@ -33,8 +33,7 @@ Result<std::unique_ptr<Backend>> OpenBackend(const JobArgs& args,
   if (!HasNeighbours(mpi.value()->topology())) {
     return std::unique_ptr<Backend>(std::move(mpi.value()));
   }
-  return AddSharedMemory(std::move(mpi.value()), options,
-                         static_cast<int>(args.process_sets.size()));
+  return AddSharedMemory(std::move(mpi.value()), options, args.process_sets);
 }
 bool MpiThreadsSupported() { return MpiProvidesThreads(); }
 void FinalizeBackends() { FinalizeMpi(); }

@@ -3,6 +3,7 @@
 #include "transport/shm_backend.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,12 +42,22 @@ PieceLimits PiecesOf(const Options& options, bool spans_hosts) {
   return pieces;
 }
 
-// What the pieces of one set need at least; see the blocks that they reserve.
-// `spans_hosts`: of a set that does, pieces are those of the wire between them,
-// and what comes from there is staged, too.
-size_t ReserveBytes(const Options& options, int job_ranks, bool spans_hosts) {
+// The hosts of a set's ranks.
+HostMap HostsOf(const Topology& topology, const std::vector<int>& ranks) {
+  std::vector<int> keys;
+  for (int rank : ranks) keys.push_back(topology.host_of[rank]);
+  return MakeHostMap(keys);
+}
+
+// What a set's pieces need at least of the memory of each of its ranks; see the
+// blocks that they reserve. In a set that spans hosts, pieces are those of the
+// wire between them, and what comes from there is staged, too. A set that has
+// one rank on each host shares no memory.
+size_t ReserveBytes(const Options& options, const HostMap& hosts, int size) {
   constexpr size_t kPerRank = 1024, kSmallPieces = 16 << 10;
-  const auto ranks = static_cast<size_t>(job_ranks);
+  const bool spans_hosts = hosts.host_count() > 1;
+  if (spans_hosts && !hosts.has_two_levels()) return 0;
+  const auto ranks = static_cast<size_t>(size);
   const size_t blocks = kPerRank * ranks + kSmallPieces;
   const auto piece_bytes =
       static_cast<size_t>(PiecesOf(options, spans_hosts).most_bytes);
@@ -85,10 +96,8 @@ class ShmBackend final : public Backend {
   // The same way on every member, for all know the hosts of all.
   Result<std::unique_ptr<Transport>> NewTransport(
       int set_id, const std::vector<int>& ranks) override {
-    std::vector<int> keys;
-    for (int rank : ranks) keys.push_back(topology().host_of[rank]);
-    HostMap hosts = MakeHostMap(keys);
-    if (hosts.host_count() == 1) return NewWithinHost(set_id, ranks);
+    HostMap hosts = HostsOf(topology(), ranks);
+    if (hosts.host_count() == 1) return NewWithinHost(set_id, ranks, hosts);
     if (hosts.has_two_levels()) {
       return NewOverHosts(set_id, ranks, std::move(hosts));
     }
@@ -97,14 +106,14 @@ class ShmBackend final : public Backend {
 
  private:
   Result<std::unique_ptr<Transport>> NewWithinHost(
-      int set_id, const std::vector<int>& ranks) {
+      int set_id, const std::vector<int>& ranks, const HostMap& hosts) {
     const auto place = std::find(ranks.begin(), ranks.end(), topology().rank);
     if (place == ranks.end()) {
       return InvalidArgument("rank " + std::to_string(topology().rank) +
                              " is not in process set " +
                              std::to_string(set_id) + ".");
     }
-    Result<StagingBuffer> reserve = Reserve(set_id, false);
+    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     auto wire = std::make_unique<ShmWire>(
         port_, set_id, LocalRanks(ranks),
@@ -119,7 +128,7 @@ class ShmBackend final : public Backend {
                                                   HostMap hosts) {
     Result<std::unique_ptr<Wire>> across = base_->NewWire(set_id, ranks);
     if (!across.ok()) return across.status();
-    Result<StagingBuffer> reserve = Reserve(set_id, true);
+    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     auto wire = std::make_unique<TwoLevelWire>(
         port_, set_id, std::move(hosts), LocalRanks(ranks),
@@ -141,9 +150,11 @@ class ShmBackend final : public Backend {
     return local_ranks;
   }
 
-  Result<StagingBuffer> Reserve(int set_id, bool spans_hosts) {
+  Result<StagingBuffer> Reserve(int set_id, const std::vector<int>& ranks,
+                                const HostMap& hosts) {
     StagingBuffer reserve = port_->arena().Take(
-        ReserveBytes(options_, topology().size, spans_hosts), Urgency::kOldest);
+        ReserveBytes(options_, hosts, static_cast<int>(ranks.size())),
+        Urgency::kOldest);
     if (reserve.data == nullptr) {
       return ResourceExhausted(
           "the shared memory has no room for process set " +
@@ -159,6 +170,13 @@ class ShmBackend final : public Backend {
   TwoLevelChannel channel_;
   const std::shared_ptr<ShmDoorbell> doorbell_;
 };
+
+// False of a set that Runtime::Start is going to refuse.
+bool AreRanks(const std::vector<int>& ranks, int size) {
+  return !ranks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return rank >= 0 && rank < size; });
+}
 
 // Of the first rank, or of all; "" means well.
 std::string FirstError(const Strings& errors) {
@@ -211,14 +229,26 @@ Status CheckAlike(const Strings& values) {
 }  // namespace
 
 size_t ShmArenaBytes(const Options& options, const Topology& topology,
-                     int set_count) {
+                     const ProcessSets& process_sets) {
   constexpr size_t kPageBytes = 4096;
-  size_t reserve = ReserveBytes(options, topology.size, false);
-  if (SpansHosts(topology)) {
-    reserve = std::max(reserve, ReserveBytes(options, topology.size, true));
+  std::vector<size_t> reserves(topology.size, 0);  // of each rank
+  const auto add = [&](const std::vector<int>& ranks) {
+    const HostMap hosts = HostsOf(topology, ranks);
+    const size_t bytes =
+        ReserveBytes(options, hosts, static_cast<int>(ranks.size()));
+    for (int rank : ranks) reserves[rank] += bytes;
+  };
+  std::vector<int> all(topology.size);
+  std::iota(all.begin(), all.end(), 0);
+  add(all);
+  for (const std::vector<int>& ranks : process_sets) {
+    if (AreRanks(ranks, topology.size)) add(ranks);
   }
-  const size_t bytes = static_cast<size_t>(options.shm_bytes) +
-                       static_cast<size_t>(set_count + 1) * reserve;
+  size_t reserve = 0;
+  for (int rank : topology.local_ranks) {
+    reserve = std::max(reserve, reserves[rank]);
+  }
+  const size_t bytes = static_cast<size_t>(options.shm_bytes) + reserve;
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
@@ -230,7 +260,8 @@ std::unique_ptr<Backend> NewShmBackend(std::unique_ptr<WireBackend> base,
 }
 
 Result<std::unique_ptr<Backend>> AddSharedMemory(
-    std::unique_ptr<WireBackend> base, const Options& options, int set_count) {
+    std::unique_ptr<WireBackend> base, const Options& options,
+    const ProcessSets& process_sets) {
   Result<Strings> knobs = base->Exchange(
       std::to_string(options.shm) + ", " + std::to_string(options.shm_bytes) +
       ", " + std::to_string(options.shm_piece_bytes));
@@ -239,7 +270,7 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
   if (options.shm == 0) return std::unique_ptr<Backend>(std::move(base));
   const int ranks = base->topology().local_size;
   const size_t arena_bytes =
-      ShmArenaBytes(options, base->topology(), set_count);
+      ShmArenaBytes(options, base->topology(), process_sets);
   std::string refusal;
   const size_t bytes = ShmHost::BytesFor(ranks, arena_bytes);
   auto segment = Share(base.get(), bytes, ShmSegment::Create, &refusal);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "core/options.h"
 #include "core/status.h"
@@ -13,15 +14,19 @@
 
 namespace hvd {
 
+// The ranks of each set. They are ranks of the job.
+using ProcessSets = std::vector<std::vector<int>>;
+
 // `base`, with messages and data between ranks of a host going through shared
 // memory from now on; what crosses hosts, and what else a backend does, is
 // still `base`'s. Just `base`, after one line that says why, where a rank
 // cannot have the memory.
 //
-// Collective over the job. `set_count` process sets beside the global one are
-// foreseen.
+// Collective over the job. `process_sets` are foreseen beside that of all
+// ranks.
 [[nodiscard]] Result<std::unique_ptr<Backend>> AddSharedMemory(
-    std::unique_ptr<WireBackend> base, const Options& options, int set_count);
+    std::unique_ptr<WireBackend> base, const Options& options,
+    const ProcessSets& process_sets);
 
 // The same over memory that is there already, as ranks have it that are threads
 // of one process: `host` is of the ranks of base's host, its arenas are of
@@ -29,8 +34,12 @@ namespace hvd {
 [[nodiscard]] std::unique_ptr<Backend> NewShmBackend(
     std::unique_ptr<WireBackend> base, std::shared_ptr<ShmHost> host,
     const Options& options);
+
+// Bytes of the arena of each rank of the topology's host. They do for the sets
+// of any one of these ranks. What other ranks are in costs nothing.
 [[nodiscard]] size_t ShmArenaBytes(const Options& options,
-                                   const Topology& topology, int set_count);
+                                   const Topology& topology,
+                                   const ProcessSets& process_sets);
 
 }  // namespace hvd
 

@@ -23,7 +23,8 @@ class ShmSegment {
   static Result<std::shared_ptr<ShmSegment>> Create(size_t bytes);
   // The same in /dev/shm by a random name, for those who cannot.
   static Result<std::shared_ptr<ShmSegment>> CreateNamed(size_t bytes);
-  // Refuses what another user made, and what has another size.
+  // Refuses what another user made, what has another size, and what is not the
+  // segment of that name: process numbers may mean another process here.
   static Result<std::shared_ptr<ShmSegment>> Attach(const std::string& name,
                                                     size_t bytes);
   ~ShmSegment();
@@ -32,6 +33,7 @@ class ShmSegment {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // For Attach.
   const std::string& name() const { return name_; }
 
   // Nobody can attach any more. Only the process that made it does something
@@ -45,9 +47,10 @@ class ShmSegment {
   const std::string name_;
   std::byte* const data_;
   const size_t bytes_;
-  // Until Unlink, in the process that made it: what others open, or is_linked_.
+  // Until Unlink, in the process that made it: what others open, or its name in
+  // /dev/shm.
   int fd_ = -1;
-  bool is_linked_ = false;
+  std::string linked_as_;
 };
 
 }  // namespace hvd
