@@ -391,8 +391,7 @@ TEST(OneRankAloneGetsWhatATransportWouldGive) {
   }
 }
 
-// --- Vector units
-// -------------------------------------------------------------
+// --- Vector units ---
 
 std::vector<VectorUnit> UnitsHere() {
   std::vector<VectorUnit> units;

@@ -69,8 +69,7 @@ std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
   return std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes);
 }
 
-// --- Segment
-// ------------------------------------------------------------------
+// --- Segment ---
 
 TEST(ASegmentIsPrivateAndSharedByItsName) {
   auto mine = ShmSegment::CreateNamed(8192);
@@ -188,8 +187,7 @@ TEST(ASegmentThatDoesNotFitIsAnErrorNow) {
   EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
 }
 
-// --- Ring and doorbell
-// --------------------------------------------------------
+// --- Ring and doorbell ---
 
 TEST(ARingGivesWhatWasPutIn) {
   auto host = NewHost(2);
@@ -259,8 +257,7 @@ TEST(NoRingIsLost) {
   EXPECT_TRUE(steady_clock::now() - begin < milliseconds(60000));
 }
 
-// --- Arena
-// --------------------------------------------------------------------
+// --- Arena ---
 
 TEST(AnArenaGivesEachBufferItsOwnBytes) {
   std::vector<std::byte> memory(64 * 1024);
@@ -303,8 +300,7 @@ TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
   EXPECT_TRUE(arena.Take(1, Urgency::kOldest).data == nullptr);
 }
 
-// --- Messages
-// -----------------------------------------------------------------
+// --- Messages ---
 
 TEST(MessagesOfAnyLengthArriveInOrder) {
   constexpr int kRanks = 3;
@@ -339,8 +335,7 @@ TEST(MessagesOfAnyLengthArriveInOrder) {
   });
 }
 
-// --- Bytes that make no sense
-// -------------------------------------------------
+// --- Bytes that make no sense ---
 
 Status StatusAfterMove(const ShmMove& move) {
   auto host = NewHost(2);
@@ -401,8 +396,7 @@ TEST(ABlockOfAnotherLengthThanItSaysIsAnError) {
   }
 }
 
-// --- The set-up
-// ---------------------------------------------------------------
+// --- The set-up ---
 
 // By name, as processes do it. What each rank got.
 std::vector<Status> SetUp(int ranks,

@@ -41,8 +41,7 @@ std::vector<double> Average(Transport* transport, Batch batch,
   return results;
 }
 
-// --- Half precision
-// -----------------------------------------------------------
+// --- Half precision ---
 
 struct Format {
   DataType dtype;
@@ -112,8 +111,7 @@ void HalvesKeepTheirPrecision(ContractRank* self) {
   }
 }
 
-// --- Integers
-// -----------------------------------------------------------------
+// --- Integers ---
 
 double Most(DataType dtype) {
   double most = 0;

@@ -21,8 +21,7 @@ bool Contains(const std::string& text, const std::string& part) {
 
 Call Ones(int64_t count) { return Call(Filled(count, 1.0f), count); }
 
-// --- Many at a time
-// -----------------------------------------------------------
+// --- Many at a time ---
 
 void SmallBatchPassesALargeOne(ContractRank* self) {
   auto transport = self->NewTransport();
@@ -109,8 +108,7 @@ void DoneMayStartAndCancel(ContractRank* self) {
   CheckSetIsWell(transport.get());
 }
 
-// --- Cancelled and refused
-// ----------------------------------------------------
+// --- Cancelled and refused ---
 
 Batch BatchOf(Verb verb, int64_t count, int size) {
   Batch batch;
@@ -257,8 +255,7 @@ void SenselessBatchFailsAlone(ContractRank* self) {
   }
 }
 
-// --- Sets and ends
-// ------------------------------------------------------------
+// --- Sets and ends ---
 
 // Messages name ranks of the job, not of the set.
 void SetOfSomeRanks(ContractRank* self) {

@@ -27,28 +27,28 @@ constexpr milliseconds kLongestPass{2000};
 // that is slow or stopped must not hold the caller up.
 constexpr milliseconds kCancelGrace{100};
 
-// A wire that cannot ring is polled: at once for a moment, giving way to other
-// threads, because an answer is often that near and the shortest sleep takes
-// several times its length; then ever more rarely, at about a quarter of the
-// time already waited.
+// A wire that cannot ring is polled. An answer is often near, and the shortest
+// sleep takes several times its length. So for a moment this thread only gives
+// way to others between two looks. After that it sleeps for about a quarter of
+// the time that it has already waited.
 constexpr microseconds kPollAtOnce{200};
 constexpr microseconds kShortestSleep{20};
 constexpr microseconds kLongestBusySleep{500};
 constexpr microseconds kLongestIdleSleep{10000};
-// A wire that rings needs no polling; these only bound a lost bell.
+// A wire that rings needs no polling. These are limits in case a bell is lost.
 constexpr microseconds kRingingBusySleep{50000};
 constexpr microseconds kRingingIdleSleep{1000000};
 
-// In seconds; 0: no silence matters. The warning comes first.
+// In seconds. 0: no silence matters. The warning comes before the shutdown.
 double ShortestSilence(const Options& options) {
   return options.stall_warning_s > 0 ? options.stall_warning_s
                                      : options.stall_shutdown_s;
 }
 
-// The thread must not take the process's signals (Python's handlers run on the
-// main thread), but those of a fault of its own: blocked, they would end the
-// process without the trace that their handlers write. And its short sleeps
-// must not be stretched by timer slack.
+// Python's handlers run on the main thread, so this thread blocks the process's
+// signals. It does not block those of a fault of its own. Blocked, these would
+// end the process without the trace that their handlers write. Timer slack
+// would stretch the thread's short sleeps.
 void PrepareThread() {
   sigset_t others;
   sigfillset(&others);
@@ -176,8 +176,8 @@ void BackgroundLoop::CarryOut(EnqueueCommand command) {
 void BackgroundLoop::CarryOut(CancelCommand command) {
   Set* set = FindSet(command.set_id);
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
-  // On the wire it may complete; the peers learn of the aborted step all the
-  // same.
+  // It may still complete on the wire. The peers learn of the aborted step all
+  // the same.
   if (const Request* request = set->executor->FindRunning(command.ticket)) {
     set->negotiator->AbortStep(request->key, request->step, command.why);
     set->executor->Unwant(command.ticket, command.why, now_ + kCancelGrace);

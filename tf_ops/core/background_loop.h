@@ -27,9 +27,9 @@
 
 namespace hvd {
 
-// Owns the negotiators and executors of the sets that this rank is in; uses
-// the backend and the queue, which outlive it. Everything but first_peer_end
-// belongs to the thread that calls Run.
+// Owns the negotiators and executors of the sets that this rank is in. The
+// backend and the queue are not its own, and outlive it. Everything but
+// first_peer_end belongs to the thread that calls Run.
 class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -41,14 +41,15 @@ class BackgroundLoop {
   // Before Run.
   Status AddSet(int id, const ProcessSet& set);
 
-  // On the rank that leads the global set, whose AddSet was the first, before
-  // Run: what its leader decides is chosen by an Autotuner from now on.
+  // An Autotuner chooses from now on what the leader of the global set decides.
+  // To be called on the rank that leads it, after the first AddSet and before
+  // Run.
   void Autotune(std::unique_ptr<AutotuneReport> report);
 
-  // Until an EndCommand that is not a failure has been carried out.
+  // Returns when an EndCommand that is not a failure has been carried out.
   void Run();
 
-  // Any thread. Fulfilled once a failure announced by an EndCommand is sent.
+  // Fulfilled once a failure that an EndCommand announces is sent. Any thread.
   std::future<void> failure_announced() {
     return failure_announced_.get_future();
   }
@@ -92,8 +93,8 @@ class BackgroundLoop {
   std::vector<std::string> WaitingNames() const;
   std::string NamePeers(const std::vector<int>& ranks) const;
 
-  // background_ends.cc: Pass, which may find no memory. What it was doing then
-  // is not known, so this rank ends.
+  // background_ends.cc: Pass. If it finds no memory, nobody knows what it was
+  // doing, so this rank ends.
   bool PassOrBreak();
   void RunOutOfMemory();
   Status HandleEnds(PeerEnds ends);
@@ -120,8 +121,8 @@ class BackgroundLoop {
   std::vector<Set> sets_;
   std::vector<Command> commands_;
   Clock::time_point now_;
-  // Less the time in which this process was stopped: what peers have sent
-  // meanwhile has not been read, so it must not count against them.
+  // Without the time in which this process was stopped. It has not read what
+  // peers sent in that time, so the time must not count against them.
   Clock::time_point awake_ = Clock::now();
   Clock::time_point last_moved_;
   Clock::time_point last_watch_;
@@ -129,17 +130,17 @@ class BackgroundLoop {
   EndRelay end_relay_;
   Heartbeats heartbeats_;
   const std::shared_ptr<StackRequests> stacks_;
-  // By rank: a silence of so many seconds is due for a warning.
+  // By rank. A silence of so many seconds is due for a warning.
   std::vector<double> next_silence_warning_s_;
   bool flushing_ = false;
   bool ended_ = false;       // EndSelf was called
   bool lost_track_ = false;  // RunOutOfMemory was called
   bool stopping_ = false;
-  // The last one that still holds: a peer that misses this rank after it has
-  // left must learn why, and the leader who knew may be the one that left.
+  // The last one that still holds. A peer that misses this rank after it has
+  // left must learn why. The leader who knew may be the one that left.
   EndScopeCommand ended_scope_{0, "", ""};
-  // What is left of a set whose member has ended fails at this time even if
-  // its log has not come to the end.
+  // At this time the rest of a set whose member has ended fails, even if its
+  // log has not come to the end.
   std::optional<Clock::time_point> end_deadline_;
   Status end_status_;
 

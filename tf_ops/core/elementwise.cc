@@ -13,11 +13,11 @@
 namespace hvd {
 namespace {
 
-// Elements of a chunk: what is worked on between main memory and main memory
-// stays in the first-level cache.
+// Elements of a chunk. Between its reading and its writing it stays in the
+// first-level cache.
 constexpr int64_t kChunk = 1024;
 
-// The type that arithmetic on T is done in: its loads and stores round.
+// The type that arithmetic on T is done in. Values are rounded when stored.
 template <typename T>
 struct ComputeType {
   using type = T;
@@ -69,7 +69,7 @@ inline constexpr bool kConvertible =
                                 std::is_same_v<A, B>
                           : !std::is_integral_v<B>;
 
-// Calls visit(T()) with the element type of `dtype`; bool is a byte.
+// Calls visit(T()) with the element type of `dtype`. A bool is a byte.
 template <typename Visit>
 void WithType(DataType dtype, Visit visit) {
   switch (dtype) {
@@ -109,15 +109,15 @@ void WithTypes(DataType from, DataType to, Visit visit) {
   });
 }
 
-// --- One element
-// --------------------------------------------------------------
+// --- One element ---
 
-// Truncates; what T cannot hold becomes its nearest value, NaN becomes 0.
+// Truncates. What T cannot hold becomes its nearest value. NaN becomes 0.
 template <typename T>
 T Saturate(double value) {
   constexpr double kLowest =
       static_cast<double>(std::numeric_limits<T>::lowest());
-  // The first double that is too large; exact, unlike max() of int64.
+  // The first double that is too large. It is exact. As a double, max() of
+  // int64 would not be.
   constexpr double kBeyond =
       2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
   if (!(value >= kLowest)) {
@@ -137,8 +137,8 @@ T Scaled(T value, double scale) {
   }
 }
 
-// The unsigned type in which T's arithmetic wraps without being widened to a
-// signed int on the way.
+// The unsigned type in which T's arithmetic wraps around. A narrower one would
+// be widened to a signed int on the way.
 template <typename T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
@@ -164,7 +164,7 @@ struct Multiply {
     }
   }
 };
-// a != a: NaN is handed on.
+// NaN is handed on: only there a != a.
 struct Smaller {
   template <typename T>
   T operator()(T a, T b) const {
@@ -193,8 +193,9 @@ void WithOperator(ReduceOp op, Visit visit) {
   }
 }
 
-// --- One chunk
-// ---------------------------------------------------------------- The loops
+// --- One chunk ---
+
+// The loops
 // are told that elements do not depend on each other (ivdep), which holds
 // although `out` may be one of the inputs.
 
@@ -237,7 +238,7 @@ void Divide(T* values, int64_t count, int64_t ranks) {
       values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
     }
   } else if ((ranks & (ranks - 1)) == 0) {
-    // The same number, sooner: a power of two has an exact inverse.
+    // A power of two has an exact inverse, and a product takes less time.
     const T inverse = static_cast<T>(1) / static_cast<T>(ranks);
     for (int64_t i = 0; i < count; ++i) values[i] *= inverse;
   } else {
@@ -246,8 +247,8 @@ void Divide(T* values, int64_t count, int64_t ranks) {
   }
 }
 
-// The values of `in` as the type C to compute in, converted into `space` if
-// they have another.
+// The values of `in` as type C, which is computed in. If they have another
+// type, they are converted into `space`.
 template <typename T, typename C>
 const C* Load(const T* in, C* space, int64_t count) {
   if constexpr (std::is_same_v<T, C>) {
@@ -258,10 +259,9 @@ const C* Load(const T* in, C* space, int64_t count) {
   }
 }
 
-// --- A whole buffer
-// -----------------------------------------------------------
+// --- A whole buffer ---
 
-// Computes in C. `averaged`: of an average; null: it is none.
+// Computes in C. `averaged` is null if it is no average.
 template <typename T, typename C, typename Operator>
 void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
             const Averaged* averaged, double postscale, Operator op) {
@@ -285,8 +285,8 @@ void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
     const C* sum = load(0, sum_space);
     for (int64_t i = 1; i <= last; ++i) {
       C* to = sum_space;
-      // The last sum may go to where the result belongs: nothing is read after
-      // it, so `out` may be any block.
+      // Nothing is read after the last sum. So it may go to where the result
+      // belongs, and `out` may be any block.
       if constexpr (std::is_same_v<T, C>) {
         if (i == last && !finishes) to = target;
       }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic on host memory: cast, scale and reduce, element by element.
 //
-// Pure functions of their arguments: same input, same bits, on every rank, with
-// every vector unit and whatever the chunk. Buffers need no alignment beyond
-// their element's.
+// Pure functions of their arguments. The same input gives the same bits on
+// every rank, with every vector unit and in chunks of any size. Buffers need no
+// alignment beyond their element's.
 #ifndef HVD_CORE_ELEMENTWISE_H_
 #define HVD_CORE_ELEMENTWISE_H_
 
@@ -15,14 +15,14 @@
 
 namespace hvd {
 
-// The integer type that averages of `dtype` are added in: wide enough for 32768
-// ranks. `dtype` itself where it is no integer or there is no wider one.
+// The integer type that averages of `dtype` are added in. It is wide enough for
+// 32768 ranks. `dtype` itself, if it is no integer or there is no wider one.
 [[nodiscard]] DataType AveragingType(DataType dtype);
 
 // out = wire(in * prescale). Both types are floating, or wire_dtype is `dtype`
 // or its AveragingType. Integers are multiplied in float64 and truncated
-// towards zero; float16 and bfloat16 in float32. `in` and `out` do not overlap
-// unless they are equal and dtype == wire_dtype.
+// towards zero. float16 and bfloat16 are multiplied in float32. `in` and `out`
+// do not overlap unless they are equal and dtype == wire_dtype.
 void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
           int64_t count, double prescale, VectorUnit unit = BestVectorUnit());
 
@@ -31,20 +31,22 @@ void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
 void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
             int64_t count, VectorUnit unit = BestVectorUnit());
 
-// What an average is of, where not of one rank's values in each block.
+// What an average is of, if not of one rank's values in each block.
 struct Averaged {
-  // What the sum is divided by; 0: the number of blocks.
+  // What the sum is divided by. 0: the number of blocks.
   int64_t ranks = 0;
-  // What each block is multiplied by first; empty: by 1.
+  // What each block is multiplied by first. Empty: by 1.
   std::vector<int64_t> weights;
 };
 
 // out = (blocks[0] op blocks[1] op ... op blocks[P-1]) * postscale, formed in
-// the order of `blocks`. kAverage is a sum that is then divided; integers are
-// added in their AveragingType, and the quotient is truncated towards zero.
-// float16 and bfloat16 accumulate in float32 and are rounded once. Min and Max
-// hand NaN on, as numpy.minimum does. Integer sums wrap around. `out` may equal
-// any block. Not for kBool.
+// the order of `blocks`. Not for kBool. `out` may equal any block.
+//
+// - kAverage is a sum that is then divided. Integers are added in their
+//   AveragingType. The quotient is truncated towards zero.
+// - float16 and bfloat16 are added in float32 and rounded once.
+// - Min and Max hand NaN on, as numpy.minimum does.
+// - Integer sums wrap around.
 void ReduceBlocks(DataType dtype, ReduceOp op,
                   const std::vector<const void*>& blocks, void* out,
                   int64_t count, double postscale,

@@ -24,7 +24,7 @@ struct Scratch {
   }
 };
 
-// Memory is the framework's to find, or is not: that fails a batch, no more.
+// The framework finds the memory. If it finds none, only the batch fails.
 template <typename Allocate>
 Status WithMemory(const Allocate& allocate) {
   try {
@@ -38,7 +38,8 @@ int64_t RowCount(const Shape& shape) {
   return CountOf(Shape(shape.begin() + 1, shape.end()));
 }
 
-// Moves of bytes fuse whatever the bytes mean.
+// A verb that only moves data moves bytes, so that tensors of different types
+// fuse.
 int64_t UnitsPerElement(const Signature& signature) {
   return signature.verb == Verb::kAllreduce
              ? 1
@@ -61,7 +62,7 @@ Batch HeadOf(const Signature& signature) {
   return batch;
 }
 
-// Shapes of the gathered outputs; `counts` gets elements of [shape][rank].
+// Shapes of the gathered outputs. `counts` gets elements of [shape][rank].
 std::vector<Shape> GatheredShapes(
     const Signature& signature,
     const std::vector<std::vector<int64_t>>& first_dims,
@@ -93,15 +94,17 @@ int NotFiniteInput(const Entry& entry) {
   return -1;
 }
 
-// Null: its done is called at once, or was.
+// Null: its done is called at once, or has been called.
 const Runner* RunnerOf(const Outstanding& tensor) {
   return tensor.cancelled ? nullptr : tensor.entry->runner;
 }
 
-// Each takes all dones that are left to it at once. What follows a done is work
-// for the framework's threads: called here, each would wake one of them, which
-// takes this thread's core and sleeps again. Only its own: all threads of a
-// runner may be waiting for what the done of another's entry brings about.
+// The runners of a batch. Each is given all dones of its own entries at once.
+//
+// What follows a done is work for the framework's threads. A done that is
+// called here would wake one of them. That one would take this thread's core
+// and sleep again. A runner gets no other runner's dones: all its threads may
+// be waiting for what such a done brings about.
 std::vector<const Runner*> RunnersOf(const std::vector<Outstanding>& tensors) {
   std::vector<const Runner*> runners;
   for (const Outstanding& tensor : tensors) {
@@ -179,8 +182,8 @@ void Executor::Execute(ReadyBatch ready) {
     }
   }
   const uint64_t number = work->ready.log_number;
-  // Registered first: a transport may not call done from Start, but Cancel
-  // calls it at once.
+  // A transport does not call done from Start, so the batch is in running_ by
+  // then. Cancel calls it at once.
   const BatchId id = transport_->Start(
       std::move(batch),
       [this, work](const Status& status) { Finish(work, status); });
@@ -201,7 +204,7 @@ void Executor::Finish(const std::shared_ptr<const Work>& work,
   std::vector<const Runner*> runners;
   if (status.ok()) runners = RunnersOf(tensors);
   for (const Runner* const runner : runners) {
-    // A copy: all may be done, and this one gone, before the call returns.
+    // A copy. All may be done, and the original gone, before the call returns.
     const Runner run = *runner;
     run([work, runner] {
       for (const Outstanding& tensor : work->ready.tensors) {
@@ -264,7 +267,7 @@ void Executor::EndUnwanted(Clock::time_point now) {
     if (running.unwanted < static_cast<size_t>(wanted)) continue;
     due.emplace_back(running.id, running.why);
   }
-  // Which takes them out of running_.
+  // Cancel takes them out of running_.
   for (const auto& [id, why] : due) transport_->Cancel(id, why);
 }
 
@@ -281,7 +284,7 @@ void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   for (const auto& [number, running] : running_) {
     if (number > log_number) late.push_back(running.id);
   }
-  // The ended member would have to take part for them to leave the wire.
+  // They would leave the wire only if the ended member took part.
   cancelled_ += static_cast<int>(late.size());
   for (BatchId id : late) transport_->Cancel(id, why);
 }

@@ -19,9 +19,9 @@
 
 namespace hvd {
 
-// Turns a ReadyBatch into the transport's Batch: allocates gathered outputs,
-// lists the segments, and calls each entry's done when the wire is, or leaves
-// it to the entry's runner. Background thread only.
+// Turns a ReadyBatch into the transport's Batch. It allocates gathered outputs
+// and lists the segments. When the wire is done, it calls each entry's done, or
+// leaves that to the entry's runner. Background thread only.
 class Executor {
  public:
   using Clock = std::chrono::steady_clock;
@@ -34,35 +34,35 @@ class Executor {
   void Execute(ReadyBatch ready);
   bool Progress();
   PieceLimits piece_limits() const { return transport_->piece_limits(); }
-  // Holds for the batches executed from now on. Not Ok for what no leader of
-  // this build asks for.
+  // Holds for the batches executed from now on. Not Ok if no leader of this
+  // build asks for that.
   Status Tune(const Tuning& tuning);
   int in_flight() const { return transport_->in_flight(); }
-  // Of these, what a peer may still need: all but those ended by CancelAfter.
+  // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const { return in_flight() - cancelled_; }
 
-  // A batch that failed though all ranks were well: the lane is broken.
+  // A batch that failed although all ranks were well. The lane is broken.
   struct Breakdown {
     uint64_t log_number;
     Status status;
   };
   const std::optional<Breakdown>& breakdown() const { return breakdown_; }
 
-  // The request of an entry on the wire whose done is still to be called; null
-  // when there is none of that ticket.
+  // The request of an entry on the wire whose done is still to be called. Null
+  // if there is none of that ticket.
   const Request* FindRunning(uint64_t ticket) const;
 
-  // Nobody waits for this entry of FindRunning any more: once no other of its
-  // batch is waited for either, EndUnwanted ends the batch here with `why`, if
-  // it is not over by `limit`.
+  // Nobody waits for this entry of FindRunning any more. Once that holds for
+  // all entries of its batch, the batch has until `limit`. Then EndUnwanted
+  // ends it here with `why`.
   void Unwant(uint64_t ticket, const Status& why, Clock::time_point limit);
   void EndUnwanted(Clock::time_point now);
 
   // What is on the wire here.
   void AppendRunning(std::vector<std::string>* names) const;
 
-  // Ends the batches of log records behind `log_number`: a member takes no
-  // part in them. 0 ends all.
+  // Ends the batches of log records behind `log_number`, because a member takes
+  // no part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);
 
  private:
@@ -70,7 +70,7 @@ class Executor {
   struct Running {
     BatchId id;
     std::shared_ptr<const Work> work;
-    // How many of its entries nobody waits for since Unwant, and what it said.
+    // The number of its entries that nobody waits for, and what Unwant said.
     size_t unwanted = 0;
     Status why;
     Clock::time_point limit;

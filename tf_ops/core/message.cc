@@ -128,8 +128,8 @@ Submission ReadSubmission(Reader* reader) {
   return submission;
 }
 
-// Each number as its distance from the one before: tensors that were agreed
-// together are submitted together, and their numbers are near.
+// Each number as its distance from the one before. Tensors that were agreed
+// together are submitted together, so their numbers are near.
 void Write(Writer* writer, const CachedSubmissions& cached) {
   writer->Signed(cached.step);
   writer->Unsigned(cached.ids.size());

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Four kinds travel: a Report from a member to its set's leader, a LogMessage
-// from the leader to each member, PeerEnds from ranks that leave to every other
-// (see end_relay.h), and a Beat between any two. Integers are variable-length,
-// little end first. Decoding trusts nothing: bytes that do not parse are a
-// Status, never an assert.
+// Four kinds travel:
+//
+// - a Report from a member to its set's leader,
+// - a LogMessage from the leader to each member,
+// - PeerEnds from ranks that leave to every other (see end_relay.h),
+// - a Beat between any two.
+//
+// Integers are variable-length, little end first. Decoding trusts nothing.
+// Bytes that do not parse are a Status, never an assert.
 #ifndef HVD_CORE_MESSAGE_H_
 #define HVD_CORE_MESSAGE_H_
 
@@ -22,14 +26,14 @@
 
 namespace hvd {
 
-// Small number for a signature that the set has agreed on; 0 stands for none.
-// Never used again, so it must not run out within the life of a job.
+// Small number for a signature that the set has agreed on. 0 stands for none.
+// No number is used twice, so they must not run out within the life of a job.
 using CacheId = uint64_t;
 
 // "I have this tensor ready."
 struct Submission {
-  // Not 0: the name and signature are the remembered ones, and only what may
-  // change travels beside it.
+  // Not 0: the name and the signature are the remembered ones. Only what may
+  // change travels beside the number.
   CacheId cache_id = 0;
   Key key;              // name left empty when cached
   Signature signature;  // when not cached
@@ -38,8 +42,8 @@ struct Submission {
   Status error;
 };
 
-// "I have these tensors ready, all of this step": numbers of remembered ones
-// with which nothing else travels. The usual news of a training step.
+// "I have these tensors ready, all of this step." They are remembered, and
+// nothing else travels with their numbers. The usual news of a training step.
 struct CachedSubmissions {
   int64_t step = 0;
   std::vector<CacheId> ids;
@@ -52,8 +56,8 @@ struct Withdrawal {
   Status why;
 };
 
-// "I shall not ask for names with this prefix until I ask for one again", or
-// until I say so with an empty text.
+// "I shall not ask for names with this prefix." It holds until this rank asks
+// for one again, or sends the same with an empty text.
 struct ScopeEnd {
   std::string name_prefix;
   std::string text;
@@ -86,7 +90,7 @@ struct RankRange {
 };
 
 // Each of these ranks loses a submission of the key, as often as it stands in
-// `ranks`: the one before which `older` others still wait.
+// `ranks`. It is the one before which `older` others still wait.
 struct FailedKey {
   CacheId cache_id = 0;
   Key key;  // name left empty when every member knows cache_id
@@ -94,8 +98,8 @@ struct FailedKey {
   std::vector<RankRange> ranks;
 };
 
-// "These submissions failed, for this reason." In order, where a key comes more
-// than once.
+// "These submissions failed, for this reason." If a key comes more than once,
+// the order counts.
 struct Failure {
   Status status;
   std::vector<FailedKey> keys;
@@ -125,15 +129,15 @@ struct PeerEndMessage {
   int rank = 0;
   bool failed = false;
   std::string text;
-  // By process set id: the last log record that the rank has carried out;
-  // batches after it will not see its part.
+  // By process set id: the last log record that the rank has carried out. It
+  // takes no part in batches after it.
   std::map<int, uint64_t> log_seen;
-  // The first rank that failed, as far as the sender knows, and its words; -1:
-  // none. A rank that leaves because of it may be heard before it.
+  // The first rank that failed, as far as the sender knows, and its words. -1:
+  // none. A rank that leaves because of it may be heard earlier than it.
   int cause_rank = -1;
   std::string cause_text;
-  // The cause has said nothing: others have given it up. Nothing that it takes
-  // part in can complete, whatever log_seen says.
+  // The cause has said nothing, and others have given it up. Nothing that it
+  // takes part in can complete, whatever log_seen says.
   bool gave_up = false;
 };
 

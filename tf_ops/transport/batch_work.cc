@@ -13,10 +13,10 @@
 namespace hvd {
 namespace {
 
-// Elements that are packed, reduced and unpacked at a time: they stay in the
-// first-level cache between one and the other.
+// Elements that are packed, reduced and unpacked at a time. They stay in the
+// first-level cache between these steps.
 constexpr int64_t kReduceChunk = 2048;
-// Outputs of a batch beyond this do not stay in a core's cache until they are
+// The outputs of a larger batch do not stay in a core's cache until they are
 // read.
 constexpr int64_t kStreamedBytes = 8 << 20;
 // Batches of this size are worth several threads, which take this much at once.
@@ -50,8 +50,8 @@ std::vector<const std::byte*> Advanced(std::vector<const std::byte*> blocks,
 }
 
 // In two levels the sum of a host crosses the wire. In half precision it might
-// overflow, so each host sends its average instead, which has the range and
-// the precision of the ranks' values.
+// overflow. So each host sends its average instead. That has the range and the
+// precision of the ranks' values.
 bool AveragesEarly(const Batch& batch) {
   return batch.reduce_op == ReduceOp::kAverage &&
          IsFloating(batch.wire_dtype) && SizeOf(batch.wire_dtype) == 2;

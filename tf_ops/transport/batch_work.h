@@ -20,15 +20,15 @@ namespace hvd {
 // Pieces and their parts begin at multiples of it, for aligned vectors.
 inline constexpr int64_t kAlignedElements = 16;
 
-// An allgather moves a piece of every rank at once, so its pieces are smaller,
-// down to this.
+// An allgather moves a piece of every rank at once, so its pieces are smaller.
+// They are not smaller than this.
 inline constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
 
-// Why a rank sends no data: travels instead of it.
+// Why a rank sends no data. It travels instead of the data.
 struct Poison {
   StatusCode code = StatusCode::kOk;
   int origin = 0;  // rank within the set
-  // That of a value which is not finite; -1: there is none.
+  // The one with a value that is not finite. -1: there is none.
   int segment = -1;
 
   explicit operator bool() const { return code != StatusCode::kOk; }
@@ -61,8 +61,9 @@ class SegmentMap {
   std::vector<int64_t> ends_;
 };
 
-// A batch on a wire of `size` ranks. Touches the user's memory in Pack, Unpack,
-// KeepOwn and Reduce only, which are not to be called once it is a ghost.
+// A batch on a wire of `size` ranks. Only Pack, Unpack, KeepOwn, Reduce and
+// ReduceWithinHost touch the user's memory. They are not to be called once it
+// is a ghost.
 class BatchWork {
  public:
   // The batch has been checked by CheckBatch.
@@ -77,20 +78,20 @@ class BatchWork {
   // Bytes of an element on the wire.
   int64_t element_bytes() const { return element_bytes_; }
   int64_t piece_elements() const { return piece_elements_; }
-  // At least 1: ranks hear of each other even when there is no element.
+  // At least 1, so that ranks hear of each other even if there is no element.
   int64_t piece_count() const { return piece_count_; }
   // Elements that `rank` puts in. The same for all but in an allgather.
   int64_t element_count(int rank) const { return map(rank).total(); }
 
-  // Whether it is worth the while of several threads.
+  // Whether several threads should share its work.
   bool is_large() const { return is_large_; }
-  // From now on they have a part in what follows; null: they have not.
+  // From now on they share the work. Null: they do not.
   void ShareWith(WorkThreads* threads) { threads_ = threads; }
 
   // A ghost serves its peers, but has no memory and no result of its own.
   bool is_ghost() const { return static_cast<bool>(poison_); }
   const Poison& poison() const { return poison_; }
-  // Makes it a ghost, once: later calls change nothing.
+  // Makes it a ghost. Later calls change nothing.
   void Fail(Poison poison);
 
   // To be called after Pack, Reduce and ReduceWithinHost. If they met a value
@@ -100,26 +101,26 @@ class BatchWork {
 
   // Elements [begin, end) of this rank's input, as they cross the wire.
   void Pack(int64_t begin, int64_t end, std::byte* out) const;
-  // Elements [begin, end) of what came from `rank`: into the output.
+  // Writes elements [begin, end) of what came from `rank` into the output.
   void Unpack(int rank, int64_t begin, int64_t end, const std::byte* in);
-  // Broadcast, on the root: elements [begin, end) of the input into the output,
-  // unless that is where they are.
+  // Broadcast, on the root. Writes elements [begin, end) of the input into the
+  // output, unless that is where they are.
   void KeepOwn(int64_t begin, int64_t end);
-  // Allreduce: elements [begin, end) of all ranks, reduced, into the output
-  // and, unless it is null, into `result` as they cross the wire. `blocks` are
-  // the peers', by rank; what stands at this rank's place is not looked at, for
-  // its input is read where it is.
+  // Allreduce. Writes elements [begin, end) of all ranks, reduced, into the
+  // output. Unless `result` is null, they also go there, as they cross the
+  // wire. `blocks` are the peers', by rank. What stands at this rank's place is
+  // not looked at, because its input is read where it is.
   void Reduce(int64_t begin, int64_t end,
               const std::vector<const std::byte*>& blocks, std::byte* result);
-  // Allreduce in two levels. First elements [begin, end) of the ranks of a
-  // host, reduced, into `partial`; `blocks` are by place among them, null at
-  // this rank's. Of an average it is the host's sum, or the host's average
-  // where the wire's type could not hold the sum.
+  // Allreduce in two levels, first step. Writes elements [begin, end) of the
+  // ranks of a host, reduced, into `partial`. `blocks` are by place among them,
+  // null at this rank's. Of an average `partial` is the host's sum. It is the
+  // host's average where the wire's type could not hold the sum.
   void ReduceWithinHost(int64_t begin, int64_t end,
                         const std::vector<const std::byte*>& blocks,
                         int own_place, std::byte* partial) const;
-  // Then `count` elements of the hosts' partials, by host, into `result`: what
-  // Unpack takes. It may be one of the partials. Not of the user's memory.
+  // Second step. Writes `count` elements of the hosts' partials, reduced, into
+  // `result`, for Unpack. `partials` are by host. `result` may be one of them.
   void ReduceAcrossHosts(int64_t count,
                          const std::vector<const std::byte*>& partials,
                          std::byte* result) const;
@@ -134,8 +135,8 @@ class BatchWork {
   template <typename Work>
   void Share(int64_t begin, int64_t end, const Work& work) const;
 
-  // The same as the public ones of that name, on one thread. `streams`: what
-  // peers read is written past the cache.
+  // The same as the public ones of that name, on one thread. `streams` says
+  // whether what peers read is written past the cache.
   void PackPart(int64_t begin, int64_t end, std::byte* out, bool streams) const;
   void UnpackPart(int rank, int64_t begin, int64_t end, const std::byte* in);
   void ReducePart(int64_t begin, int64_t end,
@@ -148,8 +149,9 @@ class BatchWork {
   // Looks for values that are not finite, if the batch is to be checked.
   void Check(const Segment& segment, const std::byte* packed,
              int64_t count) const;
-  // Elements of this rank's input as they cross the wire: where they are, or in
-  // `space`. They are checked, so there must not be more than fit into a cache.
+  // Elements of this rank's input as they cross the wire. They are where they
+  // were, or in `space`. They may be checked here, so a caller asks for no more
+  // than a cache holds.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
                          std::byte* space) const;
   // Whether elements of the input cross the wire as they are.
