@@ -195,9 +195,8 @@ void WithOperator(ReduceOp op, Visit visit) {
 
 // --- One chunk ---
 
-// The loops
-// are told that elements do not depend on each other (ivdep), which holds
-// although `out` may be one of the inputs.
+// The loops are told that elements do not depend on each other (ivdep). That
+// holds although `out` may be one of the inputs.
 
 template <typename From, typename To>
 void Convert(const From* in, To* out, int64_t count) {
