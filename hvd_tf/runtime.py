@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any, Optional, Union
 
 from hvd_tf import failure, native, stacks, start_notice
+from hvd_tf.op_names import mark_init_thread
 from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
 
 __all__ = [
@@ -94,6 +95,7 @@ def init(
             len(registration.ranks),
         )
     )
+    mark_init_thread()
     if size() > 1:
         failure.install()
         stacks.start()
