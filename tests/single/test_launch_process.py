@@ -278,27 +278,6 @@ def test_what_a_failed_mpirun_leaves_is_killed(job: Path) -> None:
     assert left_of(job) == []
 
 
-def test_a_slow_look_at_the_processes_still_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvd_tf.launcher import process
-
-    look = process._marked
-
-    def slow_look(variable: str, value: str) -> list[int]:
-        found = look(variable, value)
-        time.sleep(0.2)
-        return found
-
-    monkeypatch.setattr(process, "_marked", slow_look)
-    monkeypatch.setattr(process, "_SWEEP_LIMIT_S", 0.1)
-    marked = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "slow look"})
-    try:
-        process.kill_marked("HVD_MARK", "slow look")
-        assert marked.wait(timeout=5) == -signal.SIGKILL
-    finally:
-        marked.kill()
-        marked.wait()
-
-
 def test_user_signals_are_passed_on(job: Path) -> None:
     fake_mpirun(job, HEAR + READY)
     process = started(job)
