@@ -19,6 +19,7 @@ from hvd_tf.compat import (
     v1,
 )
 from hvd_tf.names import variable_names
+from hvd_tf.op_names import unnamed
 from hvd_tf.runtime import ProcessSet, global_process_set, rank
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
@@ -163,18 +164,20 @@ def broadcast_object(
         adds lambdas and local functions). Ignored elsewhere. May exceed 2 GiB.
       root_rank: rank in the job (not within the process set) whose object is taken.
       session: accepted for Horovod's sake; not used, since nothing enters the caller's graph.
-      name: tells concurrent calls from different threads apart; the same on every rank.
+      name: tells calls from different threads apart, and is the same on every rank; needed outside
+        the main thread and the one that called `init`.
       process_set: the ranks that take part.
 
     Returns:
       `obj` itself on the root, a copy of the root's elsewhere.
 
     Raises:
-      ValueError: on every rank, when the root's object cannot be pickled; or before `init`.
+      ValueError: on every rank, when the root's object cannot be pickled; or before `init`; or
+        without a name in a thread that needs one.
       RuntimeError: while a tf.function is traced.
     """
     del session
-    channel = _Channel(name or "broadcast_object", process_set)
+    channel = _Channel(name or unnamed("broadcast_object"), process_set)
     is_root = rank() == root_rank
     payload, error = _pickle(obj) if is_root else (b"", None)
     header = np.array([error is not None, len(payload)], np.int64)
@@ -221,7 +224,7 @@ def allgather_object(
     Arguments, trust and errors are `broadcast_object`'s; every rank's object must be picklable.
     """
     del session
-    channel = _Channel(name or "allgather_object", process_set)
+    channel = _Channel(name or unnamed("allgather_object"), process_set)
     payload, error = _pickle(obj)
     headers = channel.allgather(np.array([[error is not None, len(payload)]], np.int64), "size")
     parts: list[list[np.ndarray]] = [[] for _ in headers]

@@ -3,12 +3,13 @@
 
 In a graph ranks match calls by the node's name, which TensorFlow keeps unique; so code that is the
 same on every rank needs no names. An eager call has no node: it goes by the caller's `name`, or by
-one that stays the same from call to call, so that a million calls leave nothing behind.
+one that stays the same from call to call, so that a million calls leave nothing behind. Unnamed
+calls match by their order. Only two threads are known to be the same ones on every rank: the main
+thread, and the one that called `init`. In any other thread a call needs a name.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from typing import Any, Optional
@@ -23,24 +24,45 @@ _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_]")
 
 
-class _ThreadOrdinal(threading.local):
-    """`value`: 0 in the main thread, 1 in the next thread that calls hvd eagerly, and so on."""
-
-    def __init__(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        self.value = 0 if main else next(_other_threads)
+_of_this_thread = threading.local()
+_latest_init = object()
 
 
-_other_threads = itertools.count(1)
-_thread_ordinal = _ThreadOrdinal()
+def mark_init_thread() -> None:
+    """Unnamed calls are this thread's from now on, beside the main thread's. `init` calls it."""
+    global _latest_init
+    # Not the thread's number: that of a thread that has ended is given to another one.
+    _of_this_thread.init = _latest_init = object()
+
+
+def unnamed(verb: str) -> str:
+    """What an eager call without a `name` is called, by its verb and its thread.
+
+    Raises:
+        ValueError: ranks could not tell this thread from others.
+    """
+    if threading.get_ident() == threading.main_thread().ident:
+        return verb
+    if getattr(_of_this_thread, "init", None) is _latest_init:
+        return f"{verb}.init_thread"
+    raise ValueError(
+        f"{verb} in the thread {threading.current_thread().name!r} needs name=: calls without one "
+        "match in the order in which a thread makes them, and ranks only know each other's main "
+        "thread and the one that called hvd.init(); give it a name of its own, the same on every "
+        "rank"
+    )
 
 
 def call_names(
     verb: str, op_type: str, tensor: Any, name: Optional[str], ignore_name_scope: bool
 ) -> Names:
-    """The names of a call; `tensor` is its (first) input, which gives an unnamed node its name."""
+    """The names of a call; `tensor` is its (first) input, which gives an unnamed node its name.
+
+    Raises:
+        ValueError: an eager call needs a name here.
+    """
     if tf.executing_eagerly():
-        return None, name or f"{verb}.eager.{_thread_ordinal.value}"
+        return None, name or f"{unnamed(verb)}.eager"
     if name is None:
         return f"{op_type}_{_NOT_IN_WORDS.sub('_', tensor.name)}", ""
     node = _node_name(name)

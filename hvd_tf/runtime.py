@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Optional, Union
 
-from hvd_tf import failure, native, stacks, start_notice
+from hvd_tf import failure, native, notices, stacks
+from hvd_tf.op_names import mark_init_thread
 from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 _lib = native.lib
+_initialised_by = 0  # the process id
 
 Average: int = _lib.hvd_reduce_op(b"Average")
 Sum: int = _lib.hvd_reduce_op(b"Sum")
@@ -81,7 +83,9 @@ def init(
     communicator = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(process_sets or [], communicator)
-    start_notice.write(failure.launched_rank(os.environ))
+    notices.write(notices.STARTED, failure.launched_rank(os.environ))
+    global _initialised_by
+    _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]
     native.check(
         _lib.hvd_init(
@@ -94,6 +98,7 @@ def init(
             len(registration.ranks),
         )
     )
+    mark_init_thread()
     if size() > 1:
         failure.install()
         stacks.start()
@@ -127,13 +132,19 @@ def shutdown() -> None:
     stacks.stop()
 
 
+def _at_exit() -> None:
+    if _initialised_by == os.getpid():  # not in a forked child
+        notices.write(notices.LEAVING, failure.launched_rank(os.environ))
+    _lib.hvd_at_exit()
+
+
 # An exception may come before init, where peers wait already.
 if failure.launched_size(os.environ) > 1:
     failure.install()
 
 # Registered when this module is imported, so that handlers of the program, which are registered
 # later and run earlier, still find MPI alive. mpi4py finalises after all of Python's handlers.
-atexit.register(_lib.hvd_at_exit)
+atexit.register(_at_exit)
 
 
 def is_initialized() -> bool:

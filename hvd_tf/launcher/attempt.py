@@ -8,20 +8,22 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from hvd_tf import failure_report, start_notice
-from hvd_tf.launcher import ends, mpich_segments, mpirun, process, variables
+from hvd_tf import failure_report, notices
+from hvd_tf.launcher import ends, last_words, mpich_segments, mpirun, process, variables
 from hvd_tf.launcher.directories import Directories, private_directories
 from hvd_tf.launcher.errors import LaunchError
 from hvd_tf.launcher.lost_hosts import LostHosts
 from hvd_tf.launcher.mpirun import Mpirun, Remote, ssh_check
 from hvd_tf.launcher.options import Options
-from hvd_tf.launcher.output import Output, RankFiles, Watch, of_rank, tagged
+from hvd_tf.launcher.output import Output, RankFiles, of_rank, tagged
 from hvd_tf.launcher.rank_main import RANK_VARIABLES, STDIN
+from hvd_tf.launcher.rank_notices import RankNotices
 from hvd_tf.launcher.starts import Starts
+from hvd_tf.launcher.unended import Unended
 from hvd_tf.launcher.watcher import Watcher
 
 # A rank's status after an uncaught exception.
@@ -66,13 +68,13 @@ class Attempt:
                 watcher.watch(directories)
                 if sys.stdin is not None:  # it is where the launcher was started without
                     (directories.job / STDIN).symlink_to(f"/proc/{os.getpid()}/fd/0")
-                starts, env = self._starts(directories)
+                told = RankNotices(directories.job)
+                env = {**self.environ, notices.VARIABLE: told.word}
                 remote = remote_of(self.options, env)
                 env = mpirun.environment(
                     self.launcher, self.options.ranks, directories, env, remote
                 )
-                over = ends.Over()
-                output = Output(self.options.timestamp, self.files, _watch(over, starts))
+                output = Output(self.options.timestamp, self.files, told.see)
                 stack.callback(output.close)
                 if self.launcher.family != mpirun.OPEN_MPI:
                     _add_pipes(output, self.options.ranks, directories)
@@ -90,7 +92,7 @@ class Attempt:
                 )
             began_s = time.time()
             try:
-                return self._run(arguments, env, output, starts, over, directories, remote)
+                return self._run(arguments, env, output, told, directories, remote)
             finally:
                 if self.launcher.family == mpirun.MPICH:
                     mpich_segments.remove_left(began_s)
@@ -104,17 +106,11 @@ class Attempt:
             or self.launcher.major >= 5
         )
 
-    def _starts(self, directories: Directories) -> tuple[Starts | None, dict[str, str]]:
-        """What to know about ranks that have started, and the environment for that."""
-        limit_s, env = self.options.start_limit_s, dict(self.environ)
-        env.pop(start_notice.VARIABLE, None)  # of a job that this one is a rank of
+    def _starts(self, told: RankNotices, directories: Directories) -> Starts | None:
+        limit_s = self.options.start_limit_s
         if limit_s is None:
-            return None, env
-        starts = Starts(
-            directories.job, self.options.ranks, limit_s, lambda: self._waits_for(directories)
-        )
-        env[start_notice.VARIABLE] = starts.word
-        return starts, env
+            return None
+        return Starts(told, self.options.ranks, limit_s, lambda: self._waits_for(directories))
 
     def _waits_for(self, directories: Directories) -> str:
         """Why not even this host has a rank: mpirun starts none before it has all hosts."""
@@ -132,8 +128,7 @@ class Attempt:
         arguments: Sequence[str],
         env: Mapping[str, str],
         output: Output,
-        starts: Starts | None,
-        over: ends.Over,
+        told: RankNotices,
         directories: Directories,
         remote: Remote | None,
     ) -> Outcome:
@@ -149,25 +144,30 @@ class Attempt:
             output.add(os.dup(pipe.fileno()), sink, split, own=True)
             pipe.close()
         output.start()
-        ending = job.wait(
-            [
-                over.check(
-                    job.pid,
-                    output.quiet_s,
-                    end_strays=lambda: _end_strays(job),
-                    has_failed=lambda: failure_report.read_first(directories.job) is not None,
-                    children_matter=self._has_children(),
-                ),
-                *([starts.check()] if starts else []),
-            ]
+        starts = self._starts(told, directories)
+        unended = Unended(told, self.options.ranks, env, say)
+        over = ends.Over().check(
+            job.pid,
+            output.quiet_s,
+            end_strays=lambda: _end_strays(job),
+            has_failed=lambda: told.mpi_has_aborted or _reported(directories) is not None,
+            children_matter=self._has_children(),
         )
-        failed, words = _last_words(ending, starts, directories)
+        ending = job.wait([over, unended.check(), *([starts.check()] if starts else [])])
+        report = _reported(directories) if ending.status and not ending.stopped_by else None
+
+        def words() -> bytes:
+            # Once all that the ranks have written has been read.
+            late = starts.words() if starts and starts.late else unended.words
+            if late and not ending.stopped_by:
+                return line(late)
+            return _last_words(ending, report, told.states(), lost.words)
+
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
-        if lost.words and not (words or stopped):
+        if lost.words and not ending.stopped_by:
             job.kill()  # mpirun's status may say that all is well
-            say(lost.words)
-        if ending.stopped_by or not (ending.failed or failed):
+        if ending.stopped_by or not (ending.failed or report):
             status = hydra.code(ending.status) if hydra else ending.status
             code = process.exit_code(status, ending.stopped_by) or (_EXCEPTION if lost.words else 0)
         elif starts and starts.late:
@@ -179,19 +179,33 @@ class Attempt:
         return Outcome(code, stopped or bool(ending.stopped_by))
 
 
+def _reported(directories: Directories) -> failure_report.Report | None:
+    """The first exception that a rank has told of."""
+    return failure_report.read_first(directories.job)
+
+
 def _last_words(
-    ending: process.Ending, starts: Starts | None, directories: Directories
-) -> tuple[failure_report.Report | None, bytes]:
-    """The first failure, where a rank has told of one, and what the launcher says at the end."""
+    ending: process.Ending,
+    report: failure_report.Report | None,
+    states: last_words.States,
+    lost: str,
+) -> bytes:
+    """What the launcher says at the end. `lost` is of a host that was, or ""."""
     if ending.stopped_by:
-        return None, line(f"stopped by {process.name_of(ending.stopped_by)}")
-    if starts and starts.late:
-        return None, line(starts.words())
-    if ending.status and (failed := failure_report.read_first(directories.job)):
-        return failed, line(f"{failed.heading} failed first:\n{failed.traceback.rstrip()}")
-    if ending.failed:
-        return None, line(ends.WORDS)
-    return None, line(f"signal {-ending.status} has ended mpirun") if ending.status < 0 else b""
+        return line(f"stopped by {process.name_of(ending.stopped_by)}")
+    if report:
+        last, is_first = last_words.of_report(report, states)
+        heading = f"{report.heading} failed{' first' if is_first else ''}"
+        return line(f"{heading}:\n{report.traceback.rstrip()}") + line(last)
+    words = line(ends.WORDS) if ending.failed else b""
+    end = last_words.first_end(states) if ending.status > 0 or ending.failed else None
+    if end and (last_words.failed_by_itself(end, states) or not lost):
+        return words + line(last_words.of_end(end))
+    if lost:
+        return words + line(lost)
+    if not words and ending.status < 0:
+        return line(f"signal {-ending.status} has ended mpirun")
+    return words
 
 
 def _end_strays(job: process.Job) -> bool:
@@ -203,16 +217,6 @@ def _end_strays(job: process.Job) -> bool:
             "which mpirun would wait; redirect the output of what is to outlive the job"
         )
     return bool(ended)
-
-
-def _watch(over: ends.Over, starts: Starts | None) -> Watch:
-    """Shows them what the ranks write."""
-
-    def watch(rank: int, lines: bytes) -> bytes:
-        over.see(lines)
-        return starts.see(rank, lines) if starts else lines
-
-    return watch
 
 
 def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:
@@ -240,7 +244,9 @@ def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:
             output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, of_rank(rank), own=True)
 
 
-def _finish(output: Output, words: bytes, signals: process.Signals, patience_s: float) -> bool:
+def _finish(
+    output: Output, words: Callable[[], bytes], signals: process.Signals, patience_s: float
+) -> bool:
     """Lets the output be read to its end, unless that takes too long or a signal comes (True)."""
     output.finish(words)
     deadline_s = time.monotonic() + patience_s

@@ -26,8 +26,6 @@ from hvd_tf.launcher.process import Check
 LIMIT_S = 5.0
 _LOOK_EVERY_S = 1.0
 WORDS = "mpirun did not end when the job was over, and was ended"
-# Open MPI's, on a rank's stderr, just before it aborts.
-_ABORTS = re.compile(rb"^\[[^\]\n]+\] \*\*\* MPI_ERRORS_ARE_FATAL \(processes in ", re.MULTILINE)
 
 
 # Hydra's, on its own stdout.
@@ -54,17 +52,12 @@ class HydraStatus:
 
 
 class Over:
-    """Looks for it. Owner: the launcher's main thread; see() is called by that of the output."""
+    """Looks for it. Owner: the launcher's main thread."""
 
     def __init__(self) -> None:
         self._childless_at_s = math.inf
         self._aborted_at_s = math.inf
         self._has_ended_strays = False
-
-    def see(self, lines: bytes) -> None:
-        """Looks at lines of a rank."""
-        if self._aborted_at_s == math.inf and _ABORTS.search(lines):
-            self._aborted_at_s = time.monotonic()
 
     def check(
         self,
@@ -80,7 +73,7 @@ class Over:
           pid: mpirun's.
           quiet_s: how long there has been no output.
           end_strays: ends what ranks have left behind; False where there is nothing.
-          has_failed: whether a rank has told of an exception that ends the job.
+          has_failed: whether a rank, or its MPI, has told of what ends the job.
           children_matter: whether mpirun has a child as long as the job has a rank.
         """
 

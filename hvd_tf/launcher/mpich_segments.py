@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import signal
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+import time
 from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PATTERN = "mpich_shm_*"
-_PF_EXITING = 4
+# What has just been killed may use its memory for so much longer, on a busy machine.
+_PATIENCE_S = 0.5
 
 
 def remove_left(since_s: float) -> None:
@@ -22,15 +25,12 @@ def remove_left(since_s: float) -> None:
     Args:
       since_s: a time.time() before the job's start.
     """
+    deadline = time.monotonic() + _PATIENCE_S
     made = [path for path in _SHARED_MEMORY.glob(_PATTERN) if _is_mine(path, since_s)]
-    if not made:
-        return
-    # Looked for after them, so that one is not missed that another job makes just now.
-    used = set(_used())
-    for path in made:
-        if os.fsencode(path) not in used:
-            with suppress(OSError):
-                path.unlink()
+    while made := [path for path in made if _is_used(path)]:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def _is_mine(path: Path, since_s: float) -> bool:
@@ -42,23 +42,22 @@ def _is_mine(path: Path, since_s: float) -> bool:
     return mine and facts.st_mtime >= since_s
 
 
-def _is_exiting(process: Path) -> bool:
+def _is_used(path: Path) -> bool:
+    """Whether a process uses it; removes it where none does."""
+    # Not by a look at all processes: those of another container may use it and not be seen here.
+    # The kernel gives a lease for writing only to the one who alone has the file open or mapped.
     try:
-        flags = (process / "stat").read_text().rpartition(")")[2].split()[6]
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return True
-    return bool(int(flags) & _PF_EXITING)
-
-
-def _used() -> Iterator[bytes]:
-    """Paths of what processes have open or mapped."""
-    for process in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
-        if _is_exiting(process):
-            continue  # what has just been killed has its files open for a moment longer
-        with suppress(OSError):
-            for line in (process / "maps").read_bytes().splitlines():
-                yield line[line.find(b"/") :] if b"/" in line else b""
-        with suppress(OSError):
-            for file in (process / "fd").iterdir():
-                with suppress(OSError):
-                    yield os.fsencode(os.readlink(file))
+        return False
+    try:
+        # Of another one's wish to open it. By default SIGIO tells, which would end this process.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        path.unlink()
+    except OSError as error:
+        # Where the kernel has no leases it stays: nobody can know.
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(file)
+    return False

@@ -143,7 +143,7 @@ class Output:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._owned: list[int] = []
         self._closed_sinks: set[int] = set()
-        self._last_words = b""
+        self._last_words: Callable[[], bytes] = bytes
         self._is_copying = False
         self._copied_at_s = time.monotonic()
         # A daemon: a terminal that is held must not hold the launcher after Ctrl-C.
@@ -166,10 +166,11 @@ class Output:
         """How many seconds there has been nothing to copy; 0 while it waits for a reader."""
         return 0.0 if self._is_copying else time.monotonic() - self._copied_at_s
 
-    def finish(self, last_words: bytes) -> None:
+    def finish(self, last_words: Callable[[], bytes]) -> None:
         """Copies what is there, writes the last words to stderr as they are, then ends.
 
-        To be called once, when nobody writes any more.
+        To be called once, when nobody writes any more. The words are asked for in the thread of the
+        output, when all has been copied.
         """
         self._last_words = last_words
         os.write(self._wake_write, b"\0")
@@ -200,7 +201,7 @@ class Output:
             while self._copy_chunk(stream):
                 pass
             self._end_line(stream)
-        self._write(_STDERR, self._last_words)
+        self._write(_STDERR, self._last_words())
 
     def _streams(self) -> list[_Stream]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]

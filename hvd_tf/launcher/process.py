@@ -21,6 +21,8 @@ from hvd_tf import failure_report
 # mpirun gives its ranks about a second between SIGTERM and SIGKILL.
 KILL_AFTER_S = 3.0
 _SWEEP_LIMIT_S = 2.0
+# The longest wait for a process that becomes another program.
+_EXEC_LIMIT_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
@@ -257,11 +259,23 @@ def _marked(variable: str, value: str) -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
+    deadline = time.monotonic() + _EXEC_LIMIT_S
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
+        while not (text := Path(f"/proc/{pid}/environ").read_bytes()):
+            # A process that becomes another program shows none until that one's is in place.
+            if not _may_have_environment(pid) or time.monotonic() > deadline:
+                return []
     except OSError:
         return []
+    return text.split(b"\0")
+
+
+def _may_have_environment(pid: int) -> bool:
+    """Raises OSError where there is no such process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    size, begin, end = int(fields[20]), int(fields[47]), int(fields[48])
+    # The kernel's own processes and those that have ended have no memory at all.
+    return size > 0 and (end == 0 or begin < end)
 
 
 def _signal(pid: int, number: int) -> None:

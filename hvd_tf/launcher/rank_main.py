@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mpirun starts as every rank: it becomes the user's command.
+"""What mpirun starts as every rank: it runs the user's command and tells how that has ended.
 
 Arguments: the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names its
 private directory, which may hold variables that are right for this host's ranks only, and a link
-to the launcher's standard input.
+to the launcher's standard input. Notices go there, or by stderr, as `notices.py` says.
 
 mpirun runs this file by its path, isolated and without `site`, so it may import nothing of hvd_tf.
 """
 
+import ctypes
+import json
 import os
+import resource
+import signal
 import sys
+import time
 
 LOCAL_VARIABLES = "local-variables"
 STDIN = "stdin"
 # Set for each rank by the launchers of Open MPI 5 and 4, PMIx and MPICH.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+# What notices are about.
+RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
+_NOT_FOUND, _NOT_RUN = 127, 126  # what a shell returns
+_PR_SET_PDEATHSIG = 1
+_ASK_FOR_THE_END = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def decode(word: bytes) -> bytes:
@@ -36,13 +46,18 @@ def local_variables() -> "dict[bytes, bytes]":
     return dict(line.split(b"=", 1) for line in lines)
 
 
+def rank() -> int:
+    """As the launcher counts; -1 where it does not say."""
+    text = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "")
+    return int(text) if text.isdecimal() else -1
+
+
 def open_stdin() -> None:
     """Rank 0 reads what the launcher would read; the others, and one on another host, nothing."""
     # Not what mpirun offers: its pipe may stay open for ever behind the last byte.
     sources = [os.devnull]
     directory = os.environ.get("HVD_JOB_DIR")
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "")
-    if directory and rank == "0":
+    if directory and rank() == 0:
         sources.insert(0, os.path.join(directory, STDIN))
     for source in sources:
         try:
@@ -55,20 +70,139 @@ def open_stdin() -> None:
         return
 
 
-def main(*words: str) -> int:
-    command = [decode(os.fsencode(word)) for word in words]
-    for name, value in local_variables().items():
-        os.environb.setdefault(name, value)
-    open_stdin()
+class Notices:
+    """Tells the launcher what the command's process does: each notice replaces the one before."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._word = os.environ.get("HVD_NOTICE", "")
+        self._directory = os.environ.get("HVD_JOB_DIR", "")
+
+    def write(self, what: str, **facts: "int | bool") -> None:
+        """Does nothing where no launcher asks; `facts` are more than every notice has."""
+        number = rank()
+        if not self._word or number < 0:
+            return
+        common = {"host": os.uname().nodename, "pid": self._pid, "time_ns": time.time_ns()}
+        text = json.dumps({"what": what, "rank": number, **common, **facts}).encode()
+        try:
+            if self._directory and os.path.isdir(self._directory):
+                draft = os.path.join(self._directory, f".rank-{number}.process")
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+                    file.write(text)
+                os.rename(draft, os.path.join(self._directory, f"rank-{number}.process"))
+            else:
+                os.write(2, b"\x1e%s %s\n" % (self._word.encode(), text))
+        except OSError:
+            pass  # a full disk, a closed stream: the rank's end is told by mpirun then
+
+
+def become(command: "list[bytes]", mask: "set[signal.Signals]", parent: int) -> None:
+    """Does not return. To be called in the child."""
+    # Who kills the parent means the rank.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvp(command[0], command)
     except OSError as error:
         name = os.fsdecode(command[0])
         where = os.uname().nodename
         print(f"hvdrun: cannot run {name!r} on {where}: {error.strerror}", file=sys.stderr)
-        # What a shell returns.
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        sys.stderr.flush()
+        os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUN)
+    finally:
+        os._exit(_NOT_RUN)
+
+
+def let_go() -> None:
+    """Closes what the command alone is to hold: its input, its output, MPI's connections."""
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        try:
+            if number > 2:
+                os.close(number)
+        except OSError:
+            continue  # that of the listing itself
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)  # stderr is for notices
+    os.close(nothing)
+
+
+def watch(pid: int, notices: Notices) -> int:
+    """Passes signals on until the command's process has ended; its status, as os.wait has it."""
+    told = False
+    while True:
+        number = signal.sigwaitinfo(signal.valid_signals()).si_signo
+        # One who sends the group a signal has sent it to the command too.
+        if number != signal.SIGCHLD and not _in_my_group(pid):
+            os.kill(pid, number)
+        status = _news(pid, notices)
+        if status is None:
+            told = told or number in _ASK_FOR_THE_END
+            continue
+        by_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        # What the launcher has ended is not the reason for the job's end.
+        told = told or by_signal in {number, *signal.sigpending()}
+        code = -by_signal if by_signal else os.WEXITSTATUS(status)
+        notices.write(ENDED, status=code, told=told)
+        return status
+
+
+def _in_my_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == os.getpgid(0)
+    except ProcessLookupError:
+        return True
+
+
+def _news(pid: int, notices: Notices) -> "int | None":
+    """The status once it has ended."""
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+        if not found:
+            return None
+        if os.WIFSTOPPED(status):
+            notices.write(STOPPED)
+        elif os.WIFCONTINUED(status):
+            notices.write(RUNNING)
+        else:
+            return status
+
+
+def end_alike(status: int) -> None:
+    """Ends this process in the same way, so that mpirun sees what it would have seen."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # there is one already
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def main(*words: str) -> None:
+    command = [decode(os.fsencode(word)) for word in words]
+    for name, value in local_variables().items():
+        os.environb.setdefault(name, value)
+    open_stdin()
+    # They wait for watch(), so that none of them ends this process before the command.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored no status is kept
+    me = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become(command, mask, me)
+    let_go()
+    notices = Notices(pid)
+    notices.write(RUNNING)
+    end_alike(watch(pid, notices))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

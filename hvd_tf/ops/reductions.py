@@ -52,7 +52,8 @@ def allreduce(
         op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
         prescale_factor: multiplies each input.
         postscale_factor: multiplies the result.
-        name: by which the ranks match the call; see op_names.
+        name: by which the ranks match the call; see op_names. Eager calls outside the main thread
+            and the one that called `init` need it.
         process_set: the ranks that take part.
         ignore_name_scope: match by `name` alone, whatever the name scope.
 
@@ -60,15 +61,14 @@ def allreduce(
         A tensor of the input's shape and dtype, the same on every rank.
 
     Raises:
-        ValueError: op and average are both given; an unknown op; an unregistered process set.
+        ValueError: op and average are both given; an unknown op; an unregistered process set; no
+            name in a thread that needs one.
         NotImplementedError: op=Adasum; slices with another op than Average and Sum, or scaled.
     """
     op = handle_average_backwards_compatibility(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         check_sparse(op, prescale_factor, postscale_factor)
-        names = call_names(
-            "sparse_allreduce", "HorovodAllgather", tensor.values, name, ignore_name_scope
-        )
+        names = call_names("allreduce", "HorovodAllgather", tensor.values, name, ignore_name_scope)
         with on_device(device_sparse):
             return reduce_slices([tensor], op, process_set, names)[0]
     with on_device(device_dense):
@@ -120,7 +120,7 @@ def grouped_allreduce(
     if sparse:
         slices = [tensors[i] for i in sparse]
         names = call_names(
-            "grouped_sparse_allreduce",
+            "grouped_allreduce",
             "HorovodGroupedAllgather",
             slices[0].values,
             name,

@@ -115,6 +115,32 @@ TEST(LaunchersOfAnotherMpi) {
                 "SLURM_NTASKS=8");
 }
 
+std::string RefusalBeforeStart(const Variables& variables,
+                               const std::string& library) {
+  return CheckBeforeStart(Reader(variables), library).message();
+}
+
+TEST(WhoIsCertainToBeAloneIsRefusedBeforeMpiStarts) {
+  const std::string open_mpi = "the MPI library (Open MPI v5.0.11)";
+  const Variables launched[] = {{{"OMPI_COMM_WORLD_SIZE", "4"}},
+                                {{"PMI_SIZE", "4"}, {"PMI_RANK", "0"}},
+                                {{"SLURM_NTASKS", "4"}, {"PMI_RANK", "0"}}};
+  for (const Variables& variables : launched) {
+    EXPECT_EQ(RefusalBeforeStart(variables, open_mpi),
+              CheckLaunchSize(Reader(variables), 1, open_mpi).message());
+    EXPECT_TRUE(!RefusalBeforeStart(variables, open_mpi).empty());
+    EXPECT_TRUE(!RefusalBeforeStart(variables, "(Open MPI v10.1)").empty());
+    // These may find their peers in other ways.
+    EXPECT_EQ(RefusalBeforeStart(variables, "(Open MPI v4.1.4)"), "");
+    EXPECT_EQ(RefusalBeforeStart(variables, "(MPICH Version: 5.0.2)"), "");
+    Variables by_pmix = variables;
+    by_pmix["PMIX_NAMESPACE"] = "a";
+    EXPECT_EQ(RefusalBeforeStart(by_pmix, open_mpi), "");
+  }
+  EXPECT_EQ(RefusalBeforeStart({}, open_mpi), "");
+  EXPECT_EQ(RefusalBeforeStart({{"SLURM_NTASKS", "4"}}, open_mpi), "");
+}
+
 TEST(WarningBeforeALibraryMeetsAnotherLauncher) {
   const Variables of_open_mpi = {{"OMPI_COMM_WORLD_SIZE", "2"}};
   const Variables of_hydra = {{"PMI_SIZE", "2"}};

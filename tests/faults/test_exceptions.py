@@ -59,11 +59,15 @@ class Run:
 
     @property
     def last_words(self) -> tuple[int, str]:
-        """The rank that hvdrun says failed first, and the rest of the output."""
-        _, _, last = self.text.rpartition("\nhvdrun: ")
-        found = re.match(r"rank (\d+) \(host \S+, pid \d+\) failed first:\n", last)
+        """The rank that hvdrun says failed first, and its traceback; the last line names it too."""
+        _, heading, last = self.text.rpartition(" failed first:\n")
+        assert heading, self.text
+        process = self.text.removesuffix(heading + last).rpartition("\n")[2]
+        found = re.fullmatch(r"hvdrun: rank (\d+) \(host \S+, pid \d+\)", process)
+        traceback, _, line = last.removesuffix("\n").rpartition("\n")
         assert found is not None, self.text
-        return int(found[1]), last[found.end() :]
+        assert line == f"{process} ended by the uncaught exception above", self.text
+        return int(found[1]), traceback + "\n"
 
 
 def hvdrun(n: int) -> list[str]:
@@ -196,9 +200,13 @@ def test_a_hook_of_the_users_own() -> None:
 def test_a_rank_that_leaves(place: str, what: str) -> None:
     done = run(2, place, what, "1")
     done.check()
-    # Its peer is the one that cannot go on, and says why.
-    rank, traceback = done.last_words
-    assert rank == 0 and "rank 1 (" in traceback and "has left" in traceback
+    # Its peer is the one that cannot go on, and says why; the last line says what came before.
+    *_, last = done.text.splitlines()
+    left = r"hvdrun: rank 1 \(host \S+, pid \d+\) left first: its program was over while others .*"
+    assert re.fullmatch(left, last), done.text
+    _, _, words = done.text.rpartition("\nhvdrun: rank 0 (host ")
+    assert re.match(r"\S+, pid \d+\) failed:\nTraceback", words), done.text
+    assert "rank 1 (" in words and "has left" in words, done.text
 
 
 @in_full  # test_kill.py does it at any moment

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eager calls: by the caller's name, in any order, from any thread; unnamed ones leave nothing."""
+"""Eager calls: by the caller's name, in any order, from any thread; unnamed ones from two only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import hvd_tf as hvd
@@ -43,19 +44,61 @@ def test_names_count_whatever_the_order(rank, size):
         assert results == {"one": size, "ten": 10 * size}
 
 
-def test_unnamed_calls_of_two_threads(rank, size):
+def test_unnamed_calls_of_other_threads_are_refused(rank, size):
+    """By their order they would be matched wrongly: each rank begins with another thread."""
+    x = tf.constant([1.0])
+    slices = tf.IndexedSlices(x, tf.constant([0]), tf.constant([3]))
+    calls = {
+        "allreduce": [lambda: hvd.allreduce(x), lambda: hvd.allreduce(slices)],
+        "grouped_allreduce": [lambda: hvd.grouped_allreduce([x, slices])],
+        "allgather": [lambda: hvd.allgather(x)],
+        "grouped_allgather": [lambda: hvd.grouped_allgather([x])],
+        "broadcast": [lambda: hvd.broadcast(x, 0)],
+        "broadcast_": [lambda: hvd.broadcast_([tf.Variable(x)], 0)],
+        "broadcast_object": [lambda: hvd.broadcast_object(1, 0)],
+        "allgather_object": [lambda: hvd.allgather_object(1)],
+    }
+
+    def refused(verb, call):
+        with pytest.raises(ValueError) as caught:
+            call()
+        text = str(caught.value)
+        return text.startswith(f"{verb} in the thread '{threading.current_thread().name}' needs ")
+
+    cases = [(verb, call) for verb in calls for call in calls[verb]]
+    cases = cases if rank == 0 else cases[::-1]
+    found = in_threads(*(lambda case=case: refused(*case) for case in cases))
+    assert found == [True] * len(cases)
+    # Nothing was sent. With a name they go on, and so do graphs, whose nodes have names.
+    named = in_threads(lambda: hvd.allgather_object(rank, name="from a thread"))
+    assert named == [list(range(size))]
+    step = tf.function(lambda: hvd.allreduce(x, op=hvd.Sum), autograph=False)
+    assert in_threads(lambda: step().numpy().tolist()) == [[size]]
+    assert hvd.allreduce(x, op=hvd.Sum).numpy() == size
+
+
+def test_unnamed_calls_of_the_thread_that_called_init(size):
+    """A program may live in a thread of its own; the main thread is told apart from it."""
     gate = threading.Barrier(2)
 
     def loop(value):
         gate.wait()
         return sum(hvd.allreduce(value, op=hvd.Sum).numpy() for _ in range(50))
 
+    def whole_program():
+        hvd.init()
+        totals.append(loop(1.0))
+
     totals = []
-    other = threading.Thread(target=lambda: totals.append(loop(1.0)))
+    hvd.shutdown()
+    other = threading.Thread(target=whole_program)
     other.start()
     assert loop(10.0) == 500 * size
     other.join(30)
     assert totals == [50 * size]
+    # A later thread may have got the number of the one that has ended.
+    (error,) = in_threads(lambda: pytest.raises(ValueError, hvd.allreduce, 1.0))
+    assert "needs name=" in str(error.value)
 
 
 def test_one_name_with_changing_shapes(size):

@@ -24,7 +24,9 @@ sys.exit(0 if number == "2" else 7)
 """
 STARTED = """
 for rank in ({ranks}):
-    open(os.path.join(os.environ["HVD_JOB_DIR"], f"started-{{rank}}"), "w")
+    notice = {{"what": "started", "rank": rank, "host": "a", "pid": 7, "time_ns": 5}}
+    with open(os.path.join(os.environ["HVD_JOB_DIR"], f"rank-{{rank}}.started"), "w") as file:
+        json.dump(notice, file)
 """
 SLEEP = "print('ready', flush=True); time.sleep(1000)"
 LATE = 124
@@ -135,9 +137,11 @@ def test_a_job_whose_ranks_have_all_started_goes_on(job: Path) -> None:
 
 def test_notices_of_ranks_elsewhere_are_read_and_not_shown(job: Path) -> None:
     body = """
-mark = "\\x1e" + os.environ["HVD_START_NOTICE"] + "\\n"
-sys.stderr.write("[1,0]<stderr>: before\\n[1,0]<stderr>: " + mark)
-sys.stderr.write("[1,1]<stderr>: half" + mark + "[1,1]<stderr>: after\\n"); sys.stderr.flush()
+def mark(rank):
+    notice = {"what": "started", "rank": rank, "host": "a", "pid": 7, "time_ns": 5}
+    return "\\x1e" + os.environ["HVD_NOTICE"] + " " + json.dumps(notice) + "\\n"
+sys.stderr.write("[1,0]<stderr>: before\\n[1,0]<stderr>: " + mark(0))
+sys.stderr.write("[1,1]<stderr>: half" + mark(1) + "[1,1]<stderr>: after\\n"); sys.stderr.flush()
 time.sleep(1.5)
 """
     fake_mpirun(job, body)

@@ -77,7 +77,7 @@ FLOORS = [
     "process_sets failure stacks",
     "blame",
     "native names op_names",
-    "compat start_notice",
+    "compat notices",
     "failure_report version build_stamp causes",
 ]
 # Beside the floors: exactly what these may import of ours.
@@ -86,13 +86,13 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "ops runtime native compat blame causes",
     "launch": "launcher failure_report",
-    "launcher": "failure_report start_notice build_stamp",
+    "launcher": "failure_report notices build_stamp",
     # The ranks' part of it finds the library by name: it serves others as well.
     "bench": "launcher",
 }
 # Started where TensorFlow is not wanted: the standard library only.
 STDLIB_ONLY = (
-    *("__init__", "launch", "launcher", "failure_report", "start_notice", "version"),
+    *("__init__", "launch", "launcher", "failure_report", "notices", "version"),
     "build_stamp",
     "causes",
 )

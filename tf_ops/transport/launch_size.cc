@@ -29,6 +29,14 @@ Status Refuse(const Announcement& announced, int size,
       announced.variable + ".");
 }
 
+// Open MPI 5 and later only know of PMIx. Earlier ones may know of PMI too.
+bool KnowsOnlyPmix(const std::string& library) {
+  const std::string name = "Open MPI v";
+  const size_t at = library.find(name);
+  if (at == std::string::npos) return false;
+  return std::strtol(library.c_str() + at + name.size(), nullptr, 10) >= 5;
+}
+
 }  // namespace
 
 Status CheckLaunchSize(const GetVariable& get, int size,
@@ -55,6 +63,13 @@ Status CheckLaunchSize(const GetVariable& get, int size,
     return Refuse({"SLURM_NTASKS", tasks}, size, library);
   }
   return Status::Ok();
+}
+
+Status CheckBeforeStart(const GetVariable& get, const std::string& library) {
+  if (get("PMIX_NAMESPACE") != nullptr || !KnowsOnlyPmix(library)) {
+    return Status::Ok();
+  }
+  return CheckLaunchSize(get, 1, library);
 }
 
 std::string AloneWarning(const GetVariable& get) {

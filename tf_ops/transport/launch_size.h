@@ -19,6 +19,10 @@ using GetVariable = std::function<const char*(const char* name)>;
 Status CheckLaunchSize(const GetVariable& get, int size,
                        const std::string& library);
 
+// The same before MPI starts, where it is certain already that this process
+// would be alone. Started so, Open MPI leaves files behind when it ends.
+Status CheckBeforeStart(const GetVariable& get, const std::string& library);
+
 // A warning for a rank that is alone. Empty: none. Slurm may have started
 // several tasks without telling them of each other. That is rarely meant. Only
 // one of the tasks warns.

@@ -73,6 +73,7 @@ Status Initialise() {
         " before hvd.init(), which needs MPI_THREAD_MULTIPLE. With mpi4py, set "
         "mpi4py.rc.thread_level = \"multiple\" before importing mpi4py.MPI.");
   }
+  HVD_RETURN_IF_ERROR(CheckBeforeStart(GetEnvironment, LibraryName()));
   const std::string warning = LauncherWarning(GetEnvironment, LibraryName());
   if (!warning.empty()) Log(LogLevel::kWarning, warning);
   HVD_MPI_TRY(MPI_Init_thread, nullptr, nullptr, MPI_THREAD_MULTIPLE,

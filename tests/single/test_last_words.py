@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun's last line: which of several ends was the first cause, and in what words."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from hvd_tf.failure_report import Report
+from hvd_tf.launcher import last_words
+from hvd_tf.launcher.rank_notices import Notice, RankState
+
+
+def ended(rank: int, status: int, at: int, told: bool = False, aborted: bool = False) -> RankState:
+    return RankState(
+        process=Notice("ended", rank, "a", 10 + rank, at, status, told), mpi_has_aborted=aborted
+    )
+
+
+def left(rank: int, at: int, status: int | None = None) -> RankState:
+    """In an orderly way; the process waits for MPI where there is no status."""
+    state = RankState(process=Notice("running", rank, "a", 10 + rank, 1))
+    if status is not None:
+        state = ended(rank, status, at + 1000, told=status < 0)
+    state.leaving = Notice("leaving", rank, "a", 10 + rank, at)
+    return state
+
+
+def first_of(*states: RankState) -> int | None:
+    end = last_words.first_end(dict(enumerate(states)))
+    return end.rank if end else None
+
+
+@pytest.mark.parametrize(
+    ("states", "first"),
+    [
+        ([ended(0, 3, 20), ended(1, -9, 10)], 1),  # the earliest
+        ([ended(0, -15, 5, told=True), ended(1, 3, 20)], 1),  # not what mpirun has ended
+        ([ended(0, 0, 5), ended(1, 3, 20)], 1),  # failed, before ended as if all were well
+        ([ended(0, -15, 30, told=True), ended(1, 0, 20)], 1),  # os._exit(0), and mpirun's answer
+        ([ended(0, 16, 5, aborted=True), ended(1, -9, 20)], 1),  # MPI misses its peer first
+        ([ended(0, 16, 30, aborted=True), ended(1, 0, 20)], 1),
+        ([ended(0, 16, 30, aborted=True), left(1, 5, 0)], 0),  # an orderly end is no reason
+        ([ended(0, -15, 5, told=True), left(1, 5)], None),
+        ([RankState(), RankState()], None),
+    ],
+)
+def test_the_first_cause(states: list[RankState], first: int | None) -> None:
+    assert first_of(*states) == first
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "ended with status 3"),
+        (0, "ended with status 0 while others went on"),
+        (-int(signal.SIGSEGV), "was ended by signal 11 (SIGSEGV)"),
+        (-9, "was ended by signal 9 (SIGKILL), as the kernel does when memory runs out"),
+        (-64, "was ended by signal 64 (SIGRTMAX)"),
+        (-50, "was ended by signal 50"),
+    ],
+)
+def test_how_a_rank_ended(status: int, words: str) -> None:
+    end = Notice("ended", 1, "node1", 7, 5, status)
+    assert last_words.of_end(end) == f"rank 1 (host node1, pid 7) {words}"
+
+
+@pytest.mark.parametrize(
+    ("blames_peer", "other", "words", "is_first"),
+    [
+        (False, ended(1, 1, 60), "rank 0 (host a, pid 10) ended by the uncaught exception ", True),
+        (False, ended(1, 0, 40), "rank 0 (host a, pid 10) ended by the uncaught exception ", True),
+        (False, ended(1, 3, 40), "rank 1 (host a, pid 11) ended with status 3", False),
+        (True, ended(1, 0, 40), "rank 1 (host a, pid 11) ended with status 0 while", False),
+        (True, left(1, 40), "rank 1 (host a, pid 11) left first: its program was over", False),
+        (True, left(1, 40, -15), "rank 1 (host a, pid 11) left first: its program was over", False),
+        (True, RankState(), "rank 0 (host a, pid 10) ended by the uncaught exception above,", True),
+    ],
+)
+def test_beside_an_exception(
+    blames_peer: bool, other: RankState, words: str, is_first: bool
+) -> None:
+    report = Report(50, 0, "a", 10, "ValueError: x\n", blames_peer)
+    states = {0: ended(0, 1, 70), 1: other}
+    found = last_words.of_report(report, states)
+    assert found[0].startswith(words) and found[1] == is_first

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job's processes are found by a variable of their environment, whatever they do just now."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from hvd_tf.launcher import process
+
+
+def test_a_slow_look_at_the_processes_still_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = process._marked
+
+    def slow_look(variable: str, value: str) -> list[int]:
+        found = look(variable, value)
+        time.sleep(0.2)
+        return found
+
+    monkeypatch.setattr(process, "_marked", slow_look)
+    monkeypatch.setattr(process, "_SWEEP_LIMIT_S", 0.1)
+    marked = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "slow look"})
+    try:
+        process.kill_marked("HVD_MARK", "slow look")
+        assert marked.wait(timeout=5) == -signal.SIGKILL
+    finally:
+        marked.kill()
+        marked.wait()
+
+
+def test_a_process_that_has_just_been_started_is_found() -> None:
+    """For a moment the kernel shows no environment of it."""
+    for _ in range(100):
+        marked = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "new"})
+        try:
+            assert b"HVD_MARK=new" in process._environment(marked.pid)
+        finally:
+            marked.kill()
+            marked.wait()
+
+
+def test_what_has_no_environment_is_not_waited_for() -> None:
+    bare = subprocess.Popen(["/bin/sleep", "1000"], env={})
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        begin = time.monotonic()
+        assert process._environment(bare.pid) in ([], [b""])
+        assert process._environment(ended.pid) in ([], [b""])
+        assert time.monotonic() - begin < 0.5
+    finally:
+        bare.kill()
+        bare.wait()
+        ended.wait()
