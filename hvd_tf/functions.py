@@ -77,8 +77,8 @@ def broadcast_variables(
 def _broadcast_eagerly(
     variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
 ) -> None:
-    # All in the one way or the other: with some of them in each, ranks that divide them
-    # differently would wait for each other.
+    # All of them go one way. If some went each way, ranks that divide them differently would
+    # wait for each other.
     if are_in_host_memory(variables):
         with tf.device("CPU"):
             ops.broadcast_each(variables, _names(variables), root_rank, process_set)
@@ -163,9 +163,9 @@ def broadcast_object(
       obj: on the root, anything that pickle can store (or cloudpickle, where it is installed: it
         adds lambdas and local functions). Ignored elsewhere. May exceed 2 GiB.
       root_rank: rank in the job (not within the process set) whose object is taken.
-      session: accepted for Horovod's sake; not used, since nothing enters the caller's graph.
-      name: tells calls from different threads apart, and is the same on every rank; needed outside
-        the main thread and the one that called `init`.
+      session: accepted for Horovod's sake. Not used, since nothing enters the caller's graph.
+      name: tells calls from different threads apart, and is the same on every rank. Threads other
+        than the main one and the one that called `init` need it.
       process_set: the ranks that take part.
 
     Returns:
@@ -221,7 +221,7 @@ def allgather_object(
 ) -> list[Any]:
     """Return the objects of all ranks of the set, in the order of their ranks. Synchronous.
 
-    Arguments, trust and errors are `broadcast_object`'s; every rank's object must be picklable.
+    Arguments, trust and errors are `broadcast_object`'s. Every rank's object must be picklable.
     """
     del session
     channel = _Channel(name or unnamed("allgather_object"), process_set)
@@ -288,7 +288,7 @@ class _Channel:
 
 
 def _pickle(obj: Any) -> tuple[bytes, Optional[Exception]]:
-    """The pickled object; or the error's text as UTF-8, and the error."""
+    """The pickled object and None, or the error's text as UTF-8 and the error."""
     try:
         return pickle.dumps(obj, protocol=5), None
     except Exception as error:  # pickle lets through whatever __reduce__ raises

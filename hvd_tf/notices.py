@@ -2,9 +2,9 @@
 """How a rank tells the launcher how far it has come. Imports no TensorFlow.
 
 hvdrun sets HVD_NOTICE to a word of the job. A rank on the launcher's host leaves a file in
-HVD_JOB_DIR. On another host there is no such directory; the rank then writes a line to stderr,
-which reaches the launcher anyway and which the launcher does not show. The process that watches
-over the rank (launcher/rank_main.py) writes notices of the same form.
+HVD_JOB_DIR. On another host there is no such directory. There the rank writes a line to stderr. It
+reaches the launcher, which does not show it. The process that watches over the rank
+(launcher/rank_main.py) writes notices of the same form.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ VARIABLE = "HVD_NOTICE"
 STARTED = "started"
 """It has called init()."""
 LEAVING = "leaving"
-"""Its program is over; it may still have to wait for MPI to end."""
+"""Its program is over. It may still have to wait for MPI to end."""
 _STDERR = 2
 
 
 def write(what: str, rank: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Tells it; does nothing where no launcher asks.
+    """Tells the launcher. Does nothing if no launcher asks.
 
     Args:
       what: STARTED or LEAVING.

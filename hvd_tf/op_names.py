@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one call of an operation is called: its node in a graph, and between ranks.
 
-In a graph ranks match calls by the node's name, which TensorFlow keeps unique; so code that is the
-same on every rank needs no names. An eager call has no node: it goes by the caller's `name`, or by
+In a graph ranks match calls by the node's name. TensorFlow keeps it unique, so code that is the
+same on every rank needs no names. An eager call has no node. It goes by the caller's `name`, or by
 one that stays the same from call to call, so that a million calls leave nothing behind. Unnamed
-calls match by their order. Only two threads are known to be the same ones on every rank: the main
-thread, and the one that called `init`. In any other thread a call needs a name.
+calls match by their order. Ranks know only two of each other's threads: the main thread, and the
+one that called `init`. In any other thread a call needs a name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Of a call: the node's name (None: TensorFlow's choice), and the attribute `tensor_name`, which the
-# ranks match by (empty: the node's name).
+# The node's name (None: TensorFlow's choice), and the attribute `tensor_name` (empty: the node's
+# name). Ranks match a call by the latter.
 Names = tuple[Optional[str], str]
 
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
@@ -56,7 +56,7 @@ def unnamed(verb: str) -> str:
 def call_names(
     verb: str, op_type: str, tensor: Any, name: Optional[str], ignore_name_scope: bool
 ) -> Names:
-    """The names of a call; `tensor` is its (first) input, which gives an unnamed node its name.
+    """The names of a call. `tensor` is its (first) input. It gives an unnamed node its name.
 
     Raises:
         ValueError: an eager call needs a name here.
@@ -83,7 +83,7 @@ def part_names(names: Names, part: str) -> Names:
 def gradient_tensor_name(tensor_name: Any) -> str:
     """The `tensor_name` of a gradient's operation, from that of the forward operation.
 
-    In a graph it is the node's name: the gradient of one node may be asked for twice.
+    In a graph it is the node's name, because the gradient of a node may be asked for twice.
     """
     text = tf.compat.as_str(tensor_name)
     return f"{text}/gradient" if text and tf.executing_eagerly() else ""

@@ -49,7 +49,7 @@ _initialised_by = 0  # the process id
 
 Average: int = _lib.hvd_reduce_op(b"Average")
 Sum: int = _lib.hvd_reduce_op(b"Sum")
-# A place among the values; operations refuse it.
+# A place among the values. Operations refuse it.
 Adasum: int = 2
 Min: int = _lib.hvd_reduce_op(b"Min")
 Max: int = _lib.hvd_reduce_op(b"Max")
@@ -60,7 +60,7 @@ def init(
     comm: Union[None, Sequence[int], Any] = None,
     process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]] = None,
 ) -> None:
-    """Starts hvd on every rank of the job; does nothing where it runs already.
+    """Starts hvd on every rank of the job. Does nothing if it runs already.
 
     Args:
         comm: the ranks that make up the job: None for all that the launcher started, a list of
@@ -69,7 +69,7 @@ def init(
             every rank. They get the ids 1, 2, ... in this order.
 
     Raises:
-        ValueError: an argument is wrong, or an HVD_* variable is; names it.
+        ValueError: an argument or an HVD_* variable is wrong. Names it.
         NotImplementedError: a process set is made of a communicator and `comm` is none.
         RuntimeError: peers or MPI could not be reached.
     """
@@ -122,9 +122,9 @@ def _world_ranks(comm: Any) -> list[int]:
 
 
 def shutdown() -> None:
-    """Ends hvd on this rank: pending and later operations fail here and on peers that need it.
+    """Ends hvd on this rank. Pending and later operations fail here and on peers that need it.
 
-    Does not wait for peers and does not end MPI; `init` works again afterwards. sys.excepthook is
+    Does not wait for peers and does not end MPI. `init` works again afterwards. sys.excepthook is
     what it was before.
     """
     _lib.hvd_shutdown()
@@ -195,7 +195,7 @@ def mpi_threads_supported() -> bool:
     return bool(native.known(_lib.hvd_mpi_threads_supported()))
 
 
-# What this build can do; callable before init.
+# What this build can do. Callable before init.
 
 
 def mpi_built() -> bool:

@@ -30,7 +30,7 @@ from hvd_tf.launcher.watcher import Watcher
 _EXCEPTION = 1
 # What `timeout` returns.
 _LATE = 124
-# How long a stopped job's last output waits for a reader: a full pipe may have none.
+# How long a stopped job's last output waits for a reader. A full pipe may have none.
 _UNREAD_OUTPUT_S = 1.0
 
 
@@ -173,8 +173,8 @@ class Attempt:
         elif starts and starts.late:
             code = _LATE
         else:
-            # Open MPI's mpirun sometimes crashes where several ranks abort, and what had to be
-            # ended has no status to tell: that is no reason.
+            # Open MPI's mpirun sometimes crashes when several ranks abort. What had to be ended has
+            # no status of its own. Neither is the reason for the job's end.
             code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
 
@@ -220,7 +220,7 @@ def _end_strays(job: process.Job) -> bool:
 
 
 def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:
-    """What mpirun needs to know of other hosts; None where there are none."""
+    """What mpirun needs to know of other hosts. None: there are none."""
     if not options.hosts:
         return None
     names = variables.forwarded(env, options.variables)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's private directories: made at the start, removed at the end or by a later start."""
+"""A job's private directories. Its end removes them, or a later start does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")
-# A rank's segment of Open MPI has 16 MiB; there may be a window beside it.
+# A rank's segment of Open MPI has 16 MiB. There may be a window beside it.
 _SEGMENT_BYTES_A_RANK = 24 << 20
 _JOB_PREFIX = "hvdrun."
 _SEGMENTS_PREFIX = "mpi.hvdrun."

@@ -2,13 +2,15 @@
 """An mpirun whose job is over has to end too.
 
 Open MPI's waits for ever in three cases that have been seen:
-- A daemon tells of the first of its ranks that fails, and not of a second one. So where a rank of
-  another host was killed, and a peer of it there aborted over that, the peer counts as running.
+- A daemon tells of the first of its ranks that fails, and not of a second one. A rank of another
+  host is killed, and a peer there aborts because of that. Then the peer counts as running.
 - A process that a rank has left behind holds the rank's output open.
-- The network to another host is down: the order to end does not arrive there, nor does its ssh end.
-So once its last child has gone, what ranks have left behind is ended, and then mpirun itself; it is
-ended too when a rank or its MPI has said that it aborts the job. All that only after a while
-without any output, for mpirun may have much of it to hand on when its ranks have gone.
+- The network to another host is down. The order to end does not arrive there, and its ssh does not
+  end.
+So when its last child has gone, the launcher ends what ranks have left behind, and then mpirun
+itself. It also ends mpirun when a rank or its MPI has said that it aborts the job. It does all that
+only after a while without any output, because mpirun may have much of it to hand on when its ranks
+have gone.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class HydraStatus:
         self._signal = 0
 
     def split(self, lines: bytes) -> list[tuple[None, bytes]]:
-        """Looks at lines of mpirun's own; for Output."""
+        """Looks at lines of mpirun's own. Output calls it."""
         if found := _BY_SIGNAL.search(lines):
             self._signal = int(found[1])
         return [(None, lines)]
@@ -67,12 +69,12 @@ class Over:
         has_failed: Callable[[], bool],
         children_matter: bool,
     ) -> Check:
-        """Of a job; fails when it is over and its mpirun still there.
+        """The check of a job. It fails when the job is over and its mpirun still there.
 
         Args:
           pid: mpirun's.
           quiet_s: how long there has been no output.
-          end_strays: ends what ranks have left behind; False where there is nothing.
+          end_strays: ends what ranks have left behind. False: there was nothing.
           has_failed: whether a rank, or its MPI, has told of what ends the job.
           children_matter: whether mpirun has a child as long as the job has a rank.
         """

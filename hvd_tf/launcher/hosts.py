@@ -32,7 +32,7 @@ class Host:
 
 
 def parse(text: str) -> list[Host]:
-    """The hosts of "a:2,b:4"; one without a number takes one rank.
+    """The hosts of "a:2,b:4". One without a number takes one rank.
 
     Raises:
       LaunchError: a name or a number of slots is none, or a host comes twice.

@@ -15,9 +15,9 @@ States = Mapping[int, RankState]
 def first_end(states: States, before_ns: float = float("inf")) -> Notice | None:
     """The end that the others' ends follow from, of those before that time.
 
-    A rank that has failed by itself comes before one that has ended as if all were well, for
-    ranks end so in any order; that one before a rank on which MPI has aborted, for MPI does that
-    when it misses a peer. What was asked to end is never the reason.
+    A rank that has failed by itself comes first. One that has ended as if all were well comes
+    second, because ranks end so in any order. A rank on which MPI has aborted comes last, because
+    MPI does that when it misses a peer. What was asked to end is never the reason.
     """
     found = []
     for state in states.values():
@@ -51,7 +51,7 @@ def of_end(end: Notice) -> str:
 
 
 def of_report(report: Report, states: States) -> tuple[str, bool]:
-    """Of a job in which a rank has told of an exception: the line, and whether that one is first.
+    """The line about a job in which a rank has told of an exception; whether that rank is first.
 
     Another rank may have ended before, which left no time to say anything.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mpirun says of a host where it could not start the job's ranks, or which it has lost.
 
-It ends the job then. But its words name a dozen reasons and no remedy, and where the ssh or the
-daemon of a running job was killed, Open MPI's returns 0.
+It ends the job then. But its words name a dozen reasons and no remedy. If the ssh or the daemon of
+a running job was killed, Open MPI's returns 0.
 """
 
 from __future__ import annotations

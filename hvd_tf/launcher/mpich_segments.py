@@ -43,8 +43,8 @@ def _is_mine(path: Path, since_s: float) -> bool:
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a process uses it; removes it where none does."""
-    # Not by a look at all processes: those of another container may use it and not be seen here.
+    """Whether a process uses it. Removes it if none does."""
+    # A look at all processes is not enough: those of another container are not seen here.
     # The kernel gives a lease for writing only to the one who alone has the file open or mapped.
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

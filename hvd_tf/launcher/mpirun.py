@@ -102,7 +102,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
-    """Whose mpirun this is; None where it is of neither family or does not run."""
+    """Whose mpirun this is. None: it is of neither family, or does not run."""
     try:
         shown = subprocess.run(
             [path, "--version"],
@@ -125,7 +125,7 @@ def identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
 
 
 def _built_with() -> str:
-    """Such as "Open MPI 5.0.11"; empty where the library has not been built or cannot say."""
+    """Such as "Open MPI 5.0.11". Empty: the library has not been built, or cannot say."""
     try:
         info = json.loads(Path(__file__).parents[1].joinpath("_build_info.json").read_text())
         mpi = info["mpi"]
@@ -160,7 +160,7 @@ def arguments(
     Args:
       mpirun: which one.
       ranks: how many there are.
-      directories: the job's; None where the line is only to be shown.
+      directories: the job's. None: the line is only to be shown.
       command: what each rank runs.
       remote: None where all ranks are on this machine.
       more: further options, of the user's own.

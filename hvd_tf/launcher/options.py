@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print mpirun's command line and start nothing")
     add("-v", "--version", action=_Version, nargs=0, help="show the version and exit")
     add("--verbose", action="store_true", help="show what is run, and where")
-    # Everything behind the first word that is no option; its own dashes are not ours.
+    # Everything behind the first word that is no option. Its own dashes are not ours.
     add("command", nargs=argparse.REMAINDER, help="what every rank runs")
     return parser
 

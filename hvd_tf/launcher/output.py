@@ -60,7 +60,7 @@ def tagged(major: int) -> Split:
 
 
 def _tagged_part(rank: int | None, text: bytes) -> Iterator[Part]:
-    # A tag is for one line; what comes without one is mpirun's.
+    # A tag is for one line. What comes without one is mpirun's.
     own = text.find(b"\n") + 1 if rank is not None else 0
     if own:
         yield rank, text[:own]
@@ -72,7 +72,7 @@ class RankFiles:
     """DIR/rank.0/stdout and so on: what each rank writes, without heads. Owner: main thread."""
 
     def __init__(self, directory: Path, ranks: int) -> None:
-        """Makes them, for every rank; those of an earlier job are written anew.
+        """Makes them for every rank. Those of an earlier job are written anew.
 
         Raises:
           LaunchError: they cannot be written.
@@ -94,7 +94,7 @@ class RankFiles:
             ) from None
 
     def write(self, rank: int, sink: int, data: bytes) -> None:
-        """Adds to a rank's file; a disk that is full ends that file, and not the job."""
+        """Adds to a rank's file. A disk that is full ends that file, and not the job."""
         file = self._files.get((rank, sink))
         view = memoryview(data)
         while view and file is not None:
@@ -163,7 +163,7 @@ class Output:
         self._thread.start()
 
     def quiet_s(self) -> float:
-        """How many seconds there has been nothing to copy; 0 while it waits for a reader."""
+        """How many seconds there has been nothing to copy. 0 while it waits for a reader."""
         return 0.0 if self._is_copying else time.monotonic() - self._copied_at_s
 
     def finish(self, last_words: Callable[[], bytes]) -> None:

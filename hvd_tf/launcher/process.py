@@ -56,7 +56,7 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask_before)
 
     def wait(self, timeout_s: float | None) -> int:
-        """The number of the next signal; 0 when none came in that time (None: no limit)."""
+        """The number of the next signal. 0: none came in that time (None: no limit)."""
         if timeout_s is None:
             return signal.sigwaitinfo(self._all).si_signo
         found = signal.sigtimedwait(self._all, max(timeout_s, 0.0))
@@ -144,7 +144,7 @@ class Job:
         kill_marked(failure_report.DIRECTORY_VARIABLE, self._directory)
 
     def end_strays(self) -> list[str]:
-        """Ends what is left of the job on this host and holds mpirun's pipes open; names each."""
+        """Ends what is left of the job on this host and holds mpirun's pipes open. Names each."""
         return end_strays(failure_report.DIRECTORY_VARIABLE, self._directory, self.pid)
 
     def _pass_on(self, number: int) -> None:
@@ -166,7 +166,7 @@ def _first_failed(checks: Sequence[Check]) -> Check | None:
 def kill_marked(variable: str, value: str) -> None:
     """Ends at once every process that was started with this value of an environment variable."""
     deadline = time.monotonic() + _SWEEP_LIMIT_S
-    # On a busy machine a look at all processes may take longer than that: what it found is ended.
+    # On a busy machine a look at all processes may take longer than that. What it found is ended.
     while pids := _marked(variable, value):
         for pid in pids:
             _signal(pid, signal.SIGKILL)
@@ -184,10 +184,10 @@ def has_marked(variable: str, value: str, names: Sequence[str]) -> bool:
 
 
 def end_strays(variable: str, value: str, reader: int) -> list[str]:
-    """Ends at once those that hold what the reader reads; returns "name (pid 7)" of each."""
+    """Ends at once those that hold what the reader reads. Returns "name (pid 7)" of each."""
     ended, read = [], set(_open_files(reader))
     for pid in _marked(variable, value):
-        # A rank's terminal, where it has one, is mpirun's; its other side has no such name.
+        # A rank's terminal, where it has one, is mpirun's. Its other side has no such name.
         held = [name for name in _open_files(pid) if name in read or name.startswith("/dev/pts/")]
         if pid != reader and any(name.startswith(("pipe:", "/dev/pts/")) for name in held):
             with suppress(OSError):
@@ -242,7 +242,7 @@ def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
 
     def setup() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        # A launcher that is killed itself can remove nothing; mpirun then ends the ranks.
+        # A launcher that is killed itself can remove nothing. mpirun then ends the ranks.
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
@@ -251,8 +251,8 @@ def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
 
 
 def _marked(variable: str, value: str) -> list[int]:
-    # Not by parent or process group: mpirun gives each rank a group of its own, and what a
-    # rank has started may have changed both. The variable is inherited by all.
+    # Parent and process group do not tell: mpirun gives each rank a group of its own, and what
+    # a rank has started may have changed both. All inherit the variable.
     mark = os.fsencode(f"{variable}={value}")
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if mark in _environment(pid)]

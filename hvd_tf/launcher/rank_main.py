@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mpirun starts as every rank: it runs the user's command and tells how that has ended.
+"""What mpirun starts as every rank. It runs the user's command and tells how that has ended.
 
-Arguments: the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names its
-private directory, which may hold variables that are right for this host's ranks only, and a link
-to the launcher's standard input. Notices go there, or by stderr, as `notices.py` says.
+Its arguments are the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names
+the launcher's private directory. It may hold variables that are right for this host's ranks only,
+and a link to the launcher's standard input. Notices go there, or by stderr, as `notices.py` says.
 
 mpirun runs this file by its path, isolated and without `site`, so it may import nothing of hvd_tf.
 """
@@ -34,7 +34,7 @@ def decode(word: bytes) -> bytes:
 
 
 def local_variables() -> "dict[bytes, bytes]":
-    """For ranks on the launcher's host; empty on another one and where there are none."""
+    """For ranks on the launcher's host. Empty on another host, and if there are none."""
     directory = os.environ.get("HVD_JOB_DIR")
     if not directory:
         return {}
@@ -47,13 +47,13 @@ def local_variables() -> "dict[bytes, bytes]":
 
 
 def rank() -> int:
-    """As the launcher counts; -1 where it does not say."""
+    """As the launcher counts. -1: it does not say."""
     text = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "")
     return int(text) if text.isdecimal() else -1
 
 
 def open_stdin() -> None:
-    """Rank 0 reads what the launcher would read; the others, and one on another host, nothing."""
+    """Rank 0 on the launcher's host reads what the launcher would read. Others read nothing."""
     # Not what mpirun offers: its pipe may stay open for ever behind the last byte.
     sources = [os.devnull]
     directory = os.environ.get("HVD_JOB_DIR")
@@ -63,7 +63,7 @@ def open_stdin() -> None:
         try:
             file = os.open(source, os.O_RDONLY | os.O_NOCTTY)
         except OSError:
-            continue  # a socket cannot be opened; nor can what the launcher has not got
+            continue  # it is a socket, or the launcher has no input
         os.dup2(file, 0)
         if file:
             os.close(file)
@@ -79,7 +79,7 @@ class Notices:
         self._directory = os.environ.get("HVD_JOB_DIR", "")
 
     def write(self, what: str, **facts: "int | bool") -> None:
-        """Does nothing where no launcher asks; `facts` are more than every notice has."""
+        """Does nothing if no launcher asks. `facts` are more than every notice has."""
         number = rank()
         if not self._word or number < 0:
             return
@@ -133,7 +133,7 @@ def let_go() -> None:
 
 
 def watch(pid: int, notices: Notices) -> int:
-    """Passes signals on until the command's process has ended; its status, as os.wait has it."""
+    """Passes signals on until the command's process has ended. Returns the status, as os.wait."""
     told = False
     while True:
         number = signal.sigwaitinfo(signal.valid_signals()).si_signo

@@ -78,7 +78,7 @@ ABORTS = re.compile(rb"^\[[^\]\n]+\] \*\*\* MPI_ERRORS_ARE_FATAL \(processes in 
 
 @dataclass
 class RankNotices:
-    """Owner: the launcher's main thread; see() is called by that of the output."""
+    """Owner: the launcher's main thread. The thread of the output calls see()."""
 
     directory: Path
     """The job's."""

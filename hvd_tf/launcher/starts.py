@@ -28,15 +28,15 @@ class Starts:
           notices: what ranks have told.
           ranks: how many there are.
           limit_s: how long a rank may take.
-          waits_for: what keeps mpirun from starting any rank, and what to do about it; "" where it
-            has started some. Asked at the limit, when the job has not been ended yet.
+          waits_for: what keeps mpirun from starting any rank, and what to do about it. "": it has
+            started some. Asked at the limit, before the job is ended.
         """
         self._notices, self._ranks, self._limit_s = notices, ranks, limit_s
         self._waits_for, self._reason = waits_for, ""
         self.late: list[int] = []
 
     def check(self) -> Check:
-        """For the limit, which begins now; `late` then has the ranks that are missing."""
+        """For the limit, which begins now. When it fails, `late` has the ranks that are missing."""
 
         def passes() -> bool:
             started = {rank for rank, state in self._notices.states().items() if state.started}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that have not ended when all others have: they are named, and ended where they are frozen.
+"""Names ranks that have not ended when all others have, and ends those that are frozen.
 
 A rank that still works then, on an export say, is left alone: nobody waits for it. One that is
-stopped by a signal would keep the job for ever. The ranks themselves look for one that is frozen
-as long as their programs go on; once those are over it is left to the launcher.
+stopped by a signal would keep the job for ever. As long as their programs go on, ranks themselves
+look for one that is frozen. Once these are over, the launcher does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Unended:
         return check
 
     def _look(self, states: Mapping[int, RankState], since_s: float) -> bool:
-        """At what is known so long after the last look; False where the job is to be ended."""
+        """Looks at what is known so long after the last look. False: the job is to be ended."""
         left = {rank for rank, state in states.items() if state.left}
         stopped = {rank for rank, state in states.items() if state.is_stopped}
         rest = [rank for rank in range(self._ranks) if rank not in left or rank in stopped]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that outlives a launcher that is killed, ends what is left of its job, tidies up, ends.
 
-It is a fork of the launcher in a session of its own and deaf to signals, and waits for the end of
-a pipe, of which only the launcher holds the other side. Through it the launcher names what there
-will be to end and to remove. Should both be killed, the next start removes the files.
+It is a fork of the launcher, in a session of its own, and deaf to signals. It waits for the end of
+a pipe. Only the launcher holds the other side. Through the pipe the launcher names what there will
+be to end and to remove. If both are killed, the next start removes the files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Watcher:
             os.write(self._pipe, b"".join(os.fsencode(name) + b"\0" for name in names))
 
     def close(self) -> None:
-        """Ends it; to be called when the job has ended and its directories are gone."""
+        """Ends it. To be called when the job has ended and its directories are gone."""
         os.close(self._pipe)
         os.waitpid(self._pid, 0)
 

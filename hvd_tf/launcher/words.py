@@ -2,8 +2,9 @@
 """A command's arguments as words that no launcher takes for something else.
 
 mpirun's own parser takes a lone ":" for the next program, renames "--map-by" and refuses some
-options that come twice, also behind the program's name; ssh joins words with spaces. So every
-argument is "=" and its text, in which "%" and two hexadecimal digits stand for every other byte.
+options that come twice. It does so behind the program's name too. ssh joins words with spaces. So
+every argument becomes "=" and its text. In the text "%" and two hexadecimal digits stand for every
+byte that is not plain.
 `rank_main.py` reads them.
 """
 

@@ -45,10 +45,10 @@ def allreduce(
     Args:
         tensor: what tf.convert_to_tensor accepts, or tf.IndexedSlices; the same shape and dtype on
             every rank. Slices are gathered: the result has every rank's rows.
-        average: deprecated; True is op=Average, False is op=Sum.
+        average: deprecated. True is op=Average, False is op=Sum.
         device_dense: where the operation is placed for a tensor, such as "/cpu:0".
         device_sparse: the same for tf.IndexedSlices.
-        compression: what a floating tensor is cast to on the wire; not for slices.
+        compression: what a floating tensor is cast to on the wire. Not for slices.
         op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
         prescale_factor: multiplies each input.
         postscale_factor: multiplies the result.
@@ -106,7 +106,7 @@ def grouped_allreduce(
     in the same order on every rank.
 
     Returns:
-        The results in the order of `tensors`; an empty list is returned as it is.
+        The results in the order of `tensors`. An empty list is returned as it is.
     """
     if not tensors:
         return tensors  # type: ignore[return-value]
