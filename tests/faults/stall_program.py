@@ -6,7 +6,7 @@ RANKS_A_HOST 0: the machine is one host; else so many ranks take themselves for 
 train: small and large tensors, without an end
 locked: rank 1 waits for a lock that nobody gives back
 evaluate: all compute on their own, and end
-timeout: steps of a session, with a timeout on rank 0, until one fails; then one that is well
+timeout: steps of a session, with a timeout on rank 0, until one fails; then steps that are well
 pauses: steps, of which the last begins late on rank 1, because a call holds the interpreter
 mismatch: each rank gives a tensor a name of its own, in an eager call and in a tf.function
 """
@@ -58,16 +58,26 @@ def waits_for_a_lock() -> None:
 def trains_in_a_session() -> None:
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
+        # The peer may have had all that it needed for the step that fails here. Then it is a step
+        # ahead. So all go on until they see in the same step that one of them has failed.
+        failed = v1.placeholder(tf.float32, [])
+        failures = hvd.allreduce(failed, op=hvd.Sum, name="failures")
         sums = [hvd.allreduce(tf.ones([n]), op=hvd.Sum, name=f"v{n}") for n in COUNTS]
         options = v1.RunOptions(timeout_in_ms=int(1000 * TIMEOUT_S)) if RANK == 0 else None
-        while True:
+        has_failed = ended = False
+        while not ended:
             begin_s = time.monotonic()
             try:
-                session.run(sums, options=options)
+                count, *values = session.run(
+                    [failures, *sums], {failed: float(has_failed)}, options=options
+                )
             except tf.errors.OpError as error:
                 seconds = time.monotonic() - begin_s
                 print(f"{type(error).__name__} after {seconds:.2f} s", flush=True)
-                return
+                has_failed, options = True, None
+                continue
+            ended = count > 0
+            assert all((value == hvd.size()).all() for value in values)
 
 
 def holds_the_interpreter() -> None:

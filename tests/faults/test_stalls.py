@@ -112,7 +112,10 @@ def test_a_sessions_timeout_beside_a_frozen_rank(repeat: int) -> None:
     found = re.search(r"\[0\] DeadlineExceededError after ([\d.]+) s", text)
     # The timeout, and a second to unwind.
     assert found is not None and float(found[1]) < 2.0, text
-    assert "[1] UnknownError after" in text and text.count("all was right") == 2, text
+    assert text.count("all was right") == 2, text
+    # Rank 1 fails as well, or it had all that it needed for the step.
+    errors = re.findall(r"\[1\] (\w+Error) after", text)
+    assert errors in (["UnknownError"], []), text
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
