@@ -115,7 +115,7 @@ def rpath(mpi: environment.Mpi, in_place: bool) -> list[str]:
 
 
 def build_info(plan: environment.Plan, version: str, compiler: str) -> dict[str, str | bool]:
-    """What hvd_tf/native.py compares with what it finds at run time."""
+    """What hvd_tf/_internal/native.py compares with what it finds at run time."""
     assert plan.mpi is not None
     return {
         "hvd_tf": version,

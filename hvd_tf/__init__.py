@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distributed training for TensorFlow: `import hvd_tf as hvd` in place of horovod.tensorflow.
 
-The public names are those of hvd_tf/api.py. They load on first use, so that `hvdrun`, which is a
-part of this package, starts without TensorFlow.
+The public names are those of hvd_tf/_internal/api.py. They load on first use, so that `hvdrun`,
+which is a part of this package, starts without TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from hvd_tf.build_stamp import check_build, is_launcher
-from hvd_tf.version import __version__ as __version__
+from hvd_tf._internal.build_stamp import check_build, is_launcher
+from hvd_tf._internal.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hvd_tf.api import *  # noqa: F403
+    from hvd_tf._internal.api import *  # noqa: F403
 
 # hvdrun tells of a build that does not fit itself: it is what one asks about it.
 if not is_launcher():
@@ -28,11 +28,11 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hvd_tf.{name}")
     if name == "__all__":  # import *
-        return importlib.import_module("hvd_tf.api").__all__
+        return importlib.import_module("hvd_tf._internal.api").__all__
     # Modules and what Python itself asks for are found in other ways, or not at all.
     if name.startswith("_") or importlib.util.find_spec(f"hvd_tf.{name}") is not None:
         raise AttributeError(f"module 'hvd_tf' has no attribute {name!r}")
-    api = importlib.import_module("hvd_tf.api")
+    api = importlib.import_module("hvd_tf._internal.api")
     globals().update({public: getattr(api, public) for public in api.__all__})
     try:
         return globals()[name]
@@ -41,4 +41,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *importlib.import_module("hvd_tf.api").__all__})
+    return sorted({*globals(), *_MODULES, *importlib.import_module("hvd_tf._internal.api").__all__})

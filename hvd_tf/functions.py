@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf.compat import (
+from hvd_tf._internal.compat import (
     Variable,
     are_in_host_memory,
     is_resource_variable,
     tf_variable,
     v1,
 )
-from hvd_tf.names import variable_names
-from hvd_tf.op_names import unnamed
-from hvd_tf.runtime import ProcessSet, global_process_set, rank
+from hvd_tf._internal.names import variable_names
+from hvd_tf._internal.op_names import unnamed
+from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 

@@ -18,11 +18,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Optional
 
-from hvd_tf.launcher import build_check, mpirun, process, variables
-from hvd_tf.launcher.attempt import Attempt, command_line, remote_of, say
-from hvd_tf.launcher.errors import LaunchError
-from hvd_tf.launcher.options import EXAMPLE, Options, parse
-from hvd_tf.launcher.output import RankFiles
+from hvd_tf._internal.launcher import build_check, mpirun, process, variables
+from hvd_tf._internal.launcher.attempt import Attempt, command_line, remote_of, say
+from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
+from hvd_tf._internal.launcher.output import RankFiles
 
 _USAGE_ERROR = 2
 

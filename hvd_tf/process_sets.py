@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Optional, Union
 
-from hvd_tf import native
+from hvd_tf._internal import native
 
 _UNKNOWN = -2
 _NOT_A_MEMBER = -3

@@ -26,7 +26,7 @@ package = types.ModuleType("hvd_tf")
 package.__path__ = [{str(ROOT / "hvd_tf")!r}]
 sys.modules["hvd_tf"] = package
 sys.path.insert(0, {str(ROOT)!r})
-from hvd_tf.launcher import mpirun
+from hvd_tf._internal.launcher import mpirun
 from hvd_tf import launch
 sys.prefix, built = sys.argv[1:3]
 mpirun._built_with = lambda: built

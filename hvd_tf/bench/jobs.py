@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from hvd_tf._internal.launcher import mpirun, process
+from hvd_tf._internal.launcher.directories import private_directories
 from hvd_tf.bench.errors import BenchError
-from hvd_tf.launcher import mpirun, process
-from hvd_tf.launcher.directories import private_directories
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = Path(__file__).with_name("worker") / "rank_main.py"

@@ -17,11 +17,12 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf import blame, native, ops
-from hvd_tf.causes import Kind, cause_of
-from hvd_tf.compat import eager_mode
+from hvd_tf import ops
+from hvd_tf._internal import blame, native
+from hvd_tf._internal.causes import Kind, cause_of
+from hvd_tf._internal.compat import eager_mode
+from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.data.exchange import announce
-from hvd_tf.runtime import ProcessSet
 
 # A rank's share of a batch.
 NOTHING, REPEATED, FRESH = 0, 1, 2

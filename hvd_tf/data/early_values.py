@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
 
 
 def early_value(scalar: Any) -> Optional[int]:

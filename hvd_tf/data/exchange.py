@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf.compat import eager_mode, v1
-from hvd_tf.runtime import ProcessSet
+from hvd_tf._internal.compat import eager_mode, v1
+from hvd_tf._internal.runtime import ProcessSet
 
 DATA_PREFIX = "data/"  # of the names of all collectives of this package
 

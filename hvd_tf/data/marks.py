@@ -7,7 +7,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from hvd_tf.compat import dataset_chain, nondeterministic_dataset
+from hvd_tf._internal.compat import dataset_chain, nondeterministic_dataset
 from hvd_tf.data.early_values import early_value
 
 _MARK = "_hvd_tf_sharded"  # its value: whether each record is in exactly one share

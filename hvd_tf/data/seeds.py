@@ -8,7 +8,7 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
 
 
 def seed_of(seed: int, rank: Optional[int] = None) -> int:

@@ -8,6 +8,7 @@ from typing import Optional, Union
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.data.exchange import announce, checked_size
 from hvd_tf.data.files import Patterns
 from hvd_tf.data.formats import Columns
@@ -16,7 +17,6 @@ from hvd_tf.data.seeds import seed_of, shuffled
 from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.data.steps import Steps, at_length
-from hvd_tf.runtime import ProcessSet, global_process_set
 
 
 @tf.autograph.experimental.do_not_convert

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.data.csv_files import csv_format
 from hvd_tf.data.exchange import Facts, all_same, announce
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
@@ -20,7 +21,6 @@ from hvd_tf.data.seeds import seed_of, shuffled_files
 from hvd_tf.data.splitting import dealt_records, whole_files
 from hvd_tf.data.steps import INFINITE, Steps, length_of
 from hvd_tf.data.tfrecord import tfrecord_format
-from hvd_tf.runtime import ProcessSet
 
 _FORMATS: dict[str, Callable[[Sequence[str], Columns], Format]] = {
     "tfrecord": tfrecord_format,

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.data.agreement import (
     END,
     FRESH,
@@ -22,7 +23,6 @@ from hvd_tf.data.agreement import (
 from hvd_tf.data.early_values import early_value
 from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
 from hvd_tf.data.splitting import check_uneven, equal_length
-from hvd_tf.runtime import ProcessSet, global_process_set
 
 INFINITE: int = tf.data.INFINITE_CARDINALITY
 UNKNOWN: int = tf.data.UNKNOWN_CARDINALITY

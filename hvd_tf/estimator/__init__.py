@@ -7,7 +7,7 @@ modules of TensorFlow. `tf_estimator_v1` is `tf.compat.v1.estimator`. Parts that
 work without it.
 """
 
-from hvd_tf.compat.estimator import provide_tf_estimator, tf_estimator, tf_estimator_v1
+from hvd_tf._internal.compat.estimator import provide_tf_estimator, tf_estimator, tf_estimator_v1
 from hvd_tf.estimator.configuration import run_config
 from hvd_tf.estimator.directory import model_dir
 from hvd_tf.estimator.end_together import EndTogetherHook

@@ -13,10 +13,10 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf.compat import v1
-from hvd_tf.compat.estimator import RefusesTrainAndEvaluate, tf_estimator
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.compat.estimator import RefusesTrainAndEvaluate, tf_estimator
+from hvd_tf._internal.runtime import local_rank, local_size, rank, size
 from hvd_tf.estimator.directory import model_dir as rank_model_dir
-from hvd_tf.runtime import local_rank, local_size, rank, size
 
 _TF_CONFIG = "TF_CONFIG"
 _STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")

@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from typing import Optional, Union
 
-from hvd_tf.failure_report import DIRECTORY_VARIABLE
-from hvd_tf.runtime import rank
+from hvd_tf._internal.failure_report import DIRECTORY_VARIABLE
+from hvd_tf._internal.runtime import rank
 
 # The directories that this process has made, by the path asked for.
 _private: dict[str, str] = {}

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.hooks import announce_hook, end_training
+from hvd_tf._internal.runtime import rank, size
 from hvd_tf.functions import allgather_object
-from hvd_tf.hooks import announce_hook, end_training
-from hvd_tf.runtime import rank, size
 
 # How a rank's step, or its loop, has ended.
 _LEFT = "left"  # the loop is over: the last step, a hook that stops it, or the program

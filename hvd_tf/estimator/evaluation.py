@@ -9,13 +9,13 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.root_variables import RootVariables
+from hvd_tf._internal.runtime import rank, size
 from hvd_tf.estimator import evaluation_input, evaluation_summary, metric_state
 from hvd_tf.estimator.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf.estimator.metric_sums import MetricSums
 from hvd_tf.functions import allgather_object
-from hvd_tf.root_variables import RootVariables
-from hvd_tf.runtime import rank, size
 
 LOSS = "loss"
 _WHAT = "evaluate"

@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf import compat
-from hvd_tf.compat import v1
+from hvd_tf._internal import compat
+from hvd_tf._internal.compat import v1
 from hvd_tf.data.marks import is_exact, sharded_by
 from hvd_tf.estimator.input_sharding import whole_input_fn
 

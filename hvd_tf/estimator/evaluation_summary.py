@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
 
 
 def write(directory: str, results: Mapping[str, Any], step: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf.compat import v1
-from hvd_tf.hooks import announce_hook
-from hvd_tf.runtime import Average, global_process_set, rank
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.hooks import announce_hook
+from hvd_tf._internal.runtime import Average, global_process_set, rank
 
 Named = Union[str, tf.Tensor]
 

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
 from hvd_tf.data.sharding import shard
 from hvd_tf.estimator.meeting import everywhere, on_rank_0
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
+from hvd_tf._internal.compat import v1
 
 # A metric as in EstimatorSpec.eval_metric_ops: its value, and the update of its state.
 MetricOps = tuple[Any, Any]

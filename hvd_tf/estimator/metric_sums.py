@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf.compat import v1
-from hvd_tf.runtime import Sum, global_process_set
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.runtime import Sum, global_process_set
 
 # float64 and int64 have more bits than single states, for the sums of many ranks.
 _WIDE = (tf.float64, tf.int64)

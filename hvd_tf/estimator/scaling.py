@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf.runtime import size
+from hvd_tf._internal.runtime import size
 
 LearningRate = Union[float, tf.Tensor, Callable[[], Any]]
 

@@ -16,8 +16,8 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf.compat import v1
-from hvd_tf.runtime import size
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.runtime import size
 
 Multiplier = Union[float, Callable[[Any], Any]]
 

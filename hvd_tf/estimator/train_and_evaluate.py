@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from hvd_tf import compat, ops
-from hvd_tf.compat import v1
-from hvd_tf.compat.estimator import tf_estimator
+from hvd_tf import ops
+from hvd_tf._internal import compat
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.compat.estimator import tf_estimator
+from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
+from hvd_tf._internal.runtime import global_process_set, rank
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.meeting import everywhere, on_rank_0
 from hvd_tf.functions import allgather_object, broadcast_object
-from hvd_tf.hooks import BroadcastGlobalVariablesHook, announce_hook
-from hvd_tf.runtime import global_process_set, rank
 
 _WHAT = "train_and_evaluate"
 # What rank 0 asks all ranks to do after a step: sums of these.

@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf.op_names import Names, part_names
-from hvd_tf.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
+from hvd_tf._internal.op_names import Names, part_names
+from hvd_tf._internal.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
 
 OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
 

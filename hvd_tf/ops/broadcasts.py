@@ -8,11 +8,11 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf import native
-from hvd_tf.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal import native
+from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
-from hvd_tf.runtime import Average, ProcessSet, global_process_set
 
 
 def broadcast(

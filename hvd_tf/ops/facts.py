@@ -7,7 +7,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from hvd_tf import native
+from hvd_tf._internal import native
 
 
 def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:

@@ -8,9 +8,10 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf import native
+from hvd_tf._internal import native
+from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.compression import Compression, names_wire_dtype, wire_dtype_for
-from hvd_tf.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf.ops.arguments import (
     by_dtype,
     check_op,
@@ -20,7 +21,6 @@ from hvd_tf.ops.arguments import (
     scale_text,
 )
 from hvd_tf.ops.slices import check_sparse, reduce_slices
-from hvd_tf.runtime import ProcessSet, global_process_set
 
 TensorOrSlices = Union[tf.Tensor, tf.IndexedSlices]
 

@@ -7,11 +7,11 @@ from typing import Optional
 
 import tensorflow as tf
 
-from hvd_tf.op_names import Names, part_names
+from hvd_tf._internal.op_names import Names, part_names
+from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
 from hvd_tf.ops.arguments import OP_NAMES, check_op, registered_id
 from hvd_tf.ops.facts import size_op
 from hvd_tf.ops.gathers import gather_all
-from hvd_tf.runtime import Average, ProcessSet, Sum, global_process_set
 
 
 def check_sparse(op: int, prescale_factor: float, postscale_factor: float) -> None:

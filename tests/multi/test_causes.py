@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf as hvd
-from hvd_tf import blame
-from hvd_tf.causes import Kind
+from hvd_tf._internal import blame
+from hvd_tf._internal.causes import Kind
 from hvd_tf.data import agreement
 
 RANKS = (2,)

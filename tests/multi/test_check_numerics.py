@@ -9,8 +9,8 @@ import tensorflow as tf
 from modes import MODES, run
 
 import hvd_tf
-from hvd_tf.blame import blames_peer, find_cause
-from hvd_tf.causes import Kind
+from hvd_tf._internal.blame import blames_peer, find_cause
+from hvd_tf._internal.causes import Kind
 
 ALONE = True
 RANKS = (3,)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from modes import v1
 
 import hvd_tf as hvd
-from hvd_tf import native
+from hvd_tf._internal import native
 
 RANKS = (2, 3)
 HOSTS = "2x2"

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
-from hvd_tf.compat.estimator import provide_tf_estimator
+from hvd_tf._internal.compat.estimator import provide_tf_estimator
 from hvd_tf.estimator.configuration import rank_seed, threads_per_rank
 
 RANKS = (1, 3)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_tf import gradients as module
-from hvd_tf.compat import variable_key
-from hvd_tf.gradients import GradientReducer, checked_groups, plan_groups
-from hvd_tf.names import InstanceName, variable_names
+from hvd_tf._internal import gradients as module
+from hvd_tf._internal.compat import variable_key
+from hvd_tf._internal.gradients import GradientReducer, checked_groups, plan_groups
+from hvd_tf._internal.names import InstanceName, variable_names
 
 RANKS = (2,)
 HOSTS = "2x2"

@@ -67,14 +67,16 @@ def hvd(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(sys.modules, name)
     package = types.ModuleType("hvd_tf")
     package.__path__ = [str(ROOT / "hvd_tf")]
-    package.native = native = types.ModuleType("hvd_tf.native")  # type: ignore[attr-defined]
+    native = types.ModuleType("native")
     native.lib = Library()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hvd_tf", package)
-    monkeypatch.setitem(sys.modules, "hvd_tf.native", native)
-    blame, causes = (importlib.import_module(f"hvd_tf.{name}") for name in ("blame", "causes"))
+    monkeypatch.setitem(sys.modules, "hvd_tf._internal.native", native)
+    blame, causes = (
+        importlib.import_module(f"hvd_tf._internal.{name}") for name in ("blame", "causes")
+    )
     yield types.SimpleNamespace(blame=blame, causes=causes, lib=native.lib)
     for name in ("blame", "causes"):
-        sys.modules.pop(f"hvd_tf.{name}", None)
+        sys.modules.pop(f"hvd_tf._internal.{name}", None)
 
 
 def raised(error: BaseException, handled: BaseException, hides: bool = False) -> BaseException:

@@ -11,17 +11,19 @@ from types import ModuleType
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "hvd_tf" / "build_stamp.py"
+SOURCE = Path(__file__).resolve().parents[2] / "hvd_tf" / "_internal" / "build_stamp.py"
 
 
 @pytest.fixture
 def stamp(tmp_path: Path) -> ModuleType:
     """The module, as if it stood in tmp_path beside a library for tensorflow-cpu 2.15.1."""
-    (tmp_path / "build_stamp.py").write_text(SOURCE.read_text())
+    (tmp_path / "_internal").mkdir()
+    module_file = tmp_path / "_internal" / "build_stamp.py"
+    module_file.write_text(SOURCE.read_text())
     (tmp_path / "_native.so").write_bytes(b"")
     info = {"tensorflow_distribution": "tensorflow-cpu", "tensorflow_version": "2.15.1"}
     (tmp_path / "_build_info.json").write_text(json.dumps(info))
-    spec = importlib.util.spec_from_file_location("stamp", tmp_path / "build_stamp.py")
+    spec = importlib.util.spec_from_file_location("stamp", module_file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
 # A file is looked for from these folders, and beside the document that names it.
-ROOTS = (".", "tf_ops", "tf_ops/core", "tf_ops/transport", "tf_ops/adapter", "hvd_tf", "tests/core")
+ROOTS = (
+    *(".", "tf_ops", "tf_ops/core", "tf_ops/transport", "tf_ops/adapter"),
+    *("hvd_tf", "hvd_tf/_internal", "tests/core"),
+)
 FILE = re.compile(r"[\w.-]+(/[\w.-]+)*\.(cc|h|py|md|yaml|sh|json)|([\w-]+/)+")
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -80,7 +83,7 @@ def _exists(name: str, document: Path, root: Path) -> bool:
 def public_names(package: Path) -> dict[str, set[str]]:
     """What `hvd` has, and what those of its names have that are modules: from the sources."""
     modules = {path.stem for path in package.iterdir()} - {"__init__"}
-    names = {"": _all_of(package / "api.py") | modules}
+    names = {"": _all_of(package / "_internal" / "api.py") | modules}
     for name in sorted(names[""]):
         for path in (package / f"{name}.py", package / name / "__init__.py"):
             if path.is_file():

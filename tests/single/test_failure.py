@@ -42,9 +42,9 @@ class Library:
         if self.stuck: time.sleep(1000)
         os._exit(code)
 hvd = Library()
-package.native = sys.modules["hvd_tf.native"] = types.ModuleType("hvd_tf.native")
-package.native.lib = hvd
-from hvd_tf import failure
+native = sys.modules["hvd_tf._internal.native"] = types.ModuleType("native")
+native.lib = hvd
+from hvd_tf._internal import failure
 class OpError(Exception):  # as TensorFlow makes it, of the kind and rank of a cause
     node_def = op = None
     error_code = 2

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from hvd_tf.failure_report import Report
-from hvd_tf.launcher import last_words
-from hvd_tf.launcher.rank_notices import Notice, RankState
+from hvd_tf._internal.failure_report import Report
+from hvd_tf._internal.launcher import last_words
+from hvd_tf._internal.launcher.rank_notices import Notice, RankState
 
 
 def ended(rank: int, status: int, at: int, told: bool = False, aborted: bool = False) -> RankState:

@@ -15,7 +15,7 @@ from mpi import ROOT
 
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
-RANK_MAIN = str(ROOT / "hvd_tf" / "launcher" / "rank_main.py")
+RANK_MAIN = str(ROOT / "hvd_tf" / "_internal" / "launcher" / "rank_main.py")
 
 
 def test_argument_list_of_open_mpi(tmp_path: Path) -> None:

@@ -49,7 +49,11 @@ def test_segments_that_another_container_uses_stay() -> None:
     elsewhere = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to make a namespace")
-    code = "import sys, hvd_tf.launcher.mpich_segments as m; m.remove_left(float(sys.argv[1]))"
+    code = """
+import sys
+from hvd_tf._internal.launcher import mpich_segments
+mpich_segments.remove_left(float(sys.argv[1]))
+"""
     command = [*elsewhere, sys.executable, "-c", code, str(time.time() - 1)]
     path = Path(f"/dev/shm/mpich_shm_test-{os.getpid()}-elsewhere")
     try:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hvd_tf.launcher import process
+from hvd_tf._internal.launcher import process
 
 
 def test_a_slow_look_at_the_processes_still_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:

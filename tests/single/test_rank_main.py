@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from mpi import ROOT
 
-RANK_MAIN = ROOT / "hvd_tf" / "launcher" / "rank_main.py"
+RANK_MAIN = ROOT / "hvd_tf" / "_internal" / "launcher" / "rank_main.py"
 # Of those that end a process by default: not those that stop it, nor those that do nothing.
 ENDING = sorted(
     set(signal.valid_signals())

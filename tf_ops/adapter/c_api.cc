@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that hvd_tf/native.py calls. They throw no exceptions.
+// The C functions that hvd_tf/_internal/native.py calls. They throw no
+// exceptions.
 #include "adapter/c_api.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that hvd_tf/native.py calls through ctypes.
+// The C functions that hvd_tf/_internal/native.py calls through ctypes.
 //
 // A function that can fail returns a StatusCode (0: Ok). hvd_last_error() then
 // has the message, for the calling thread. Any thread may call all of them.

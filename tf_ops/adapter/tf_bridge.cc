@@ -32,9 +32,9 @@ absl::StatusCode ToTf(StatusCode code) {
   return absl::StatusCode::kInternal;
 }
 
-// The payload for hvd_tf/causes.py. It has the numbers of kind and rank, the
-// length of the tensor's name and the name, and the message without what
-// TensorFlow adds to it.
+// The payload for hvd_tf/_internal/causes.py. It has the numbers of kind and
+// rank, the length of the tensor's name and the name, and the message without
+// what TensorFlow adds to it.
 std::string CauseText(const Cause& cause, const std::string& message) {
   return std::to_string(static_cast<int>(cause.kind)) + " " +
          std::to_string(cause.rank) + " " +

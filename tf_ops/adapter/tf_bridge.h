@@ -14,7 +14,7 @@ namespace hvd {
 
 // The result is never Aborted or Unavailable. MonitoredTrainingSession swallows
 // those, and makes its session anew on one rank. A cause becomes a payload,
-// which hvd_tf/causes.py finds in the exception.
+// which hvd_tf/_internal/causes.py finds in the exception.
 [[nodiscard]] TfStatus ToTf(const Status& status);
 
 // Makes a Status of TensorFlow's own error.

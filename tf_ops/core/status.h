@@ -2,7 +2,7 @@
 // Status: every function of the core returns one, for success or failure.
 //
 // The core has no exceptions. adapter/tf_bridge.cc makes a tf::Status of a
-// Status. hvd_tf/native.py makes a Python exception of it.
+// Status. hvd_tf/_internal/native.py makes a Python exception of it.
 #ifndef HVD_CORE_STATUS_H_
 #define HVD_CORE_STATUS_H_
 

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Local gradient aggregation: adds up the gradients of k passes, and reduces on the k-th only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, graph_chain, v1
+from hvd_tf._internal.gradients import Gradient, GradientReducer
+
+
+class GradientAccumulator:
+    """For graphs of TF 1: one session run is one pass.
+
+    The sums and the pass number are local variables: `tf.compat.v1.local_variables_initializer`
+    resets them (sessions made by `MonitoredTrainingSession` and Estimator run it), checkpoints
+    do not hold them, and they are not broadcast. All ranks must start them together, because the
+    collectives run on a rank's k-th pass only.
+    """
+
+    def __init__(self, reducer: GradientReducer, passes: int, average: bool) -> None:
+        """passes is k, 1 or more. With average, the sum of a rank's k gradients is divided by k."""
+        if not isinstance(passes, int) or passes < 1:
+            raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
+        self.passes = passes
+        self._reducer = reducer
+        self._average = average
+        # By outermost graph: whether the current pass is the k-th.
+        self._is_last: WeakKeyDictionary[tf.Graph, tf.Tensor] = WeakKeyDictionary()
+        self.check_mode()
+
+    def check_mode(self) -> None:
+        """Raises ValueError when accumulation is asked for in an eager program."""
+        if self.passes > 1 and executing_eagerly_outside_functions():
+            raise ValueError(
+                f"backward_passes_per_step={self.passes} with an optimizer of tf.compat.v1.train "
+                "needs a graph (Estimator, MonitoredTrainingSession or `with tf.Graph()"
+                ".as_default()`): in eager code add up the gradients and apply them yourself"
+            )
+
+    def reduce(
+        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> list[Gradient]:
+        """Like `GradientReducer.reduce`, but of the sums over k passes.
+
+        Until the k-th pass the results are this rank's sums so far. They must not be applied.
+        Raises ValueError for IndexedSlices, unless sparse_as_dense makes them dense.
+        """
+        if self.passes == 1:
+            return self._reducer.reduce(gradients, variables)
+        self.check_mode()
+        gradients = self._reducer.densify(gradients)
+        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        for i in present:
+            if isinstance(gradients[i], tf.IndexedSlices):
+                raise ValueError(
+                    f"the gradient of {variables[i].name} is IndexedSlices, which "
+                    f"backward_passes_per_step={self.passes} cannot add up: pass "
+                    "sparse_as_dense=True"
+                )
+        if present:
+            reduced = self._accumulate(
+                [gradients[i] for i in present], [variables[i] for i in present]
+            )
+            for i, gradient in zip(present, reduced):
+                gradients[i] = gradient
+        return gradients
+
+    def _accumulate(self, gradients: list[tf.Tensor], variables: list[Variable]) -> list[tf.Tensor]:
+        with v1.name_scope("gradient_accumulation"):
+            sums = [_zeros(gradient, variable) for gradient, variable in zip(gradients, variables)]
+            pass_number = _local_variable(tf.zeros([], tf.int64), "pass_number")
+            # The value is read once, here. What assign_add returns is read where it is used, which
+            # may be after the reset.
+            added = [_add(total, gradient) for total, gradient in zip(sums, gradients)]
+            with tf.control_dependencies(added):
+                is_last = tf.equal(_add(pass_number, 1), self.passes)
+
+            def reduce_and_reset() -> list[tf.Tensor]:
+                totals = added
+                if self._average:
+                    totals = [total / tf.cast(self.passes, total.dtype) for total in added]
+                reduced = self._reducer.reduce(totals, variables)
+                with tf.control_dependencies(reduced):
+                    resets = [total.assign(tf.zeros_like(total)) for total in sums]
+                    resets.append(pass_number.assign(0))
+                with tf.control_dependencies(resets):
+                    return [tf.identity(gradient) for gradient in reduced]
+
+            results = tf.cond(is_last, reduce_and_reset, lambda: [tf.identity(a) for a in added])
+        self._is_last[_outermost_graph()] = is_last
+        return list(results) if isinstance(results, (list, tuple)) else [results]
+
+    def apply(
+        self,
+        apply_gradients: Callable[[], Any],
+        global_step: Optional[Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        """Run `apply_gradients`, which returns an operation, on the k-th pass only.
+
+        It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
+        hooks and `max_steps` end a training at the same pass as with Horovod.
+        """
+        is_last = self._is_last.get(_outermost_graph())
+        if is_last is None:  # the gradients are the caller's own, already complete
+            return apply_gradients()
+
+        def applied() -> tf.Tensor:
+            with tf.control_dependencies([apply_gradients()]):
+                return tf.constant(True)
+
+        def counted() -> tf.Tensor:
+            counts = [] if global_step is None else [v1.assign_add(global_step, 1).op]
+            with tf.control_dependencies(counts):
+                return tf.constant(False)
+
+        train_ops = v1.get_collection_ref(v1.GraphKeys.TRAIN_OP)
+        earlier = list(train_ops)
+        update = tf.group(tf.cond(is_last, applied, counted), name=name)
+        train_ops[:] = [*earlier, update]  # without the operation inside the branch
+        return update
+
+
+def _outermost_graph() -> tf.Graph:
+    *_, outermost = graph_chain()
+    return outermost
+
+
+def _add(variable: tf.Variable, delta: Any) -> tf.Tensor:
+    with tf.control_dependencies([variable.assign_add(delta, read_value=False)]):
+        return variable.read_value()
+
+
+def _local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
+    return v1.Variable(
+        initial_value,
+        trainable=False,
+        collections=[v1.GraphKeys.LOCAL_VARIABLES],
+        use_resource=True,
+        name=name,
+    )
+
+
+def _zeros(gradient: tf.Tensor, variable: Variable) -> tf.Variable:
+    name = variable.name.split(":")[0].replace("/", "_")
+    return _local_variable(tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that the TensorFlow that the library was compiled for is the one that is installed.
+
+If the library is loaded into another TensorFlow, it fails with a list of undefined symbols.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Optional
+
+DIRECTORY = Path(__file__).absolute().parents[1]
+LIBRARY = DIRECTORY / "_native.so"
+BUILD_INFO = DIRECTORY / "_build_info.json"
+REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
+
+
+def check_build(running_version: Optional[str] = None) -> None:
+    """Compare the build stamp with the TensorFlow of that version.
+
+    Without a version, it takes that of the installed distribution that the library was compiled
+    for. That needs no import of TensorFlow. If another distribution is installed, the import
+    decides.
+
+    Raises ImportError if the library is missing, or was compiled for another TensorFlow.
+    """
+    if not (LIBRARY.is_file() and BUILD_INFO.is_file()):
+        raise ImportError(
+            f"hvd_tf was not compiled: {LIBRARY.name} or {BUILD_INFO.name} is missing from "
+            f"{DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
+        )
+    info = json.loads(BUILD_INFO.read_text())
+    distribution, version = info["tensorflow_distribution"], info["tensorflow_version"]
+    if running_version is None:
+        try:
+            running_version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            return
+    if version != running_version:
+        raise ImportError(
+            f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {running_version} "
+            f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "
+            f"install {distribution}=={version}."
+        )
+
+
+def is_launcher() -> bool:
+    """Whether this process is hvdrun, or another `python -m hvd_tf.*`, and starting."""
+    program = Path((getattr(sys, "argv", None) or [""])[0]).name
+    return program in ("hvdrun", "-m")  # sys.argv[0] before Python has found the module

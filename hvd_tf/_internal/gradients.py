@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy for gradients: which are reduced, how, in which groups, under which names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import tensorflow as tf
+
+from hvd_tf import ops
+from hvd_tf._internal.compat import Variable, tf_variable, v1, variable_key
+from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
+from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
+from hvd_tf.compression import Compression, names_wire_dtype, wire_dtype_for
+
+Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+Groups = Union[int, Sequence[Sequence[Variable]], None]
+
+
+def plan_groups(keys: Sequence[Any], dtypes: Sequence[tf.DType], groups: Groups) -> list[list[int]]:
+    """Which of n gradients travel and fail together: lists of positions, each position once.
+
+
+    keys has the `variable_key` of each gradient's variable, and dtypes the dtype of each gradient.
+    groups is None (each gradient on its own), n (n runs of neighbours of nearly equal length), or
+    lists of variables (these groups, and every other variable on its own). Gradients of different
+    dtypes never share a group.
+    """
+    count = len(keys)
+    if groups is None:
+        return [[i] for i in range(count)]
+    if isinstance(groups, int):
+        bounds = [count * g // groups for g in range(groups + 1)]
+        numbers = [next(g for g in range(groups) if i < bounds[g + 1]) for i in range(count)]
+    else:
+        of_key = {variable_key(v): g for g, group in enumerate(groups) for v in group}
+        numbers = [of_key.get(key, len(groups) + i) for i, key in enumerate(keys)]
+    plan: dict[tuple[int, tf.DType], list[int]] = {}
+    for i, (number, dtype) in enumerate(zip(numbers, dtypes)):
+        plan.setdefault((number, dtype), []).append(i)
+    return list(plan.values())
+
+
+def checked_groups(groups: Groups, num_groups: int) -> Groups:
+    """The `groups` argument, with its deprecated form `num_groups` folded in.
+
+    Raises ValueError for anything but None, a number above 0, or lists of different variables.
+    """
+    if num_groups:
+        warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        return groups
+    if not isinstance(groups, (list, tuple)) or not all(
+        isinstance(group, (list, tuple)) for group in groups
+    ):
+        raise ValueError(
+            f"groups must be a number above 0 or a list of lists of variables. Received: {groups!r}"
+        )
+    seen = set()
+    for variable in (v for group in groups for v in group):
+        if variable_key(variable) in seen:
+            raise ValueError(
+                f"groups holds the variable {tf_variable(variable).name} twice: keep it in one list"
+            )
+        seen.add(variable_key(variable))
+    return groups
+
+
+class GradientReducer:
+    """Reduces lists of gradients over the ranks of a process set.
+
+    Its arguments are those of `DistributedOptimizer`. It may be made before `init`, but reducing
+    needs `init`. `name` becomes a part of the names that ranks match gradients by.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        groups: Groups = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        if op == Adasum:
+            raise NotImplementedError("op=Adasum is not supported: use Average or Sum")
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError(
+                "gradient_predivide_factor divides before an average is formed, so it needs "
+                f"op=Average. Received: gradient_predivide_factor={gradient_predivide_factor}, "
+                f"op={op}"
+            )
+        if gradient_predivide_factor == 0.0:
+            raise ValueError("gradient_predivide_factor must not be 0")
+        self.process_set = process_set
+        self.sparse_as_dense = sparse_as_dense
+        self._instance = InstanceName(name)
+        self._device_dense = device_dense
+        self._device_sparse = device_sparse
+        self._compression = compression
+        self._op = op
+        self._prescale = 1.0 / gradient_predivide_factor
+        self._postscale = float(gradient_predivide_factor)
+        self._groups = checked_groups(groups, num_groups)
+        self._scale_local = scale_local_gradients
+        self._local_variables: dict[Any, Variable] = {}
+
+    def register_local_var(self, variable: Variable) -> None:
+        """Keep this variable's gradient on its rank. If scaled, it is divided by the set's size."""
+        self._local_variables[variable_key(variable)] = variable
+
+    def densify(self, gradients: Sequence[Gradient]) -> list[Gradient]:
+        """The gradients. With sparse_as_dense, IndexedSlices are made dense."""
+        if not self.sparse_as_dense:
+            return list(gradients)
+        return [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in gradients]
+
+    def reduce(
+        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> list[Gradient]:
+        """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
+
+        A rank outside the process set gets its own gradients back. So does the only rank of a set.
+        Nothing is added to the graph then. IndexedSlices are gathered: the result has every rank's
+        rows. They are neither compressed nor pre-divided, because nothing is summed on the way.
+
+        Every rank of the set must pass gradients of the same variables in the same order.
+        Raises ValueError before `init` and for an unregistered process set.
+        """
+        result = self.densify(gradients)
+        set_size = self.process_set.size()
+        if set_size is None:
+            raise ValueError(
+                f"{self.process_set} is not registered: pass it to hvd.init(process_sets=...) on "
+                "every rank"
+            )
+        if set_size == 1 or not self.process_set.included():
+            return result
+        names = variable_names(variables)
+        keys = [variable_key(variable) for variable in variables]
+        dense: list[int] = []
+        instance = self._instance.for_call(self.process_set.process_set_id)
+        prefix = f"{GRADIENT_PREFIX}{instance}/"
+        with v1.name_scope(f"{self._instance.name}_Allreduce"):
+            for i, gradient in enumerate(result):
+                if gradient is None:
+                    continue
+                if keys[i] in self._local_variables:
+                    result[i] = self._scaled_local(gradient, set_size)
+                elif _is_sparse(gradient):
+                    result[i] = self._reduced_slices(gradient, prefix + names[i])
+                else:
+                    dense.append(i)
+            self._reduce_dense(result, dense, keys, lambda i: prefix + names[i])
+        return result
+
+    def _scaled_local(self, gradient: Gradient, set_size: int) -> Gradient:
+        if not self._scale_local:
+            return gradient
+        return map_values(gradient, lambda values: values / tf.cast(set_size, values.dtype))
+
+    def _reduced_slices(self, slices: tf.IndexedSlices, tensor_name: str) -> tf.IndexedSlices:
+        with tf.device(self._device_sparse):  # "" changes nothing
+            return ops.sparse_allreduce(
+                slices,
+                op=self._op,
+                process_set=self.process_set,
+                tensor_name=tensor_name,
+                name=None,
+            )
+
+    def _reduce_dense(
+        self,
+        gradients: list[Gradient],
+        dense: list[int],
+        keys: list[Any],
+        tensor_name: Callable[[int], str],
+    ) -> None:
+        """Replace the gradients at the positions `dense`."""
+        with tf.device(self._device_dense):
+            packed = [self._compress(gradients[i]) for i in dense]
+            dtypes = [tensor.dtype for tensor, _ in packed]
+            plan = plan_groups([keys[i] for i in dense], dtypes, self._groups)
+            for members in plan:
+                name = tensor_name(dense[members[0]])
+                if len(members) > 1:  # named after its first member: errors show the name
+                    name += f" and {len(members) - 1} more"
+                reduced = ops.dense_allreduce(
+                    [packed[m][0] for m in members],
+                    op=self._op,
+                    prescale_factor=self._prescale,
+                    postscale_factor=self._postscale,
+                    wire_dtype=wire_dtype_for(self._compression, dtypes[members[0]]),
+                    process_set=self.process_set,
+                    tensor_name=name,
+                )
+                for m, tensor in zip(members, reduced):
+                    gradients[dense[m]] = self._decompress(tensor, packed[m][1])
+
+    def _compress(self, gradient: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        gradient = tf.convert_to_tensor(gradient)
+        if names_wire_dtype(self._compression):
+            return gradient, None
+        return self._compression.compress(gradient)
+
+    def _decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        if names_wire_dtype(self._compression):
+            return tensor
+        return self._compression.decompress(tensor, context)
+
+
+def _is_sparse(gradient: Gradient) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def map_values(gradient: Gradient, fn: Callable[[tf.Tensor], tf.Tensor]) -> Gradient:
+    """Apply `fn` to a dense gradient, or to the values of IndexedSlices."""
+    if _is_sparse(gradient):
+        return tf.IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
+    return fn(gradient)

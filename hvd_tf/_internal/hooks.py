@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BroadcastGlobalVariablesHook`: starts ranks with equal variables, and announces the end."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from hvd_tf._internal import native
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.names import GRADIENT_PREFIX
+from hvd_tf._internal.root_variables import RootVariables, difference
+from hvd_tf._internal.runtime import size
+from hvd_tf.functions import allgather_object
+
+_LEFT_EARLY = (
+    "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
+    "whose checkpoint is already at step N. Ask rank 0 for the step before training, and "
+    "skip it on every rank."
+)
+
+
+class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
+    """Gives every rank the root's global variables when a session has been made.
+
+    It is for Estimator, MonitoredTrainingSession and anything else that runs hooks. Pass one on
+    every rank, before hooks that read the global step when the session is made, such as
+    `StopAtStepHook(num_steps=...)`. Only the root restores a checkpoint. The others take its
+    variables and its global step. One hook may serve several training calls.
+
+    When the loop ends on one rank, the hook tells ranks that go on training. They would wait for
+    gradients that do not come.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """root_rank: a rank of the job. device: for the broadcasts. "" leaves it to TensorFlow."""
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.bcast_op: Optional[tf.Operation] = None
+        self._graph: Optional[tf.Graph] = None
+        self._variables: Optional[RootVariables] = None
+
+    def begin(self) -> None:
+        """Build the operations. Raises ValueError before `init`."""
+        graph = v1.get_default_graph()
+        if self._graph is graph:
+            return
+        self._graph = graph
+        if size() == 1:
+            self.bcast_op = tf.no_op(name="broadcast_variables")
+            return
+        self._variables = RootVariables(self.root_rank, self.device)
+        self.bcast_op = self._variables.broadcast_op
+
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        """Compare the ranks' hooks and lists of variables, then take the root's values.
+
+        Raises ValueError on every rank if the lists differ, and tf.errors.UnknownError if a peer
+        has left.
+        """
+        del coord
+        if size() == 1:
+            return
+        # A peer that waits for this rank's gradients now is in a session that this rank has left.
+        end_training(
+            "it is starting a training session, in BroadcastGlobalVariablesHook. Pass that hook on "
+            "every rank, and start a session anew on all ranks or on none"
+        )
+        try:
+            _check_announced(session.graph, self.root_rank)
+            self._variables.check(session)
+            # Every rank has left its earlier session. No rank gets past the broadcast before every
+            # rank has sent this message.
+            end_training("")
+            self._variables.broadcast(session)
+        except tf.errors.UnknownError as error:
+            message = f"{error.message} {_LEFT_EARLY}"
+            raise type(error)(error.node_def, error.op, message) from error
+
+    def end(self, session: v1.Session) -> None:
+        """Tell the peers that this rank's loop has ended, and at which step."""
+        if size() == 1:
+            return
+        step = v1.train.get_global_step(session.graph)
+        where = "" if step is None else f" at global step {session.run(step)}"
+        end_training(
+            f"its training loop ended{where}. Every rank must end at the same "
+            "step: give all the same last step and equally many batches, and list "
+            "BroadcastGlobalVariablesHook before StopAtStepHook(num_steps=...)"
+        )
+
+
+# By graph: the texts of the hooks that need all ranks.
+_announced: WeakKeyDictionary[tf.Graph, set[str]] = WeakKeyDictionary()
+
+
+def announce_hook(text: str) -> None:
+    """Call it in the `begin` of a hook that needs all ranks. `text` must be equal on all.
+
+    BroadcastGlobalVariablesHook compares the texts. So a rank without the hook is named at the
+    start, and does not keep the others waiting.
+    """
+    _announced.setdefault(v1.get_default_graph(), set()).add(text)
+
+
+def _check_announced(graph: tf.Graph, root_rank: int) -> None:
+    everyones = allgather_object(_announced.get(graph, set()), name="broadcast_hook/hooks")
+    differences = [
+        f"rank {peer}: {difference(announced, everyones[root_rank])}"
+        for peer, announced in enumerate(everyones)
+        if announced != everyones[root_rank]
+    ]
+    if differences:
+        raise ValueError(
+            f"the hooks differ from those of rank {root_rank}, and some of them need all ranks: "
+            f"pass the same ones on every rank. {'; '.join(differences)}"
+        )
+
+
+def end_training(text: str) -> None:
+    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
+    end_scope(GRADIENT_PREFIX, text)
+
+
+def end_scope(prefix: str, text: str) -> None:
+    """Peers that wait for this rank in a call of such a name fail with `text`; "" takes it back.
+
+    The runtime puts the call's name and this rank in front of the text.
+    """
+    for process_set_id in range(native.lib.hvd_process_set_count()):
+        if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
+            native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())

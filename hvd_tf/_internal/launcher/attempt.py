@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One start of the job, from its directories to its exit code."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from hvd_tf._internal import failure_report, notices
+from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, process, variables
+from hvd_tf._internal.launcher.directories import Directories, private_directories
+from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.lost_hosts import LostHosts
+from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
+from hvd_tf._internal.launcher.options import Options
+from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
+from hvd_tf._internal.launcher.rank_main import RANK_VARIABLES, STDIN
+from hvd_tf._internal.launcher.rank_notices import RankNotices
+from hvd_tf._internal.launcher.starts import Starts
+from hvd_tf._internal.launcher.unended import Unended
+from hvd_tf._internal.launcher.watcher import Watcher
+
+# A rank's status after an uncaught exception.
+_EXCEPTION = 1
+# What `timeout` returns.
+_LATE = 124
+# How long a stopped job's last output waits for a reader. A full pipe may have none.
+_UNREAD_OUTPUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a start ended."""
+
+    code: int
+    """For the launcher to return."""
+    stopped: bool
+    """Whether a signal to the launcher asked for the end."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job. Owner: the launcher's main thread."""
+
+    options: Options
+    launcher: Mpirun
+    environ: Mapping[str, str]
+    signals: process.Signals
+    files: RankFiles | None
+
+    def run(self) -> Outcome:
+        """Runs the job to its end.
+
+        Raises:
+          LaunchError: it could not be started.
+        """
+        with ExitStack() as stack:
+            watcher = Watcher()
+            stack.callback(watcher.close)
+            try:
+                directories = stack.enter_context(private_directories(self.options.ranks))
+                watcher.watch(directories)
+                if sys.stdin is not None:  # it is where the launcher was started without
+                    (directories.job / STDIN).symlink_to(f"/proc/{os.getpid()}/fd/0")
+                told = RankNotices(directories.job)
+                env = {**self.environ, notices.VARIABLE: told.word}
+                remote = remote_of(self.options, env)
+                env = mpirun.environment(
+                    self.launcher, self.options.ranks, directories, env, remote
+                )
+                output = Output(self.options.timestamp, self.files, told.see)
+                stack.callback(output.close)
+                if self.launcher.family != mpirun.OPEN_MPI:
+                    _add_pipes(output, self.options.ranks, directories)
+            except OSError as error:
+                raise LaunchError(
+                    f"cannot write temporary files ({error.strerror}): set TMPDIR to a directory "
+                    "that can be written and has room"
+                ) from None
+            arguments = command_line(self.options, self.launcher, directories, remote)
+            if self.options.verbose:
+                command = shlex.join(self.options.command)
+                say(f"running {command} by {shlex.join(arguments)}")
+                say(
+                    f"temporary files in {directories.job}, shared memory in {directories.segments}"
+                )
+            began_s = time.time()
+            try:
+                return self._run(arguments, env, output, told, directories, remote)
+            finally:
+                if self.launcher.family == mpirun.MPICH:
+                    mpich_segments.remove_left(began_s)
+
+    def _has_children(self) -> bool:
+        """Whether mpirun has a child as long as there are ranks."""
+        # The ssh of Open MPI 4 may end as soon as the daemon on the other host has begun.
+        return (
+            not self.options.hosts
+            or self.launcher.family != mpirun.OPEN_MPI
+            or self.launcher.major >= 5
+        )
+
+    def _starts(self, told: RankNotices, directories: Directories) -> Starts | None:
+        limit_s = self.options.start_limit_s
+        if limit_s is None:
+            return None
+        return Starts(told, self.options.ranks, limit_s, lambda: self._waits_for(directories))
+
+    def _waits_for(self, directories: Directories) -> str:
+        """Why not even this host has a rank: mpirun starts none before it has all hosts."""
+        elsewhere = [host.name for host in self.options.hosts if not host.is_local]
+        if len(elsewhere) == len(self.options.hosts):
+            return ""  # there is none on this host, or it cannot be told
+        mark = (failure_report.DIRECTORY_VARIABLE, str(directories.job))
+        if not elsewhere or process.has_marked(*mark, RANK_VARIABLES):
+            return ""
+        check = ssh_check(elsewhere, self.options.ssh_arguments)
+        return f"mpirun has started none, as when a host does not answer: {check}"
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        output: Output,
+        told: RankNotices,
+        directories: Directories,
+        remote: Remote | None,
+    ) -> Outcome:
+        hydra = ends.HydraStatus() if self.launcher.family == mpirun.MPICH else None
+        try:
+            job = process.Job(arguments, env, self.signals)
+        except OSError as error:
+            raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
+        lost = LostHosts(remote)
+        split = lost.splitting(hydra.split if hydra else tagged(self.launcher.major))
+        for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
+            # One of its own, to be closed when it has been read to its end.
+            output.add(os.dup(pipe.fileno()), sink, split, own=True)
+            pipe.close()
+        output.start()
+        starts = self._starts(told, directories)
+        unended = Unended(told, self.options.ranks, env, say)
+        over = ends.Over().check(
+            job.pid,
+            output.quiet_s,
+            end_strays=lambda: _end_strays(job),
+            has_failed=lambda: told.mpi_has_aborted or _reported(directories) is not None,
+            children_matter=self._has_children(),
+        )
+        ending = job.wait([over, unended.check(), *([starts.check()] if starts else [])])
+        report = _reported(directories) if ending.status and not ending.stopped_by else None
+
+        def words() -> bytes:
+            # Once all that the ranks have written has been read.
+            late = starts.words() if starts and starts.late else unended.words
+            if late and not ending.stopped_by:
+                return line(late)
+            return _last_words(ending, report, told.states(), lost.words)
+
+        patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
+        stopped = _finish(output, words, self.signals, patience_s)
+        if lost.words and not ending.stopped_by:
+            job.kill()  # mpirun's status may say that all is well
+        if ending.stopped_by or not (ending.failed or report):
+            status = hydra.code(ending.status) if hydra else ending.status
+            code = process.exit_code(status, ending.stopped_by) or (_EXCEPTION if lost.words else 0)
+        elif starts and starts.late:
+            code = _LATE
+        else:
+            # Open MPI's mpirun sometimes crashes when several ranks abort. What had to be ended has
+            # no status of its own. Neither is the reason for the job's end.
+            code = ending.status if ending.status > 0 else _EXCEPTION
+        return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def _reported(directories: Directories) -> failure_report.Report | None:
+    """The first exception that a rank has told of."""
+    return failure_report.read_first(directories.job)
+
+
+def _last_words(
+    ending: process.Ending,
+    report: failure_report.Report | None,
+    states: last_words.States,
+    lost: str,
+) -> bytes:
+    """What the launcher says at the end. `lost` is of a host that was, or ""."""
+    if ending.stopped_by:
+        return line(f"stopped by {process.name_of(ending.stopped_by)}")
+    if report:
+        last, is_first = last_words.of_report(report, states)
+        heading = f"{report.heading} failed{' first' if is_first else ''}"
+        return line(f"{heading}:\n{report.traceback.rstrip()}") + line(last)
+    words = line(ends.WORDS) if ending.failed else b""
+    end = last_words.first_end(states) if ending.status > 0 or ending.failed else None
+    if end and (last_words.failed_by_itself(end, states) or not lost):
+        return words + line(last_words.of_end(end))
+    if lost:
+        return words + line(lost)
+    if not words and ending.status < 0:
+        return line(f"signal {-ending.status} has ended mpirun")
+    return words
+
+
+def _end_strays(job: process.Job) -> bool:
+    """Ends what ranks that have ended have left behind, so that mpirun can end."""
+    ended = job.end_strays()
+    if ended:
+        say(
+            f"ended {', '.join(ended)}, left behind by a rank: it held the rank's output open, for "
+            "which mpirun would wait; redirect the output of what is to outlive the job"
+        )
+    return bool(ended)
+
+
+def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:
+    """What mpirun needs to know of other hosts. None: there are none."""
+    if not options.hosts:
+        return None
+    names = variables.forwarded(env, options.variables)
+    return Remote(options.hosts, names, options.ssh_arguments)
+
+
+def command_line(
+    options: Options, launcher: Mpirun, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    """The argument list of mpirun for these options."""
+    more = options.mpi_arguments
+    return mpirun.arguments(launcher, options.ranks, directories, options.command, remote, more)
+
+
+def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:
+    for stream, sink in (("stdout", 1), ("stderr", 2)):
+        for rank in range(ranks):
+            pipe = mpirun.stream_path(directories, stream, rank)
+            os.mkfifo(pipe, 0o600)
+            # For writing too, so that it neither waits for mpirun nor ends before it.
+            output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, of_rank(rank), own=True)
+
+
+def _finish(
+    output: Output, words: Callable[[], bytes], signals: process.Signals, patience_s: float
+) -> bool:
+    """Lets the output be read to its end, unless that takes too long or a signal comes (True)."""
+    output.finish(words)
+    deadline_s = time.monotonic() + patience_s
+    while not output.finished(timeout_s=0.05) and time.monotonic() < deadline_s:
+        if signals.is_stopping(signals.wait(0)):
+            return True
+    return False
+
+
+def say(text: str) -> None:
+    """Writes a line of the launcher's own to stderr."""
+    try:
+        os.write(2, line(text))
+    except OSError:
+        pass  # nobody reads it
+
+
+def line(text: str) -> bytes:
+    """As it is written."""
+    # Not by sys.stderr: its encoding need not know what a command line may hold.
+    return f"hvdrun: {text}\n".encode(errors="backslashreplace")

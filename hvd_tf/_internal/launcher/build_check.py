@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun --check-build: what the library was built for, and whether that is what is there."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from hvd_tf._internal import build_stamp
+from hvd_tf._internal.launcher import mpirun
+from hvd_tf._internal.launcher.errors import LaunchError
+
+
+def facts(environ: Mapping[str, str]) -> dict[str, Any]:
+    """About the build and this machine, ready for JSON. `problem`: why it does not work, or None.
+
+    Imports no TensorFlow and runs no more than `mpirun --version`.
+    """
+    info, wrong = _info(), problem()
+    try:
+        found = mpirun.find(environ)
+        launcher = {"path": found.path, "family": found.family, "major": found.major}
+    except LaunchError as error:
+        launcher, wrong = None, wrong or str(error)
+    return {
+        "hvd_tf": info.get("hvd_tf"),
+        "python": platform.python_version(),
+        "tensorflow": {
+            "distribution": info.get("tensorflow_distribution"),
+            "built_for": info.get("tensorflow_version"),
+            "installed": _installed(info.get("tensorflow_distribution")),
+        },
+        "mpi": info.get("mpi") if info.get("with_mpi") else None,
+        "mpirun": launcher,
+        "nccl": bool(info.get("with_nccl")),
+        "cuda": bool(info.get("with_cuda", info.get("with_nccl"))),
+        "compiler": info.get("compiler"),
+        "problem": wrong,
+    }
+
+
+def problem() -> str | None:
+    """Why the library that was built does not work here, or None."""
+    try:
+        build_stamp.check_build()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def report(found: Mapping[str, Any]) -> str:
+    """The facts for people, with a line feed at the end."""
+    tensorflow, launcher = found["tensorflow"], found["mpirun"]
+    built = f"{tensorflow['distribution']} {tensorflow['built_for']}"
+    installed = tensorflow["installed"]
+    lines = [
+        f"hvd_tf {found['hvd_tf'] or '(not built)'}, Python {found['python']}",
+        _line(installed, f"TensorFlow: built for {built}, installed: {installed or 'no'}"),
+        _line(found["mpi"], f"MPI: {found['mpi'] or 'no'}"),
+        _line(launcher, f"mpirun: {launcher['path'] if launcher else 'no'}"),
+        _line(found["cuda"], "CUDA"),
+        _line(found["nccl"], "NCCL"),
+        f"    compiler: {found['compiler'] or 'unknown'}",
+    ]
+    if found["problem"]:
+        lines.append(f"It does not work here: {found['problem']}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(there: object, text: str) -> str:
+    return f"[{'X' if there else ' '}] {text}"
+
+
+def _info() -> dict[str, Any]:
+    try:
+        info = json.loads(build_stamp.BUILD_INFO.read_text())
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _installed(distribution: str | None) -> str | None:
+    # Imported here, for it takes longer than all the rest.
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution) if distribution else None
+    except metadata.PackageNotFoundError:
+        return None

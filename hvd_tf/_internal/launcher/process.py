@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job's processes: starts mpirun, passes signals on, and sees to it that nothing stays."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from hvd_tf._internal import failure_report
+
+# mpirun gives its ranks about a second between SIGTERM and SIGKILL.
+KILL_AFTER_S = 3.0
+_SWEEP_LIMIT_S = 2.0
+# The longest wait for a process that becomes another program.
+_EXEC_LIMIT_S = 1.0
+_PR_SET_PDEATHSIG = 1
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Signals:
+    """While it is entered, signals to this process are waited for instead of interrupting it.
+
+    Those that the parent had it ignore (nohup, a shell's background job) stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self._stopping = {s for s in _STOPPING if signal.getsignal(s) != signal.SIG_IGN}
+        self._all = {*self._stopping, *_FORWARDED, signal.SIGCHLD}
+        self.mask_before: set[signal.Signals] = set()
+
+    def __enter__(self) -> Signals:
+        # Where the parent ignored it, the kernel would reap mpirun and its status be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.mask_before = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._all))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self.wait(0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask_before)
+
+    def wait(self, timeout_s: float | None) -> int:
+        """The number of the next signal. 0: none came in that time (None: no limit)."""
+        if timeout_s is None:
+            return signal.sigwaitinfo(self._all).si_signo
+        found = signal.sigtimedwait(self._all, max(timeout_s, 0.0))
+        return found.si_signo if found else 0
+
+    def is_stopping(self, number: int) -> bool:
+        """Whether this one asks for the end of the job."""
+        return number in self._stopping
+
+
+@dataclass(eq=False)
+class Check:
+    """Something that is looked at while the job runs, and ends it where it fails."""
+
+    passes: Callable[[], bool]
+    """Whether the job may go on; may set at_s for another look."""
+    at_s: float
+    """When, by time.monotonic()."""
+
+
+class Ending(NamedTuple):
+    """How a job ended."""
+
+    status: int
+    """mpirun's, as subprocess has it."""
+    stopped_by: int
+    """The signal that asked for it, or 0."""
+    failed: Check | None
+    """The check that asked for it."""
+
+
+class Job:
+    """A started mpirun. Owner: the launcher's main thread."""
+
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], signals: Signals) -> None:
+        """Starts mpirun. Its own streams are pipes, `stdout` and `stderr`."""
+        self._directory = env[failure_report.DIRECTORY_VARIABLE]
+        self._signals = signals
+        self._process = subprocess.Popen(
+            arguments,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,  # the ranks see to that themselves
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A Ctrl-C of the terminal reaches this process only, which passes it on once.
+            start_new_session=True,
+            # No thread has been started yet, so this is safe.
+            preexec_fn=_child_setup(signals.mask_before),
+        )
+        self.stdout = self._process.stdout
+        self.stderr = self._process.stderr
+
+    def wait(self, checks: Sequence[Check] = ()) -> Ending:
+        """Waits for mpirun, and sees to it that nothing of the job outlives it."""
+        stopped_by, failed, kill_at_s = 0, None, math.inf
+        pending = list(checks)
+        while (status := self._process.poll()) is None:
+            at_s = min([kill_at_s, *(check.at_s for check in pending)])
+            number = self._signals.wait(None if at_s == math.inf else at_s - time.monotonic())
+            if self._signals.is_stopping(number) and not stopped_by:
+                stopped_by = number
+            if number in _FORWARDED:
+                self._pass_on(number)
+            elif number in (0, stopped_by) and kill_at_s == math.inf:
+                if not number and not (failed := _first_failed(pending)):
+                    continue
+                kill_at_s, pending = time.monotonic() + KILL_AFTER_S, []
+                self._pass_on(number or signal.SIGTERM)
+            elif number != signal.SIGCHLD:
+                # The limit has passed, or this was the second request.
+                self.kill()
+                status = self._process.wait()
+                break
+        if status or stopped_by or failed:
+            self.kill()
+        return Ending(status, stopped_by, failed)
+
+    @property
+    def pid(self) -> int:
+        """Mpirun's."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Ends what there still is of the job at once, wherever mpirun or a rank has put it."""
+        kill_marked(failure_report.DIRECTORY_VARIABLE, self._directory)
+
+    def end_strays(self) -> list[str]:
+        """Ends what is left of the job on this host and holds mpirun's pipes open. Names each."""
+        return end_strays(failure_report.DIRECTORY_VARIABLE, self._directory, self.pid)
+
+    def _pass_on(self, number: int) -> None:
+        # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.
+        if self._process.poll() is None:
+            _signal(self._process.pid, number)
+
+
+def _first_failed(checks: Sequence[Check]) -> Check | None:
+    """Looks at those whose time has come."""
+    for check in checks:
+        if check.at_s <= time.monotonic():
+            check.at_s = math.inf
+            if not check.passes():
+                return check
+    return None
+
+
+def kill_marked(variable: str, value: str) -> None:
+    """Ends at once every process that was started with this value of an environment variable."""
+    deadline = time.monotonic() + _SWEEP_LIMIT_S
+    # On a busy machine a look at all processes may take longer than that. What it found is ended.
+    while pids := _marked(variable, value):
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
+
+
+def has_marked(variable: str, value: str, names: Sequence[str]) -> bool:
+    """Whether a process with this value has one of these environment variables too."""
+    heads = tuple(os.fsencode(f"{name}=") for name in names)
+    return any(
+        item.startswith(heads) for pid in _marked(variable, value) for item in _environment(pid)
+    )
+
+
+def end_strays(variable: str, value: str, reader: int) -> list[str]:
+    """Ends at once those that hold what the reader reads. Returns "name (pid 7)" of each."""
+    ended, read = [], set(_open_files(reader))
+    for pid in _marked(variable, value):
+        # A rank's terminal, where it has one, is mpirun's. Its other side has no such name.
+        held = [name for name in _open_files(pid) if name in read or name.startswith("/dev/pts/")]
+        if pid != reader and any(name.startswith(("pipe:", "/dev/pts/")) for name in held):
+            with suppress(OSError):
+                ended.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})")
+            _signal(pid, signal.SIGKILL)
+    return ended
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    with suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(file))
+    return found
+
+
+def has_collected_children(pid: int) -> bool:
+    """Whether children of it have ended and it has collected their status.
+
+    Raises:
+      OSError: there is no such process.
+    """
+    # Page faults of those children, of which the shortest program has some.
+    faults = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]
+    return int(faults) > 0
+
+
+def end_marked(variable: str, value: str, patience_s: float) -> None:
+    """Waits for the end of every process that was started with this value, then kills the rest."""
+    deadline = time.monotonic() + patience_s
+    while _marked(variable, value) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    kill_marked(variable, value)
+
+
+def exit_code(status: int, stopped_by: int) -> int:
+    """What the launcher returns, by a shell's rule: 128 + n for signal n."""
+    if stopped_by:
+        return 128 + stopped_by
+    return status if status >= 0 else 128 - status
+
+
+def name_of(number: int) -> str:
+    """Such as "SIGINT"."""
+    return signal.Signals(number).name
+
+
+def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def setup() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # A launcher that is killed itself can remove nothing. mpirun then ends the ranks.
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return setup
+
+
+def _marked(variable: str, value: str) -> list[int]:
+    # Parent and process group do not tell: mpirun gives each rank a group of its own, and what
+    # a rank has started may have changed both. All inherit the variable.
+    mark = os.fsencode(f"{variable}={value}")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if mark in _environment(pid)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    deadline = time.monotonic() + _EXEC_LIMIT_S
+    try:
+        while not (text := Path(f"/proc/{pid}/environ").read_bytes()):
+            # A process that becomes another program shows none until that one's is in place.
+            if not _may_have_environment(pid) or time.monotonic() > deadline:
+                return []
+    except OSError:
+        return []
+    return text.split(b"\0")
+
+
+def _may_have_environment(pid: int) -> bool:
+    """Raises OSError where there is no such process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    size, begin, end = int(fields[20]), int(fields[47]), int(fields[48])
+    # The kernel's own processes and those that have ended have no memory at all.
+    return size > 0 and (end == 0 or begin < end)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

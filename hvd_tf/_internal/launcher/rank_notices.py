@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks, and the processes that watch over them, have told the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvd_tf._internal import notices
+from hvd_tf._internal.launcher.rank_main import ENDED, RUNNING, STOPPED
+
+_NAME = re.compile(r"rank-\d+\.[a-z]+")
+_LONGEST_FILE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One of them."""
+
+    what: str
+    rank: int
+    host: str
+    pid: int
+    time_ns: int
+    """When it was written, in nanoseconds since 1970 by that host's clock."""
+    status: int = 0
+    """Of a process that has ended: as subprocess has it."""
+    told: bool = False
+    """Of a process that has ended: it was asked to from outside, as mpirun does."""
+
+    @property
+    def heading(self) -> str:
+        """Which process this is, such as "rank 1 (host a, pid 7)"."""
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+
+@dataclass
+class RankState:
+    """The latest of what is known of one rank."""
+
+    process: Notice | None = None
+    """Whether it runs, is stopped or has ended."""
+    started: Notice | None = None
+    """It has called init()."""
+    leaving: Notice | None = None
+    """Its program is over, and was so in an orderly way; the process may wait for MPI's end."""
+    mpi_has_aborted: bool = False
+    """MPI has, on this rank: that is mostly a consequence of another one's end."""
+
+    @property
+    def ended(self) -> Notice | None:
+        """Its end, once its process has gone."""
+        return self.process if self.process and self.process.what == ENDED else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its process is, by a signal."""
+        return self.process is not None and self.process.what == STOPPED
+
+    @property
+    def left(self) -> Notice | None:
+        """The end of its program, whether or not its process is still there."""
+        # A script may run several programs, one after another.
+        again = self.leaving and self.started and self.started.time_ns > self.leaving.time_ns
+        # While it waits for MPI the process may be ended, which is later and no reason.
+        return self.leaving if self.leaving and not again else self.ended
+
+
+# Open MPI's, on a rank's stderr, just before it aborts.
+ABORTS = re.compile(rb"^\[[^\]\n]+\] \*\*\* MPI_ERRORS_ARE_FATAL \(processes in ", re.MULTILINE)
+
+
+@dataclass
+class RankNotices:
+    """Owner: the launcher's main thread. The thread of the output calls see()."""
+
+    directory: Path
+    """The job's."""
+    word: str = field(default_factory=lambda: secrets.token_hex(8))
+    """For HVD_NOTICE."""
+    _lines: list[bytes] = field(default_factory=list)
+    _aborted: set[int] = field(default_factory=set)
+    # By name: the file's inode, which another notice changes, and what is in it.
+    _files: dict[str, tuple[int, Notice | None]] = field(default_factory=dict)
+
+    def see(self, rank: int, lines: bytes) -> bytes:
+        """Takes a rank's notices out of what it writes."""
+        if ABORTS.search(lines):
+            self._aborted.add(rank)
+        if b"\x1e" not in lines:
+            return lines
+        line = re.compile(rb"\x1e" + self.word.encode() + rb" ([^\n]*)\n")
+        self._lines += line.findall(lines)
+        rest = line.sub(b"", lines)
+        return rest if not rest or rest.endswith(b"\n") else rest + b"\n"
+
+    @property
+    def mpi_has_aborted(self) -> bool:
+        """Whether it has said so on some rank."""
+        return bool(self._aborted)
+
+    def states(self) -> dict[int, RankState]:
+        """Of the ranks that anything is known of."""
+        found: dict[int, RankState] = {}
+        for notice in [*self._of_files(), *map(_parsed, self._lines)]:
+            if notice:
+                state = found.setdefault(notice.rank, RankState())
+                if notice.what == notices.STARTED:
+                    state.started = notice
+                elif notice.what == notices.LEAVING:
+                    state.leaving = notice
+                elif notice.what in (RUNNING, STOPPED, ENDED):
+                    state.process = notice
+        for rank in tuple(self._aborted):
+            found.setdefault(rank, RankState()).mpi_has_aborted = True
+        return found
+
+    def _of_files(self) -> list[Notice | None]:
+        with suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                known = self._files.get(entry.name)
+                if _NAME.fullmatch(entry.name) and (not known or known[0] != entry.inode()):
+                    self._files[entry.name] = (entry.inode(), _read(Path(entry.path)))
+        return [notice for _, notice in self._files.values()]
+
+
+def _read(path: Path) -> Notice | None:
+    with suppress(OSError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            with path.open("rb") as file:
+                return _parsed(file.read(_LONGEST_FILE_BYTES))
+    return None
+
+
+def _parsed(text: bytes) -> Notice | None:
+    """None: it is no notice of ours."""
+    try:
+        notice = Notice(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+    numbers = (notice.rank, notice.pid, notice.time_ns, notice.status)
+    of_type = all(type(n) is int for n in numbers) and type(notice.told) is bool
+    return notice if of_type and type(notice.host) is str and notice.rank >= 0 else None

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which environment variables the ranks get: by name; values are never shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from hvd_tf._internal import failure_report
+from hvd_tf._internal.launcher.errors import LaunchError
+
+RESTART_VARIABLE = "HVD_RESTART"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FORWARDED = re.compile(
+    r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA)_[A-Za-z0-9_]+|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"
+)
+# They say something about a directory of this host.
+_OF_THIS_HOST = (failure_report.DIRECTORY_VARIABLE,)
+
+
+def parse(texts: Iterable[str]) -> dict[str, str | None]:
+    """The variables of `-x NAME` (None: its value is the launcher's own) and `-x NAME=VALUE`."""
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not _NAME.fullmatch(name):
+            raise LaunchError(
+                f"-x {name}: this is no variable's name: write -x NAME, or -x NAME=VALUE"
+            )
+        found[name] = value if equals else None
+    return found
+
+
+def merged(environ: Mapping[str, str], asked: Mapping[str, str | None]) -> dict[str, str]:
+    """The launcher's environment with what was asked for.
+
+    Raises:
+      LaunchError: a variable without a value is not in the environment.
+    """
+    env = dict(environ)
+    for name, value in asked.items():
+        if value is not None:
+            env[name] = value
+        elif name not in env:
+            raise LaunchError(
+                f"-x {name}: it is not set here: export it first, or write -x {name}=VALUE"
+            )
+    return env
+
+
+def forwarded(env: Mapping[str, str], asked: Iterable[str]) -> tuple[str, ...]:
+    """Names of the variables that ranks on other hosts get, in alphabetical order."""
+    names = {name for name in env if _FORWARDED.fullmatch(name)}
+    return tuple(sorted(names.union(asked).difference(_OF_THIS_HOST)))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names under which ranks find each other's gradients and variables.
+
+They come from optimizer instances and variables, never from graph nodes. Retraces and name scopes
+may differ between ranks. Instances and variables do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import (
+    Variable,
+    executing_eagerly_outside_functions,
+    graph_chain,
+    tf_variable,
+    v1,
+)
+
+GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
+
+
+def variable_names(variables: Sequence[Variable]) -> list[str]:
+    """One name for each variable, without the ':0'. All names differ.
+
+    Eager variables often share a name. So the second variable called "w" is "w#1", and so on. The
+    order of `variables` must be the same on every rank.
+    """
+    plain = [str(tf_variable(variable).name).partition(":")[0] for variable in variables]
+    taken = set(plain)
+    if len(taken) == len(plain):
+        return plain
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        unique, count = name, seen[name]
+        while count > 0 and unique in taken:
+            unique = f"{name}#{count}"
+            count += 1
+        seen[name] = max(count, seen[name] + 1)
+        taken.add(unique)
+        names.append(unique)
+    return names
+
+
+class InstanceName:
+    """A name for one optimizer, different from that of every other in the same graph.
+
+    Instances are numbered for each outermost graph, in the order in which they first ask for a name
+    there. So a rank that builds further graphs, for example for an evaluation, has the same numbers
+    as the others.
+    """
+
+    # By outermost graph: how many instances have the same name and process set.
+    _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int]]] = WeakKeyDictionary()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
+
+    def for_call(self, process_set_id: int) -> str:
+        """The name for the operations of one call, in the current graph.
+
+        A second call in the same graph or trace gets another name, because both calls' operations
+        may run at once. Eager calls run one after another and share one.
+        """
+        *_, outermost = graph_chain()
+        if outermost not in self._ordinals:
+            counts = self._instances.setdefault(outermost, Counter())
+            key = (self.name, process_set_id)
+            self._ordinals[outermost] = counts[key]
+            counts[key] += 1
+        ordinal, call = self._ordinals[outermost], self._next_call()
+        return self.name + (f"_{ordinal}" if ordinal else "") + (f"@{call}" if call else "")
+
+    def _next_call(self) -> int:
+        if v1.executing_eagerly():
+            return 0
+        chain = list(graph_chain())
+        # In an eager program the outermost function counts, so that each trace starts anew.
+        unit = chain[-2] if executing_eagerly_outside_functions() else chain[-1]
+        call = self._calls.get(unit, 0)
+        self._calls[unit] = call + 1
+        return call

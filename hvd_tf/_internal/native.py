@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads `_native.so` once: its TensorFlow ops (`ops`) and its C functions (`lib`).
+
+The C functions are those of tf_ops/adapter/c_api.h. This file alone makes Python exceptions of the
+codes that they return.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_tf._internal.build_stamp import LIBRARY, REBUILD, check_build
+from hvd_tf._internal.causes import caused, from_numbers
+
+# StatusCode of tf_ops/core/status.h.
+_OK = 0
+_EXCEPTIONS: dict[int, type[Exception]] = {
+    1: ValueError,  # kInvalidArgument
+    2: ValueError,  # kFailedPrecondition
+    3: RuntimeError,  # kPeerLost
+    4: RuntimeError,  # kCancelled
+    5: MemoryError,  # kResourceExhausted
+    6: RuntimeError,  # kInternal
+}
+
+_INTS = ctypes.POINTER(ctypes.c_int)
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "hvd_last_error": (ctypes.c_char_p, []),
+    "hvd_last_cause": (ctypes.c_int, [_INTS, ctypes.POINTER(ctypes.c_char_p)]),
+    "hvd_cause_of": (ctypes.c_int, [ctypes.c_char_p, _INTS]),
+    "hvd_init": (
+        ctypes.c_int,
+        [_INTS, ctypes.c_int, ctypes.c_int, ctypes.c_int, _INTS, _INTS, ctypes.c_int],
+    ),
+    "hvd_shutdown": (None, []),
+    "hvd_is_initialized": (ctypes.c_int, []),
+    "hvd_at_exit": (None, []),
+    "hvd_rank": (ctypes.c_int, []),
+    "hvd_size": (ctypes.c_int, []),
+    "hvd_local_rank": (ctypes.c_int, []),
+    "hvd_local_size": (ctypes.c_int, []),
+    "hvd_cross_rank": (ctypes.c_int, []),
+    "hvd_cross_size": (ctypes.c_int, []),
+    "hvd_is_homogeneous": (ctypes.c_int, []),
+    "hvd_mpi_threads_supported": (ctypes.c_int, []),
+    "hvd_process_set_count": (ctypes.c_int, []),
+    "hvd_process_set_size": (ctypes.c_int, [ctypes.c_int]),
+    "hvd_process_set_rank": (ctypes.c_int, [ctypes.c_int]),
+    "hvd_process_set_ranks": (ctypes.c_int, [ctypes.c_int, _INTS, ctypes.c_int]),
+    "hvd_mpi_built": (ctypes.c_int, []),
+    "hvd_nccl_built": (ctypes.c_int, []),
+    "hvd_cuda_built": (ctypes.c_int, []),
+    "hvd_reduce_op": (ctypes.c_int, [ctypes.c_char_p]),
+    "hvd_end_scope": (None, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]),
+    "hvd_announce_failure": (None, [ctypes.c_char_p]),
+    "hvd_first_peer_end": (ctypes.c_int, [_INTS, ctypes.c_char_p, ctypes.c_int]),
+    "hvd_abort": (None, [ctypes.c_int]),
+    "hvd_wait_for_stack_request": (ctypes.c_int, []),
+    "hvd_stacks_written": (None, []),
+    "hvd_unused_signal": (ctypes.c_int, []),
+    "hvd_set_stack_signal": (None, [ctypes.c_int]),
+}
+
+
+def _load() -> tuple[ModuleType, ctypes.CDLL]:
+    check_build(tf.__version__)
+    try:
+        ops = tf.load_op_library(str(LIBRARY))
+        lib = ctypes.CDLL(str(LIBRARY))
+    except (tf.errors.NotFoundError, OSError) as error:
+        text = getattr(error, "message", str(error))
+        raise ImportError(
+            f"hvd_tf's library does not load: {text}. If it names a symbol, rebuild it "
+            f"(`{REBUILD} .` in its source directory); if it names libmpi, reinstall the MPI that "
+            "it was built with."
+        ) from None
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+    return ops, lib
+
+
+def check(code: int) -> None:
+    """Raises the exception of a StatusCode, with the text and cause of this thread's last error.
+
+    It is ValueError for an error of the caller, MemoryError without memory, and RuntimeError for
+    all else.
+    """
+    if code == _OK:
+        return
+    error = _EXCEPTIONS.get(code, RuntimeError)(lib.hvd_last_error().decode(errors="replace"))
+    rank, tensor = ctypes.c_int(-1), ctypes.c_char_p(b"")
+    kind = lib.hvd_last_cause(ctypes.byref(rank), ctypes.byref(tensor))
+    cause = from_numbers(kind, rank.value, (tensor.value or b"").decode(errors="replace"))
+    raise caused(error, cause) if cause else error
+
+
+def not_initialized() -> ValueError:
+    """The exception of a call that came before init, for the caller to raise."""
+    return ValueError("hvd_tf has not been initialized; use hvd.init() first.")
+
+
+def known(value: int) -> int:
+    """Checks a value of a C function that is negative before init. Raises ValueError then."""
+    if value < 0:
+        raise not_initialized()
+    return value
+
+
+def int_array(values: list[int]) -> Any:
+    """A C array of ints."""
+    return (ctypes.c_int * len(values))(*values)
+
+
+ops, lib = _load()

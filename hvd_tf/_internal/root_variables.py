@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RootVariables`: gives all ranks one rank's global variables, in a session of a graph."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf import ops
+from hvd_tf._internal.compat import v1
+from hvd_tf._internal.runtime import global_process_set, size
+from hvd_tf.functions import broadcast_global_variables
+
+
+class RootVariables:
+    """The operations that compare the ranks' lists of global variables and send the root's values.
+
+    Make it on every rank, while the graph can still be changed. The job has several ranks.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """root_rank: a rank of the job. device: for the broadcasts. "" leaves it to TensorFlow."""
+        self._root_rank = root_rank
+        listing = sorted(
+            f"{variable.name.split(':')[0]} {variable.dtype.base_dtype.name} {variable.shape}"
+            for variable in v1.global_variables()
+        )
+        text = json.dumps(listing).encode()
+        with tf.device(device):
+            self._digests = _gather(hashlib.sha256(text).digest(), "digests")
+            self._listings = [
+                _gather(np.array([len(text)], np.int64), "listing_sizes"),
+                _gather(text, "listings"),
+            ]
+            self.broadcast_op = broadcast_global_variables(root_rank)
+
+    def check(self, session: v1.Session) -> None:
+        """Raise ValueError on every rank if the ranks' variables differ."""
+        digests = session.run(self._digests).reshape(size(), -1)
+        if (digests == digests[0]).all():
+            return
+        sizes, joined = session.run(self._listings)
+        texts = np.split(joined, np.cumsum(sizes)[:-1])
+        listings = [json.loads(text.tobytes()) for text in texts]
+        root = set(listings[self._root_rank])
+        differences = [
+            f"rank {peer}: {difference(set(listing), root)}"
+            for peer, listing in enumerate(listings)
+            if set(listing) != root
+        ]
+        raise ValueError(
+            f"the global variables differ from those of rank {self._root_rank}; every rank must "
+            f"build the same model. {'; '.join(differences)}"
+        )
+
+    def broadcast(self, session: v1.Session) -> None:
+        """Take the root's values, on every rank, after `check`."""
+        session.run(self.broadcast_op)
+
+
+def difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
+    """The first few variables that only one side has."""
+    sides = [("has", sorted(listing - root)), ("lacks", sorted(root - listing))]
+    return ", ".join(
+        f"{verb} {', '.join(names[:at_most])}"
+        + (f" and {len(names) - at_most} more" if len(names) > at_most else "")
+        for verb, names in sides
+        if names
+    )
+
+
+def _gather(data: Any, name: str) -> tf.Tensor:
+    """Concatenate bytes, or an array, of all ranks."""
+    if isinstance(data, bytes):
+        data = np.frombuffer(data, np.uint8)
+    return ops.allgather(
+        tf.constant(data),
+        name=f"root_variables/{name}",
+        ignore_name_scope=True,
+        process_set=global_process_set,
+    )

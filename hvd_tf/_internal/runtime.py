@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init, shutdown, rank and size, process sets, and what this build can do."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Optional, Union
+
+from hvd_tf._internal import failure, native, notices, stacks
+from hvd_tf._internal.op_names import mark_init_thread
+from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+_lib = native.lib
+_initialised_by = 0  # the process id
+
+Average: int = _lib.hvd_reduce_op(b"Average")
+Sum: int = _lib.hvd_reduce_op(b"Sum")
+# A place among the values. Operations refuse it.
+Adasum: int = 2
+Min: int = _lib.hvd_reduce_op(b"Min")
+Max: int = _lib.hvd_reduce_op(b"Max")
+Product: int = _lib.hvd_reduce_op(b"Product")
+
+
+def init(
+    comm: Union[None, Sequence[int], Any] = None,
+    process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]] = None,
+) -> None:
+    """Starts hvd on every rank of the job. Does nothing if it runs already.
+
+    Args:
+        comm: the ranks that make up the job: None for all that the launcher started, a list of
+            their world ranks, or an mpi4py communicator.
+        process_sets: sets that collectives may run on beside `global_process_set`, the same on
+            every rank. They get the ids 1, 2, ... in this order.
+
+    Raises:
+        ValueError: an argument or an HVD_* variable is wrong. Names it.
+        NotImplementedError: a process set is made of a communicator and `comm` is none.
+        RuntimeError: peers or MPI could not be reached.
+    """
+    if is_initialized():
+        return
+    if isinstance(process_sets, str):
+        raise ValueError(
+            f"process_sets={process_sets!r}: pass a list of ProcessSet; adding sets later is not "
+            "offered yet"
+        )
+    communicator = comm if is_communicator(comm) else None
+    world_ranks = [] if communicator is not None else _world_ranks(comm)
+    registration = Registration(process_sets or [], communicator)
+    notices.write(notices.STARTED, failure.launched_rank(os.environ))
+    global _initialised_by
+    _initialised_by = os.getpid()
+    ranks = [rank for members in registration.ranks for rank in members]
+    native.check(
+        _lib.hvd_init(
+            native.int_array(world_ranks),
+            len(world_ranks) if world_ranks else -1,
+            int(communicator is not None),
+            communicator.py2f() if communicator is not None else 0,
+            native.int_array(ranks),
+            native.int_array([len(members) for members in registration.ranks]),
+            len(registration.ranks),
+        )
+    )
+    mark_init_thread()
+    if size() > 1:
+        failure.install()
+        stacks.start()
+    registration.assign()
+    global_process_set.ranks = list(range(size()))
+    global_process_set.mpi_comm = communicator
+
+
+def _world_ranks(comm: Any) -> list[int]:
+    if comm is None:
+        return []
+    is_list = isinstance(comm, Sequence) and not isinstance(comm, (str, bytes))
+    if not is_list or not all(isinstance(rank, Integral) for rank in comm):
+        raise ValueError(
+            f"comm={comm!r}: pass None, a list of world ranks, or an mpi4py communicator"
+        )
+    ranks = [int(rank) for rank in comm]
+    if len(set(ranks)) != len(ranks) or any(rank < 0 for rank in ranks):
+        raise ValueError(f"comm={comm!r}: list each world rank once")
+    return ranks
+
+
+def shutdown() -> None:
+    """Ends hvd on this rank. Pending and later operations fail here and on peers that need it.
+
+    Does not wait for peers and does not end MPI. `init` works again afterwards. sys.excepthook is
+    what it was before.
+    """
+    _lib.hvd_shutdown()
+    failure.uninstall()
+    stacks.stop()
+
+
+def _at_exit() -> None:
+    if _initialised_by == os.getpid():  # not in a forked child
+        notices.write(notices.LEAVING, failure.launched_rank(os.environ))
+    _lib.hvd_at_exit()
+
+
+# An exception may come before init, where peers wait already.
+if failure.launched_size(os.environ) > 1:
+    failure.install()
+
+# Registered when this module is imported, so that handlers of the program, which are registered
+# later and run earlier, still find MPI alive. mpi4py finalises after all of Python's handlers.
+atexit.register(_at_exit)
+
+
+def is_initialized() -> bool:
+    """Whether `init` was called and `shutdown` was not since."""
+    return bool(_lib.hvd_is_initialized())
+
+
+# The following raise ValueError before init.
+
+
+def rank() -> int:
+    """The number of this process in the job, from 0."""
+    return native.known(_lib.hvd_rank())
+
+
+def size() -> int:
+    """The number of processes in the job."""
+    return native.known(_lib.hvd_size())
+
+
+def local_rank() -> int:
+    """The number of this process among those of its host, from 0."""
+    return native.known(_lib.hvd_local_rank())
+
+
+def local_size() -> int:
+    """The number of processes on this host."""
+    return native.known(_lib.hvd_local_size())
+
+
+def cross_rank() -> int:
+    """The number of this process's host, among the hosts with a process of this local rank."""
+    return native.known(_lib.hvd_cross_rank())
+
+
+def cross_size() -> int:
+    """The number of hosts with a process of this local rank."""
+    return native.known(_lib.hvd_cross_size())
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of processes."""
+    return bool(native.known(_lib.hvd_is_homogeneous()))
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI was initialised with MPI_THREAD_MULTIPLE."""
+    return bool(native.known(_lib.hvd_mpi_threads_supported()))
+
+
+# What this build can do. Callable before init.
+
+
+def mpi_built() -> bool:
+    """Whether the MPI transport was built."""
+    return bool(_lib.hvd_mpi_built())
+
+
+def mpi_enabled() -> bool:
+    """Whether hvd talks over MPI."""
+    return mpi_built()
+
+
+def nccl_built() -> int:
+    """NCCL's version code, or 0 where the NCCL transport was not built."""
+    return int(_lib.hvd_nccl_built())
+
+
+def cuda_built() -> bool:
+    """Whether the GPU lane was built."""
+    return bool(_lib.hvd_cuda_built())
+
+
+def gloo_built() -> bool:
+    """False: hvd_tf has no Gloo transport."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: hvd_tf has no Gloo transport."""
+    return False
+
+
+def ddl_built() -> bool:
+    """False: hvd_tf has no DDL transport."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: hvd_tf has no oneCCL transport."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: hvd_tf has no ROCm lane."""
+    return False
