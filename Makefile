@@ -41,7 +41,7 @@ FLIGHTS := estimator_examples/flights
 CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 LINT := .venv-lint
-LINT_TOOLS := ruff==0.17.5 clang-format==23.1.5
+LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5
 
 # $(1): the number of this step among those of the goal, where it has some; $(2): what it does.
 step = echo "== $(if $(STEPS),$(1)/$(STEPS) )$(2)"
@@ -153,9 +153,10 @@ test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/ke
 	@HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) $(ARGS)
 	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS))
 
-lint: $(LINT)/.done ## Checks style: ruff and clang-format
+lint: $(LINT)/.done ## Checks style and types: ruff, mypy and clang-format
 	@$(LINT)/bin/ruff check .
 	@$(LINT)/bin/ruff format --check .
+	@$(LINT)/bin/mypy
 	@$(LINT)/bin/clang-format --dry-run -Werror $(CPP_FILES)
 
 format: $(LINT)/.done ## Repairs what lint can repair

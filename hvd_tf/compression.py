@@ -107,3 +107,17 @@ def wire_dtype_for(compression: Any, dtype: tf.DType) -> Optional[tf.DType]:
     if wire is None or not dtype.is_floating or dtype.size <= wire.size:
         return None
     return wire
+
+
+def apply_compression(tensor: tf.Tensor, compression: Any) -> tuple[tf.Tensor, Any]:
+    """The tensor to reduce and what `undo_compression` needs, by the compressor's own method."""
+    if names_wire_dtype(compression):
+        return tensor, None
+    return compression.compress(tensor)
+
+
+def undo_compression(tensor: tf.Tensor, ctx: Any, compression: Any) -> tf.Tensor:
+    """The reduced tensor in its original form."""
+    if names_wire_dtype(compression):
+        return tensor
+    return compression.decompress(tensor, ctx)

@@ -21,6 +21,7 @@ from hvd_tf._internal.compat import (
 from hvd_tf._internal.names import variable_names
 from hvd_tf._internal.op_names import unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
+from hvd_tf.process_sets import registered
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 
@@ -112,7 +113,8 @@ def _broadcast_op(
         else:
             updates += ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
     for together in resources.values():
-        updates.append(ops.broadcast_each(*zip(*together), root_rank, process_set))
+        of_device, their_names = map(list, zip(*together))
+        updates.append(ops.broadcast_each(of_device, their_names, root_rank, process_set))
     return tf.group(*updates, name="broadcast_variables")
 
 
@@ -241,7 +243,7 @@ def allgather_object(
     data = [b"".join(part) for part in parts]
     failures = [
         f"rank {sender}: {text.decode()}"
-        for sender, text, (failed, _) in zip(process_set.ranks, data, headers)
+        for sender, text, (failed, _) in zip(registered(process_set).ranks, data, headers)
         if failed
     ]
     if failures:

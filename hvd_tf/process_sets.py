@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from hvd_tf._internal import native
 
@@ -81,6 +81,34 @@ class ProcessSet:
         )
 
     __repr__ = __str__
+
+
+class Registered(NamedTuple):
+    """What is known of a process set once `init` has registered it."""
+
+    id: int
+    ranks: list[int]
+    """The members' ranks in the job, ascending."""
+    rank: int
+    """This process's place among them. -1: it is no member."""
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+def registered(process_set: ProcessSet) -> Registered:
+    """The set, which must be registered.
+
+    Raises:
+        ValueError: it is not, or hvd is not initialised.
+    """
+    rank = process_set.rank()
+    if process_set.process_set_id is None or process_set.ranks is None or rank is None:
+        raise ValueError(
+            f"{process_set} is not registered; pass it to hvd.init(process_sets=...) on every rank"
+        )
+    return Registered(process_set.process_set_id, process_set.ranks, rank)
 
 
 def is_communicator(value: Any) -> bool:

@@ -169,7 +169,7 @@ class _Hook:
         last_words = "" if first or written else f"{report.heading} failed first:\n{lines}"
         _exit_at(start_s + wait_s + _STUCK_EXTRA_S, last_words)
         try:
-            if follows:
+            if first is not None and follows:
                 self._print_consequence(kind, value, trace, rank, first)
             else:
                 native.lib.hvd_announce_failure(_encode(_first_line(kind, value)))

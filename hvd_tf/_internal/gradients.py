@@ -13,7 +13,13 @@ from hvd_tf import ops
 from hvd_tf._internal.compat import Variable, tf_variable, v1, variable_key
 from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
-from hvd_tf.compression import Compression, names_wire_dtype, wire_dtype_for
+from hvd_tf.compression import (
+    Compression,
+    apply_compression,
+    undo_compression,
+    wire_dtype_for,
+)
+from hvd_tf.process_sets import registered
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
 Groups = Union[int, Sequence[Sequence[Variable]], None]
@@ -139,25 +145,20 @@ class GradientReducer:
         Raises ValueError before `init` and for an unregistered process set.
         """
         result = self.densify(gradients)
-        set_size = self.process_set.size()
-        if set_size is None:
-            raise ValueError(
-                f"{self.process_set} is not registered: pass it to hvd.init(process_sets=...) on "
-                "every rank"
-            )
-        if set_size == 1 or not self.process_set.included():
+        members = registered(self.process_set)
+        if members.size == 1 or members.rank < 0:
             return result
         names = variable_names(variables)
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
-        instance = self._instance.for_call(self.process_set.process_set_id)
+        instance = self._instance.for_call(members.id)
         prefix = f"{GRADIENT_PREFIX}{instance}/"
         with v1.name_scope(f"{self._instance.name}_Allreduce"):
             for i, gradient in enumerate(result):
                 if gradient is None:
                     continue
                 if keys[i] in self._local_variables:
-                    result[i] = self._scaled_local(gradient, set_size)
+                    result[i] = self._scaled_local(gradient, members.size)
                 elif _is_sparse(gradient):
                     result[i] = self._reduced_slices(gradient, prefix + names[i])
                 else:
@@ -189,7 +190,10 @@ class GradientReducer:
     ) -> None:
         """Replace the gradients at the positions `dense`."""
         with tf.device(self._device_dense):
-            packed = [self._compress(gradients[i]) for i in dense]
+            packed = [
+                apply_compression(tf.convert_to_tensor(gradients[i]), self._compression)
+                for i in dense
+            ]
             dtypes = [tensor.dtype for tensor, _ in packed]
             plan = plan_groups([keys[i] for i in dense], dtypes, self._groups)
             for members in plan:
@@ -206,18 +210,7 @@ class GradientReducer:
                     tensor_name=name,
                 )
                 for m, tensor in zip(members, reduced):
-                    gradients[dense[m]] = self._decompress(tensor, packed[m][1])
-
-    def _compress(self, gradient: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        gradient = tf.convert_to_tensor(gradient)
-        if names_wire_dtype(self._compression):
-            return gradient, None
-        return self._compression.compress(gradient)
-
-    def _decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        if names_wire_dtype(self._compression):
-            return tensor
-        return self._compression.decompress(tensor, context)
+                    gradients[dense[m]] = undo_compression(tensor, packed[m][1], self._compression)
 
 
 def _is_sparse(gradient: Gradient) -> bool:
@@ -226,6 +219,6 @@ def _is_sparse(gradient: Gradient) -> bool:
 
 def map_values(gradient: Gradient, fn: Callable[[tf.Tensor], tf.Tensor]) -> Gradient:
     """Apply `fn` to a dense gradient, or to the values of IndexedSlices."""
-    if _is_sparse(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
     return fn(gradient)

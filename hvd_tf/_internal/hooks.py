@@ -62,7 +62,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         has left.
         """
         del coord
-        if size() == 1:
+        if self._variables is None:  # one rank
             return
         # A peer that waits for this rank's gradients now is in a session that this rank has left.
         end_training(

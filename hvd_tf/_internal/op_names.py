@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-# The node's name (None: TensorFlow's choice), and the attribute `tensor_name` (empty: the node's
-# name). Ranks match a call by the latter.
-Names = tuple[Optional[str], str]
-
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_]")
+
+
+class Names(NamedTuple):
+    """The names of one call."""
+
+    node: Optional[str]
+    """Of its node in a graph. None: TensorFlow's choice."""
+    tensor_name: str
+    """The operation's attribute, which ranks match the call by. Empty: the node's name."""
 
 
 _of_this_thread = threading.local()
@@ -62,22 +67,22 @@ def call_names(
         ValueError: an eager call needs a name here.
     """
     if tf.executing_eagerly():
-        return None, name or f"{unnamed(verb)}.eager"
+        return Names(None, name or f"{unnamed(verb)}.eager")
     if name is None:
-        return f"{op_type}_{_NOT_IN_WORDS.sub('_', tensor.name)}", ""
+        return Names(f"{op_type}_{_NOT_IN_WORDS.sub('_', tensor.name)}", "")
     node = _node_name(name)
     if ignore_name_scope:
-        return node, name
+        return Names(node, name)
     if node != name:  # two names may become one node name, and then be numbered
         scope = tf.compat.v1.get_default_graph().get_name_scope()
-        return node, f"{scope}/{name}" if scope else name
-    return name, ""
+        return Names(node, f"{scope}/{name}" if scope else name)
+    return Names(name, "")
 
 
 def part_names(names: Names, part: str) -> Names:
     """The names of one operation out of several that make up a call."""
     node, tensor_name = names
-    return f"{node}_{part}" if node else None, f"{tensor_name}/{part}" if tensor_name else ""
+    return Names(f"{node}_{part}" if node else None, f"{tensor_name}/{part}" if tensor_name else "")
 
 
 def gradient_tensor_name(tensor_name: Any) -> str:

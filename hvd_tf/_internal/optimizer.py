@@ -14,11 +14,11 @@ from hvd_tf._internal.gradients import GradientReducer, Groups
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
 from hvd_tf.compression import Compression
 
-Optimizer = v1.train.Optimizer
+Optimizer = Any  # of tf.compat.v1.train
 GradsAndVars = Sequence[tuple[Any, Variable]]
 
 
-class _DistributedOptimizer(Optimizer):
+class _DistributedOptimizer(v1.train.Optimizer):
     """Reduces gradients in `compute_gradients`. The wrapped optimizer does everything else.
 
     It owns no variable. The wrapped optimizer makes, names, saves and restores slots. So a
@@ -167,7 +167,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         malformed groups, backward_passes_per_step < 1, or > 1 in eager code.
       NotImplementedError: for a Keras optimizer and for op=Adasum.
     """
-    if not isinstance(optimizer, Optimizer):
+    if not isinstance(optimizer, v1.train.Optimizer):
         _reject(optimizer)
     if isinstance(optimizer, v1.train.SyncReplicasOptimizer):
         raise ValueError(

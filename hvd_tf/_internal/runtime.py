@@ -80,7 +80,7 @@ def init(
             f"process_sets={process_sets!r}: pass a list of ProcessSet; adding sets later is not "
             "offered yet"
         )
-    communicator = comm if is_communicator(comm) else None
+    communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(process_sets or [], communicator)
     notices.write(notices.STARTED, failure.launched_rank(os.environ))

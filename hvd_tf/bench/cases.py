@@ -92,7 +92,9 @@ def _sweep(verb: str, ranks: int, sizes_bytes: Sequence[int]) -> Iterator[Case]:
 
 
 def _fused() -> Iterator[Case]:
-    sets = [(f"{n} x {bytes_text(size)}", ((size // ITEM_BYTES,),) * n) for n, size in _FUSED]
+    sets: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
+        (f"{n} x {bytes_text(size)}", ((size // ITEM_BYTES,),) * n) for n, size in _FUSED
+    ]
     shapes = tuple(gradient_shapes())
     sets.append((f"ResNet-50, {len(shapes)}", shapes))
     for call, words in (

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 from hvd_tf.bench.bandwidth import FACTORS
 from hvd_tf.bench.cases import ITEM_BYTES, KINDS
@@ -102,14 +102,14 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    count = {"type": _count, "metavar": "N"}
-    size = {"type": _bytes, "metavar": "SIZE"}
+    count: dict[str, Any] = {"type": _count, "metavar": "N"}
+    size: dict[str, Any] = {"type": _bytes, "metavar": "SIZE"}
     add("-np", "--num-proc", default=2, help="the number of ranks (2)", **count)
     add("--only", type=_kinds, default=KINDS, metavar="KIND,...", help=f"of {', '.join(KINDS)}")
     add("--min-bytes", default=4, help="the smallest tensor of a sweep (4)", **size)
     add("--max-bytes", default=256 << 20, help="the largest, such as 64K (256M)", **size)
     add("--factor", default=4, help="from one size to the next (4)", **_from_two(count))
-    seconds = {"type": _seconds, "metavar": "S"}
+    seconds: dict[str, Any] = {"type": _seconds, "metavar": "S"}
     add("--seconds", default=1.0, help="of timed calls for a case, in each round (1)", **seconds)
     add("--limit", default=300.0, help="for one round of a case, before giving up (300)", **seconds)
     add("--threads", default=1, help="of TensorFlow in each rank (1)", **count)
@@ -132,7 +132,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _from_two(count: dict[str, object]) -> dict[str, object]:
+def _from_two(count: dict[str, Any]) -> dict[str, Any]:
     def parse_factor(text: str) -> int:
         if not text.isdecimal() or int(text) < 2:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 2 upwards")

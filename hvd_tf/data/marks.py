@@ -70,14 +70,15 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
             continue
         given = [getattr(source, name, None) for name in ("_seed", "_seed2")]
         pair = [None if seed is None else early_value(seed) for seed in given]
-        if any(seed is None for seed in pair):
+        known = [seed for seed in pair if seed is not None]
+        if len(known) < len(pair):
             seeds.append(None)
             continue
-        if not any(pair):
+        if not any(known):
             raise ValueError(
                 "this dataset has a shuffle without a seed: every rank would split an order of its "
                 "own, and records would be lost and repeated. Shuffle after the split, with "
                 "shuffle_buffer=, or give that shuffle a seed"
             )
-        seeds.append(pair)
+        seeds.append(known)
     return seeds

@@ -17,6 +17,7 @@ from hvd_tf.data.seeds import seed_of, shuffled
 from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.data.steps import Steps, at_length
+from hvd_tf.process_sets import registered
 
 
 @tf.autograph.experimental.do_not_convert
@@ -173,8 +174,9 @@ class _Passes:
         return records.batch(self._batch_size, drop_remainder=self._drop_remainder)
 
     def _length(self) -> int:
-        """The number of this rank's records, if known."""
-        return self._share.lengths[self._steps.process_set.rank()]
+        """The number of this rank's records. It must be known."""
+        assert self._share.lengths is not None
+        return self._share.lengths[registered(self._steps.process_set).rank]
 
     def _steps_of_pass(self) -> Optional[int]:
         if self._share.lengths is None:

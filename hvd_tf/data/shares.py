@@ -21,6 +21,7 @@ from hvd_tf.data.seeds import seed_of, shuffled_files
 from hvd_tf.data.splitting import dealt_records, whole_files
 from hvd_tf.data.steps import INFINITE, Steps, length_of
 from hvd_tf.data.tfrecord import tfrecord_format
+from hvd_tf.process_sets import registered
 
 _FORMATS: dict[str, Callable[[Sequence[str], Columns], Format]] = {
     "tfrecord": tfrecord_format,
@@ -42,7 +43,7 @@ class Share:
 
 def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) -> Share:
     """Takes every size-th record; see `shard`."""
-    facts = {"settings": settings, "length": None, "seeds": None}
+    facts: Facts = {"settings": settings, "length": None, "seeds": None}
     try:
         check_not_sharded(dataset)
         check_ordered(dataset)
@@ -64,7 +65,7 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         "or give shuffle(seed=...) and tf.random.set_seed the same seeds on every rank (in an "
         "input_fn, hvd.estimator.shard_input_fn does that)",
     )
-    size, rank = len(everyones), steps.process_set.rank()
+    size, rank = len(everyones), registered(steps.process_set).rank
     # The order of records must not depend on which thread was faster.
     options = tf.data.Options()
     options.deterministic = True
@@ -89,7 +90,7 @@ def share_of_files(
 
     `shuffle_seed` gives the order of the files. None: they are sorted.
     """
-    facts = {"settings": settings, "format": None, "files": None}
+    facts: Facts = {"settings": settings, "format": None, "files": None}
     try:
         paths = paths_of(source)
         facts["format"] = format_name(paths, format)
@@ -97,7 +98,8 @@ def share_of_files(
         if not any(sizes):
             raise ValueError(f"all files are empty: {', '.join(paths[:3])}")
         # Parts without a record may be empty files, which no format can read.
-        paths, sizes = zip(*[(path, size) for path, size in zip(paths, sizes) if size])
+        filled = [(path, size) for path, size in zip(paths, sizes) if size]
+        paths, sizes = [path for path, _ in filled], [size for _, size in filled]
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r}: pass a list of names")
         form = _FORMATS[facts["format"]](paths, columns)
@@ -120,9 +122,10 @@ class _Files:
     records: list[Optional[int]]
 
     def share(self, size: int, process_set: ProcessSet, shuffle_seed: Optional[int]) -> Share:
-        rank = process_set.rank()
-        known = None not in self.records
-        whole = whole_files(self.records if known else self.sizes_bytes, size)
+        rank = registered(process_set).rank
+        counts = [count for count in self.records if count is not None]
+        known = len(counts) == len(self.records)
+        whole = whole_files(counts if known else self.sizes_bytes, size)
         mine = self.paths if whole is None else [self.paths[place] for place in whole[rank]]
         by_record = size > 1 and whole is None
         if size > 1:
@@ -141,9 +144,9 @@ class _Files:
 
         lengths = None
         if known and whole is None:
-            lengths = dealt_records(sum(self.records), size)
-        elif known:
-            lengths = [sum(self.records[place] for place in share) for share in whole]
+            lengths = dealt_records(sum(counts), size)
+        elif known and whole is not None:
+            lengths = [sum(counts[place] for place in share) for share in whole]
         return Share(records, lengths)
 
 

@@ -23,6 +23,7 @@ from hvd_tf.data.agreement import (
 from hvd_tf.data.early_values import early_value
 from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
 from hvd_tf.data.splitting import check_uneven, equal_length
+from hvd_tf.process_sets import registered
 
 INFINITE: int = tf.data.INFINITE_CARDINALITY
 UNKNOWN: int = tf.data.UNKNOWN_CARDINALITY
@@ -71,7 +72,7 @@ def equal_steps(
     dropped = sum(lengths) - length * size
     if uneven == "drop" and dropped:
         announce(f"data: {dropped} of {sum(lengths)} batches are dropped", process_set)
-    return at_length(dataset, length, lengths[process_set.rank()])
+    return at_length(dataset, length, lengths[registered(process_set).rank])
 
 
 def at_length(dataset: tf.data.Dataset, wanted: int, length: int) -> tf.data.Dataset:

@@ -72,7 +72,8 @@ def _scaled(learning_rate: LearningRate, factor: float) -> Any:
 
         return scaled
     if tf.is_tensor(learning_rate) or isinstance(learning_rate, tf.Variable):
-        return learning_rate * tf.constant(factor, learning_rate.dtype.base_dtype)
+        tensor: Any = learning_rate
+        return tensor * tf.constant(factor, tensor.dtype.base_dtype)
     number = float(learning_rate)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Number
+from numbers import Real
 from typing import Any, Optional, Union
 
 import tensorflow as tf
@@ -45,8 +45,8 @@ def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -
     if steps < 0:
         raise ValueError(f"warm_up: steps must be 0 or more. Received: {steps!r}")
     step = _step("warm_up", global_step)
-    if isinstance(step, Number):
-        share = min(step / steps, 1.0) if steps else 1.0
+    if isinstance(step, Real):
+        share = min(float(step) / steps, 1.0) if steps else 1.0
         return float(learning_rate) * (1 + share * (size() - 1)) / size()
     learning_rate = tf.convert_to_tensor(learning_rate)
     if steps == 0:
@@ -86,15 +86,15 @@ def piecewise(
             f"Received: {list(pieces)!r}"
         )
     step = _step("piecewise", global_step)
-    if isinstance(step, Number):
-        current = [multiplier for first, multiplier in pieces if first <= step]
+    if isinstance(step, Real):
+        current = [multiplier for first, multiplier in pieces if first <= float(step)]
         return float(learning_rate) * (_factor(current[-1], step) if current else 1.0)
     learning_rate = tf.convert_to_tensor(learning_rate)
     step = tf.cast(step, tf.float64)
     factor = tf.ones([], tf.float64)
     for first, multiplier in pieces:
         chosen = _factor(multiplier, step)
-        if isinstance(chosen, Number):  # tf.cast would round it to float32 first
+        if isinstance(chosen, Real):  # tf.cast would round it to float32 first
             chosen = tf.constant(chosen, tf.float64)
         factor = tf.where(step >= float(first), tf.cast(chosen, tf.float64), factor)
     return learning_rate * tf.cast(factor, learning_rate.dtype)
@@ -105,7 +105,7 @@ def _factor(multiplier: Multiplier, step: Any) -> Any:
 
 
 def _step(caller: str, global_step: Optional[Any]) -> Any:
-    if isinstance(global_step, Number):
+    if isinstance(global_step, Real):
         if not math.isfinite(global_step) or global_step < 0:
             raise ValueError(f"{caller}: global_step must be 0 or more. Received: {global_step!r}")
         return global_step

@@ -231,6 +231,7 @@ class _Evaluations:
             self.exported = on_rank_0(self._export, f"{_WHAT}/export")
 
     def _export(self) -> list[Any]:
+        assert self.step is not None  # of the evaluation before
         final = bool(self._max_steps and self.step >= self._max_steps)
         return [
             exporter.export(

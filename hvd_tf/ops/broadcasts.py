@@ -37,9 +37,9 @@ def broadcast(
     return native.ops.horovod_broadcast(
         tensor=tensor,
         root_rank=root_rank,
-        tensor_name=names[1],
+        tensor_name=names.tensor_name,
         process_set_id=registered_id(process_set),
-        name=names[0],
+        name=names.node,
     )
 
 
@@ -125,9 +125,9 @@ def _broadcast_resources(
             resources=[variable.handle for variable in part],
             T=part[0].dtype,
             root_rank=root_rank,
-            tensor_name=part_name[1],
+            tensor_name=part_name.tensor_name,
             process_set_id=set_id,
-            name=part_name[0],
+            name=part_name.node,
         )
         with tf.control_dependencies([done] if done is not None else []):
             return [variable.read_value() for variable in part]
@@ -144,9 +144,9 @@ def _broadcast_references(
         references = native.ops.horovod_broadcast_inplace(
             variables=[variable._ref() for variable in part],
             root_rank=root_rank,
-            tensor_name=part_name[1],
+            tensor_name=part_name.tensor_name,
             process_set_id=set_id,
-            name=part_name[0],
+            name=part_name.node,
         )
         return [tf.identity(reference) for reference in references]
 

@@ -58,7 +58,7 @@ def grouped_allgather(
 
 def gather(tensor: tf.Tensor, names: Names, set_id: int) -> tf.Tensor:
     return native.ops.horovod_allgather(
-        tensor=tensor, tensor_name=names[1], process_set_id=set_id, name=names[0]
+        tensor=tensor, tensor_name=names.tensor_name, process_set_id=set_id, name=names.node
     )
 
 
@@ -71,7 +71,10 @@ def gather_all(tensors: list[tf.Tensor], names: Names, process_set: ProcessSet) 
         names,
         lambda part, part_name: list(
             native.ops.horovod_grouped_allgather(
-                tensors=part, tensor_name=part_name[1], process_set_id=set_id, name=part_name[0]
+                tensors=part,
+                tensor_name=part_name.tensor_name,
+                process_set_id=set_id,
+                name=part_name.node,
             )
         ),
     )
@@ -104,7 +107,7 @@ def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
         process_set_id=set_id,
     )
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    all_rows = gather(rows, (None, f"{tensor_name}/rows" if tensor_name else ""), set_id)
+    all_rows = gather(rows, Names(None, f"{tensor_name}/rows" if tensor_name else ""), set_id)
     place = native.lib.hvd_process_set_rank(set_id)
     start = tf.reduce_sum(all_rows[:place])
     return average[start : start + rows[0]]

@@ -11,7 +11,12 @@ import tensorflow as tf
 from hvd_tf._internal import native
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
-from hvd_tf.compression import Compression, names_wire_dtype, wire_dtype_for
+from hvd_tf.compression import (
+    Compression,
+    apply_compression,
+    undo_compression,
+    wire_dtype_for,
+)
 from hvd_tf.ops.arguments import (
     by_dtype,
     check_op,
@@ -74,7 +79,7 @@ def allreduce(
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
         names = call_names("allreduce", "HorovodAllreduce", tensor, name, ignore_name_scope)
-        packed, context = _compress(tensor, compression)
+        packed, context = apply_compression(tensor, compression)
         (reduced,) = _reduce_dense(
             [packed],
             op,
@@ -84,7 +89,7 @@ def allreduce(
             process_set,
             names,
         )
-        return _decompress(reduced, context, compression)
+        return undo_compression(reduced, context, compression)
 
 
 def grouped_allreduce(
@@ -135,7 +140,7 @@ def grouped_allreduce(
             names = call_names(
                 "grouped_allreduce", "HorovodGroupedAllreduce", inputs[0], name, ignore_name_scope
             )
-            packed = [_compress(tensor, compression) for tensor in inputs]
+            packed = [apply_compression(tensor, compression) for tensor in inputs]
             reduced_list = by_dtype(
                 [tensor for tensor, _ in packed],
                 names,
@@ -151,7 +156,7 @@ def grouped_allreduce(
                 ),
             )
             for i, reduced, (_, context) in zip(dense, reduced_list, packed):
-                results[i] = _decompress(reduced, context, compression)
+                results[i] = undo_compression(reduced, context, compression)
     return results
 
 
@@ -178,19 +183,9 @@ def dense_allreduce(
         postscale_factor,
         wire_dtype,
         process_set,
-        (name, tensor_name),
+        Names(name, tensor_name),
         grouped=len(tensors) > 1,
     )
-
-
-def _compress(tensor: tf.Tensor, compression: Any) -> tuple[tf.Tensor, Any]:
-    if names_wire_dtype(compression):
-        return tensor, None
-    return compression.compress(tensor)
-
-
-def _decompress(tensor: tf.Tensor, context: Any, compression: Any) -> tf.Tensor:
-    return tensor if names_wire_dtype(compression) else compression.decompress(tensor, context)
 
 
 def _reduce_dense(
@@ -209,9 +204,9 @@ def _reduce_dense(
         "prescale_factor": scale_text(prescale_factor),
         "postscale_factor": scale_text(postscale_factor),
         "wire_dtype": _WIRE_NAMES[wire_dtype],
-        "tensor_name": names[1],
+        "tensor_name": names.tensor_name,
         "process_set_id": registered_id(process_set),
-        "name": names[0],
+        "name": names.node,
     }
     if grouped:
         return list(native.ops.horovod_grouped_allreduce(tensors=tensors, **attributes))

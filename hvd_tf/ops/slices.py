@@ -38,7 +38,7 @@ def sparse_allreduce(
 ) -> tf.IndexedSlices:
     """`allreduce` of slices, for this library's own use. Names are as in `dense_allreduce`."""
     check_sparse(op, 1.0, 1.0)
-    return reduce_slices([slices], op, process_set, (name, tensor_name))[0]
+    return reduce_slices([slices], op, process_set, Names(name, tensor_name))[0]
 
 
 def reduce_slices(
@@ -88,7 +88,6 @@ def _check_averages(values: list[tf.Tensor]) -> None:
 
 
 def _divided_by_size(values: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    registered_id(process_set)
-    eager = tf.executing_eagerly()
-    size = process_set.size() if eager else size_op(process_set.process_set_id)
+    set_id = registered_id(process_set)
+    size = process_set.size() if tf.executing_eagerly() else size_op(set_id)
     return tf.truediv(values, tf.cast(size, values.dtype))

@@ -96,7 +96,10 @@ def warm_start_of(estimator: Any) -> Any:
     return getattr(estimator, "_warm_start_settings", None)
 
 
-def save_checkpoint(hook: v1.train.CheckpointSaverHook, session: v1.Session, step: int) -> bool:
-    """Have the hook save now. Returns whether one of its listeners asks to end the training."""
+def save_checkpoint(hook: Any, session: Any, step: int) -> bool:
+    """Have a CheckpointSaverHook save now.
+
+    Returns whether one of its listeners asks to end the training.
+    """
     hook._timer.update_last_triggered_step(step)  # else it would save this step again at the end
     return bool(hook._save(session, step))

@@ -79,18 +79,19 @@ def _replace_what_is_gone() -> None:
     """Restore a name of tf_export and a module, which tensorflow-estimator uses."""
     tf_export = importlib.import_module("tensorflow.python.util.tf_export")
     if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
-        tf_export.ESTIMATOR_API_NAME = "estimator"
+        vars(tf_export)["ESTIMATOR_API_NAME"] = "estimator"
         attributes = type(tf_export.API_ATTRS[tf_export.TENSORFLOW_API_NAME])
         for table, version in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):
             table["estimator"] = attributes(
                 f"_estimator_api_names{version}", f"_estimator_api_constants{version}"
             )
     module = ModuleType(_GONE, "In place of what runs Estimators under tf.distribute.")
-    module.should_run_distribute_coordinator = _should_run_distribute_coordinator
+    names = vars(module)
+    names["should_run_distribute_coordinator"] = _should_run_distribute_coordinator
     for name in ("init_run_config", "train_and_evaluate", "estimator_train", "estimator_evaluate"):
-        setattr(module, name, _no_tf_distribute)
+        names[name] = _no_tf_distribute
     sys.modules[_GONE] = module
-    importlib.import_module("tensorflow.python.distribute").estimator_training = module
+    vars(importlib.import_module("tensorflow.python.distribute"))["estimator_training"] = module
 
 
 def _should_run_distribute_coordinator(config: Any) -> bool:

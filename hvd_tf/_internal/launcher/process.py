@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from hvd_tf._internal import failure_report
 
@@ -37,7 +37,7 @@ class Signals:
     def __init__(self) -> None:
         self._stopping = {s for s in _STOPPING if signal.getsignal(s) != signal.SIG_IGN}
         self._all = {*self._stopping, *_FORWARDED, signal.SIGCHLD}
-        self.mask_before: set[signal.Signals] = set()
+        self.mask_before: set[int] = set()
 
     def __enter__(self) -> Signals:
         # Where the parent ignored it, the kernel would reap mpirun and its status be lost.
@@ -106,8 +106,9 @@ class Job:
             # No thread has been started yet, so this is safe.
             preexec_fn=_child_setup(signals.mask_before),
         )
-        self.stdout = self._process.stdout
-        self.stderr = self._process.stderr
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self.stdout: IO[bytes] = self._process.stdout
+        self.stderr: IO[bytes] = self._process.stderr
 
     def wait(self, checks: Sequence[Check] = ()) -> Ending:
         """Waits for mpirun, and sees to it that nothing of the job outlives it."""
@@ -236,7 +237,7 @@ def name_of(number: int) -> str:
     return signal.Signals(number).name
 
 
-def _child_setup(mask: set[signal.Signals]) -> Callable[[], None]:
+def _child_setup(mask: set[int]) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 

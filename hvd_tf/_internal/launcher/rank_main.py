@@ -98,7 +98,7 @@ class Notices:
             pass  # a full disk, a closed stream: the rank's end is told by mpirun then
 
 
-def become(command: "list[bytes]", mask: "set[signal.Signals]", parent: int) -> None:
+def become(command: "list[bytes]", mask: "set[int]", parent: int) -> None:
     """Does not return. To be called in the child."""
     # Who kills the parent means the rank.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
