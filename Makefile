@@ -165,6 +165,6 @@ format: $(LINT)/.done ## Repairs what lint can repair
 	@$(LINT)/bin/clang-format -i $(CPP_FILES)
 
 clean: ## Deletes environments and everything built
-	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	rm -f hvd_tf/_native.so hvd_tf/_build_info.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

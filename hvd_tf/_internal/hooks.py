@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from hvd_tf._internal import native
 from hvd_tf._internal.compat import v1
+from hvd_tf._internal.facts import check_same_sets, exchange
 from hvd_tf._internal.names import GRADIENT_PREFIX
-from hvd_tf._internal.root_variables import RootVariables, difference
+from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
-from hvd_tf.functions import allgather_object
+from hvd_tf._internal.scopes import end_scope
 
 _LEFT_EARLY = (
     "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
@@ -107,29 +107,16 @@ def announce_hook(text: str) -> None:
 
 
 def _check_announced(graph: tf.Graph, root_rank: int) -> None:
-    everyones = allgather_object(_announced.get(graph, set()), name="broadcast_hook/hooks")
-    differences = [
-        f"rank {peer}: {difference(announced, everyones[root_rank])}"
-        for peer, announced in enumerate(everyones)
-        if announced != everyones[root_rank]
-    ]
-    if differences:
-        raise ValueError(
-            f"the hooks differ from those of rank {root_rank}, and some of them need all ranks: "
-            f"pass the same ones on every rank. {'; '.join(differences)}"
-        )
+    mine = sorted(_announced.get(graph, set()))
+    everyones = exchange({"hooks": mine}, "broadcast_hook/hooks")
+    check_same_sets(
+        [theirs["hooks"] for theirs in everyones],
+        root_rank,
+        "the hooks",
+        "some of them need all ranks: pass the same ones on every rank",
+    )
 
 
 def end_training(text: str) -> None:
     """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
     end_scope(GRADIENT_PREFIX, text)
-
-
-def end_scope(prefix: str, text: str) -> None:
-    """Peers that wait for this rank in a call of such a name fail with `text`; "" takes it back.
-
-    The runtime puts the call's name and this rank in front of the text.
-    """
-    for process_set_id in range(native.lib.hvd_process_set_count()):
-        if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
-            native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())

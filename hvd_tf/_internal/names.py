@@ -21,6 +21,7 @@ from hvd_tf._internal.compat import (
     v1,
 )
 
+DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
 GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
 
 

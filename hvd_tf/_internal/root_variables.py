@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hvd_tf import ops
 from hvd_tf._internal.compat import v1
+from hvd_tf._internal.facts import check_same_sets
 from hvd_tf._internal.runtime import global_process_set, size
 from hvd_tf.functions import broadcast_global_variables
 
@@ -46,31 +47,16 @@ class RootVariables:
         sizes, joined = session.run(self._listings)
         texts = np.split(joined, np.cumsum(sizes)[:-1])
         listings = [json.loads(text.tobytes()) for text in texts]
-        root = set(listings[self._root_rank])
-        differences = [
-            f"rank {peer}: {difference(set(listing), root)}"
-            for peer, listing in enumerate(listings)
-            if set(listing) != root
-        ]
-        raise ValueError(
-            f"the global variables differ from those of rank {self._root_rank}; every rank must "
-            f"build the same model. {'; '.join(differences)}"
+        check_same_sets(
+            listings,
+            self._root_rank,
+            "the global variables",
+            "every rank must build the same model",
         )
 
     def broadcast(self, session: v1.Session) -> None:
         """Take the root's values, on every rank, after `check`."""
         session.run(self.broadcast_op)
-
-
-def difference(listing: set[str], root: set[str], at_most: int = 3) -> str:
-    """The first few variables that only one side has."""
-    sides = [("has", sorted(listing - root)), ("lacks", sorted(root - listing))]
-    return ", ".join(
-        f"{verb} {', '.join(names[:at_most])}"
-        + (f" and {len(names) - at_most} more" if len(names) > at_most else "")
-        for verb, names in sides
-        if names
-    )
 
 
 def _gather(data: Any, name: str) -> tf.Tensor:

@@ -22,7 +22,7 @@ from hvd_tf._internal import blame, native
 from hvd_tf._internal.causes import Kind, cause_of
 from hvd_tf._internal.compat import eager_mode
 from hvd_tf._internal.runtime import ProcessSet
-from hvd_tf.data.exchange import announce
+from hvd_tf.data.members import announce
 
 # A rank's share of a batch.
 NOTHING, REPEATED, FRESH = 0, 1, 2

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
-from hvd_tf.data.exchange import announce, checked_size
 from hvd_tf.data.files import Patterns
 from hvd_tf.data.formats import Columns
 from hvd_tf.data.marks import mark
+from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.seeds import seed_of, shuffled
 from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
 from hvd_tf.data.splitting import check_uneven, equal_length

@@ -10,12 +10,13 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.facts import ERROR, Facts, check_same
 from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.data.csv_files import csv_format
-from hvd_tf.data.exchange import Facts, all_same, announce
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
 from hvd_tf.data.formats import Columns, Format, format_name
 from hvd_tf.data.marks import check_not_sharded, check_ordered, shuffle_seeds
+from hvd_tf.data.members import announce
 from hvd_tf.data.parquet import parquet_format
 from hvd_tf.data.seeds import seed_of, shuffled_files
 from hvd_tf.data.splitting import dealt_records, whole_files
@@ -49,15 +50,15 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         check_ordered(dataset)
         facts.update(length=length_of(dataset), seeds=shuffle_seeds(dataset))
     except ValueError as error:
-        facts["error"] = str(error)
+        facts[ERROR] = str(error)
     everyones = _exchange(steps, facts)
-    all_same(
+    check_same(
         everyones,
         "length",
         "the length of the dataset",
         "A dataset to be sharded must be the same on every rank",
     )
-    all_same(
+    check_same(
         everyones,
         "seeds",
         "the seeds of a shuffle before the split",
@@ -106,11 +107,11 @@ def share_of_files(
         counts = [form.count(path) for path in paths]
         facts["files"] = list(zip(paths, sizes, counts))
     except (ValueError, ImportError, tf.errors.OpError) as error:
-        facts["error"] = str(error)
+        facts[ERROR] = str(error)
     everyones = _exchange(steps, facts)
     same = "Every rank must see the same files with the same contents"
-    all_same(everyones, "format", "the files' format", same)
-    all_same(everyones, "files", "the list of files (path, bytes, records)", same)
+    check_same(everyones, "format", "the files' format", same)
+    check_same(everyones, "files", "the list of files (path, bytes, records)", same)
     return _Files(form, paths, sizes, counts).share(len(everyones), steps.process_set, shuffle_seed)
 
 
@@ -152,7 +153,7 @@ class _Files:
 
 def _exchange(steps: Steps, facts: Facts) -> list[Facts]:
     everyones = steps.exchange(facts)
-    all_same(everyones, "settings", "what was asked for", "Call shard alike on every rank")
+    check_same(everyones, "settings", "what was asked for", "Call shard alike on every rank")
     return everyones
 
 

@@ -9,6 +9,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf._internal.facts import Facts, check_same, exchange
+from hvd_tf._internal.names import DATA_PREFIX
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.data.agreement import (
     END,
@@ -21,7 +23,7 @@ from hvd_tf.data.agreement import (
     Verdict,
 )
 from hvd_tf.data.early_values import early_value
-from hvd_tf.data.exchange import DATA_PREFIX, Facts, all_same, announce, checked_size, exchange
+from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.process_sets import registered
 
@@ -101,12 +103,11 @@ class Steps:
         self._count = 0
 
     def exchange(self, facts: Facts) -> list[Facts]:
-        """Every rank's facts, like `exchange.exchange`. Call it once, before `agreed`."""
+        """Every rank's facts, like `facts.exchange`. Call it once, before `agreed`."""
         instance = Steps._last_instance + 1
-        everyones = exchange(
-            {"uneven": self.uneven, "instance": instance, **facts}, self.process_set
-        )
-        all_same(everyones, "uneven", "uneven=", "Pass the same on every rank")
+        mine = {"uneven": self.uneven, "instance": instance, **facts}
+        everyones = exchange(mine, f"{DATA_PREFIX}facts", self.process_set)
+        check_same(everyones, "uneven", "uneven=", "Pass the same on every rank")
         # A rank may have made datasets that others have not, and no name may be used twice.
         self._instance = max(theirs["instance"] for theirs in everyones)
         Steps._last_instance = self._instance

@@ -10,12 +10,12 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
+from hvd_tf._internal.facts import ERROR, check_same, exchange
+from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf.estimator import evaluation_input, evaluation_summary, metric_state
-from hvd_tf.estimator.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf.estimator.metric_sums import MetricSums
-from hvd_tf.functions import allgather_object
 
 LOSS = "loss"
 _WHAT = "evaluate"
@@ -210,36 +210,25 @@ def _agree(
     seed = estimator.config.tf_random_seed
     if seed is None:
         seed = random.SystemRandom().getrandbits(31)
-    mine = (wrong, steps, name, seed)
-    answers = allgather_object(mine, name=f"{_WHAT}/arguments")
-    for number, (wrong, *_) in enumerate(answers):
-        if wrong:
-            raise ValueError(f"evaluate on rank {number}: {wrong}")
-    for position, word in ((1, "steps"), (2, "name")):
-        values = [answer[position] for answer in answers]
-        if any(value != values[0] for value in values):
-            listed = ", ".join(f"rank {number}: {value!r}" for number, value in enumerate(values))
-            raise ValueError(f"evaluate: {word} differs, {listed}; give the same on every rank")
-    return answers[0][3]
+    mine = {ERROR: wrong and f"evaluate: {wrong}", "steps": steps, "name": name, "seed": seed}
+    everyones = exchange(mine, f"{_WHAT}/arguments")
+    for fact in ("steps", "name"):
+        check_same(everyones, fact, f"evaluate: {fact}", "Give the same on every rank")
+    return everyones[0]["seed"]
 
 
 def _check_alike(model: _Model) -> None:
     """Raise ValueError on every rank if the ranks cannot evaluate together."""
     mine = {
-        "their metrics": sorted(model.values),
+        "the list of metrics": sorted(model.values),
         "the state of their metrics": [(v.name, v.dtype.name, str(v.shape)) for v in model.states],
         "what keeps them from sharing the batches": model.obstacle,
         "whether input_fn gives a share of the batches already": model.is_share,
     }
-    everyones = allgather_object(mine, name=f"{_WHAT}/model")
-    for fact, value in everyones[0].items():
-        for number, theirs in enumerate(everyones):
-            if theirs[fact] != value:
-                raise ValueError(
-                    f"evaluate: the ranks differ in {fact}: {value!r} on rank 0, "
-                    f"{theirs[fact]!r} on rank {number}; build the same input and the same model "
-                    "on every rank"
-                )
+    everyones = exchange(mine, f"{_WHAT}/model")
+    for fact in mine:
+        remedy = "Build the same input and the same model on every rank"
+        check_same(everyones, fact, f"evaluate: {fact}", remedy)
     if model.obstacle and model.is_share:
         raise ValueError(
             f"evaluate: {model.obstacle}. Rank 0 would have to see all batches, but input_fn gives "

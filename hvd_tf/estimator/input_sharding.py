@@ -13,8 +13,8 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
+from hvd_tf._internal.meeting import everywhere, on_rank_0
 from hvd_tf.data.sharding import shard
-from hvd_tf.estimator.meeting import everywhere, on_rank_0
 
 _WHAT = "input_fn"
 _WHOLE = "_hvd_tf_whole_input_fn"

@@ -12,12 +12,13 @@ from hvd_tf import ops
 from hvd_tf._internal import compat
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.compat.estimator import tf_estimator
+from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
+from hvd_tf._internal.meeting import everywhere, on_rank_0
 from hvd_tf._internal.runtime import global_process_set, rank
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
-from hvd_tf.estimator.meeting import everywhere, on_rank_0
-from hvd_tf.functions import allgather_object, broadcast_object
+from hvd_tf.functions import broadcast_object
 
 _WHAT = "train_and_evaluate"
 # What rank 0 asks all ranks to do after a step: sums of these.
@@ -276,11 +277,9 @@ def _check_same(train_spec: Any, eval_spec: Any) -> None:
             "eval_spec.exporters": [exporter.name for exporter in eval_spec.exporters],
         }
 
-    everyones = allgather_object(everywhere(facts, _WHAT), name=f"{_WHAT}/arguments")
-    for name, mine in everyones[0].items():
-        if any(theirs[name] != mine for theirs in everyones):
-            listed = ", ".join(f"rank {n}: {its[name]!r}" for n, its in enumerate(everyones))
-            raise ValueError(f"{_WHAT}: {name} differs, {listed}; give the same on every rank")
+    everyones = exchange(everywhere(facts, _WHAT), f"{_WHAT}/arguments")
+    for fact in everyones[0]:
+        check_same(everyones, fact, f"{_WHAT}: {fact}", "Give the same on every rank")
 
 
 def _is_trained(estimator: Any, max_steps: Optional[int]) -> bool:

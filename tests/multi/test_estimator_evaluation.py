@@ -308,7 +308,7 @@ def test_arguments_are_checked_on_all(trained):
     with pytest.raises(ValueError, match="steps is 0; give at least 1"):
         hvd.estimator.evaluate(estimator, dataset, steps=0)
     if hvd.size() > 1:
-        with pytest.raises(ValueError, match="steps differs, rank 0: 3, rank 1: 4"):
+        with pytest.raises(ValueError, match="steps differs: 3 on rank 0, 4 on rank 1"):
             hvd.estimator.evaluate(estimator, dataset, steps=3 + hvd.rank())
     with pytest.raises(
         ValueError, match="no checkpoint '.*missing', as checkpoint_path says on rank 0"

@@ -70,13 +70,13 @@ FLOORS = [
     "api",
     "estimator",
     "optimizer tape hooks keras callbacks",
-    "accumulation root_variables",
-    "gradients functions",
+    "accumulation root_variables meeting",
+    "gradients functions facts",
     "ops",
     "compression",
     "runtime",
     "process_sets failure stacks",
-    "blame",
+    "blame scopes",
     "native names op_names",
     "compat notices version",
     "failure_report build_stamp causes",
@@ -85,7 +85,7 @@ FLOORS = [
 BESIDE = {
     # Ranks agree on the number of batches, with a collective, and say when they stop early; the
     # Estimator's toolkit may use it.
-    "data": "ops runtime native compat blame causes",
+    "data": "facts ops runtime process_sets native names compat blame causes",
     "launch": "launcher failure_report",
     "launcher": "failure_report notices build_stamp",
     # The ranks' part of it finds the library by name: it serves others as well.
