@@ -265,7 +265,7 @@ def test_a_share_cannot_be_evaluated_by_rank_0_alone(trained):
 def test_metrics_of_some_ranks_only_are_an_error_on_all(trained):
     last = hvd.size() - 1
     estimator = make_estimator(trained, largest=hvd.rank() == last)
-    words = f"differ in their metrics: .* on rank 0, .*'largest'.* on rank {last}"
+    words = f"list of metrics differs: .* on rank 0, .*'largest'.* on rank {last}"
     with pytest.raises(ValueError, match=words):
         hvd.estimator.evaluate(estimator, dataset)
 
