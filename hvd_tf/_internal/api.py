@@ -56,15 +56,18 @@ from hvd_tf.ops import (
     rank_op,
     size_op,
 )
+from hvd_tf.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 __all__ = [
     "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",

@@ -81,12 +81,13 @@ class GradientReducer:
     """Reduces lists of gradients over the ranks of a process set.
 
     Its arguments are those of `DistributedOptimizer`. It may be made before `init`, but reducing
-    needs `init`. `name` becomes a part of the names that ranks match gradients by.
+    needs `init`. `name` becomes a part of the names that ranks match gradients by. Reducers that
+    are made anew for each step share an InstanceName.
     """
 
     def __init__(
         self,
-        name: str,
+        name: Union[str, InstanceName],
         *,
         device_dense: str = "",
         device_sparse: str = "",
@@ -111,7 +112,7 @@ class GradientReducer:
             raise ValueError("gradient_predivide_factor must not be 0")
         self.process_set = process_set
         self.sparse_as_dense = sparse_as_dense
-        self._instance = InstanceName(name)
+        self._instance = InstanceName(name) if isinstance(name, str) else name
         self._device_dense = device_dense
         self._device_sparse = device_sparse
         self._compression = compression
@@ -126,6 +127,10 @@ class GradientReducer:
         """Keep this variable's gradient on its rank. If scaled, it is divided by the set's size."""
         self._local_variables[variable_key(variable)] = variable
 
+    def is_local(self, variable: Variable) -> bool:
+        """Whether this variable's gradient stays on its rank."""
+        return variable_key(variable) in self._local_variables
+
     def densify(self, gradients: Sequence[Gradient]) -> list[Gradient]:
         """The gradients. With sparse_as_dense, IndexedSlices are made dense."""
         if not self.sparse_as_dense:
@@ -133,7 +138,10 @@ class GradientReducer:
         return [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in gradients]
 
     def reduce(
-        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Variable],
+        by_place: bool = False,
     ) -> list[Gradient]:
         """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
 
@@ -141,7 +149,9 @@ class GradientReducer:
         Nothing is added to the graph then. IndexedSlices are gathered: the result has every rank's
         rows. They are neither compressed nor pre-divided, because nothing is summed on the way.
 
-        Every rank of the set must pass gradients of the same variables in the same order.
+        Every rank of the set must pass gradients of the same variables in the same order. With
+        by_place the variables' names may differ between ranks.
+
         Raises ValueError before `init` and for an unregistered process set.
         """
         result = self.densify(gradients)
@@ -149,6 +159,8 @@ class GradientReducer:
         if members.size == 1 or members.rank < 0:
             return result
         names = variable_names(variables)
+        if by_place:
+            names = [f"gradient_{i}" for i in range(len(variables))]
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
         instance = self._instance.for_call(members.id)

@@ -31,7 +31,7 @@ def variable_names(variables: Sequence[Variable]) -> list[str]:
     Eager variables often share a name. So the second variable called "w" is "w#1", and so on. The
     order of `variables` must be the same on every rank.
     """
-    plain = [str(tf_variable(variable).name).partition(":")[0] for variable in variables]
+    plain = [_name_of(variable) for variable in variables]
     taken = set(plain)
     if len(taken) == len(plain):
         return plain
@@ -46,6 +46,17 @@ def variable_names(variables: Sequence[Variable]) -> list[str]:
         taken.add(unique)
         names.append(unique)
     return names
+
+
+def _name_of(variable: Variable) -> str:
+    # The name of a Keras 3 variable is "kernel", its path "dense/kernel".
+    path = getattr(variable, "path", None)
+    if isinstance(path, str):
+        return path
+    try:
+        return str(tf_variable(variable).name).partition(":")[0]
+    except AttributeError:  # a tensor of eager code has no name
+        return "tensor"
 
 
 class InstanceName:

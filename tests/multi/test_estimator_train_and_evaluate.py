@@ -269,7 +269,9 @@ def test_a_failing_export_is_an_error_on_all(folder):
 
 def test_specs_that_differ_are_an_error_on_all(folder):
     if hvd.size() > 1:
-        with pytest.raises(ValueError, match="train_spec.max_steps differs: 7 on rank 0, 8 on rank 1"):
+        with pytest.raises(
+            ValueError, match="train_spec.max_steps differs: 7 on rank 0, 8 on rank 1"
+        ):
             run(folder, 7 + hvd.rank())
     estimator = tfe.Estimator(model_fn, config=hvd.estimator.run_config(folder))
     with pytest.raises(TypeError, match="eval_spec must be a tf.estimator.EvalSpec"):

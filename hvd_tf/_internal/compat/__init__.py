@@ -74,11 +74,19 @@ def are_in_host_memory(variables: Iterable[Variable]) -> bool:
 
 def is_keras_optimizer(candidate: Any) -> bool:
     """Whether it is an optimizer of Keras 2, Keras 3 or tf_keras, without importing any."""
-    return any(
-        cls.__module__.split(".")[0] in ("keras", "tf_keras")
-        or cls.__module__.startswith("tensorflow.python.keras")
-        for cls in type(candidate).__mro__
-        if cls.__name__ in ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
+    names = ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
+    return any(cls.__name__ in names and _is_of_keras(cls) for cls in type(candidate).__mro__)
+
+
+def is_keras_layer(candidate: Any) -> bool:
+    """Whether it is a layer of Keras 2, Keras 3 or tf_keras, without importing any."""
+    return any(cls.__name__ == "Layer" and _is_of_keras(cls) for cls in type(candidate).__mro__)
+
+
+def _is_of_keras(cls: type) -> bool:
+    module = cls.__module__
+    return module.split(".")[0] in ("keras", "tf_keras") or module.startswith(
+        "tensorflow.python.keras"
     )
 
 

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DistributedGradientTape`: a tf.GradientTape whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import Variable, is_keras_layer
+from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups
+from hvd_tf._internal.names import InstanceName
+from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
+from hvd_tf.compression import Compression
+
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
+
+# A program may make a tape for every step. All of them are one to the other ranks.
+_NAME = InstanceName("DistributedGradientTape")
+
+Pairs = list[tuple[Variable, Gradient]]
+
+
+class _Reducing:
+    """What a distributed tape has beside its own class: the reduction in `gradient`."""
+
+    process_set: ProcessSet
+    _reducer: GradientReducer
+    _local_layers: Sequence[Any]
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: Any = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The tape's own gradients, reduced over the ranks of the process set.
+
+        Every rank of the set must call it for the same sources in the same order.
+
+        Args:
+          target: tensors, or a nested structure of them, to be differentiated.
+          sources: variables or tensors, or a nested structure of them.
+          output_gradients: one for each element of `target`, or None.
+          use_generic_names: ranks match gradients by their places, not by the variables' names.
+            Also takes a tf.UnconnectedGradients: it has this place in TensorFlow's own method.
+          unconnected_gradients: what a source that the target does not depend on gets.
+
+        Returns:
+          Gradients in the structure of `sources`, each of its source's shape and dtype, or None.
+
+        Raises:
+          ValueError: before `init`, or for an unregistered process set.
+        """
+        gradients = self._own_gradients(
+            target, sources, output_gradients, use_generic_names, unconnected_gradients
+        )
+        reduced = self._reduced(gradients, tf.nest.flatten(sources), use_generic_names)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: Any = False,
+    ) -> tuple[Pairs, Pairs]:
+        """`gradient` as two lists of (source, gradient): of local sources, and of all others.
+
+        Each list has the order of `sources`. Gradients of local sources are this rank's own. They
+        are divided by the size of the process set, unless scale_local_gradients is False.
+        """
+        gradients = self._own_gradients(target, sources, output_gradients, use_generic_names)
+        flat = tf.nest.flatten(sources)
+        pairs = list(zip(flat, self._reduced(gradients, flat, use_generic_names)))
+        local = [pair for pair in pairs if self._reducer.is_local(pair[0])]
+        return local, [pair for pair in pairs if not self._reducer.is_local(pair[0])]
+
+    def register_local_source(self, source: Variable) -> None:
+        """Keep this variable's gradient on its rank.
+
+        It is not reduced. It is divided by the size of the process set, unless
+        scale_local_gradients is False.
+        """
+        self._reducer.register_local_var(source)
+
+    def _allreduce_grads(
+        self,
+        grads: Sequence[Gradient],
+        vars: Optional[Sequence[Variable]] = None,
+        use_generic_names: bool = False,
+    ) -> list[Gradient]:
+        """The reduction alone, under Horovod's name. Without `vars` places are names."""
+        sources = list(grads if vars is None else vars)
+        return self._reduced(list(grads), sources, use_generic_names or vars is None)
+
+    def _own_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        use_generic_names: Any,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> list[Gradient]:
+        if isinstance(use_generic_names, tf.UnconnectedGradients):
+            unconnected_gradients = use_generic_names
+        own: Any = super()
+        return tf.nest.flatten(
+            own.gradient(target, sources, output_gradients, unconnected_gradients)
+        )
+
+    def _reduced(
+        self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any
+    ) -> list[Gradient]:
+        for layer in self._local_layers:
+            for weight in layer.trainable_weights:
+                self._reducer.register_local_var(weight)
+        by_place = use_generic_names is True
+        return self._reducer.reduce(gradients, sources, by_place=by_place)
+
+
+def DistributedGradientTape(  # noqa: N802 (Horovod's name)
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wrap a tape so that `gradient` returns the same gradients on all ranks.
+
+    The tape may have recorded already, or record later: `with DistributedGradientTape(tape)`.
+
+    Args:
+      gradtape: a tf.GradientTape, or an object of a class derived from it.
+      device_dense, device_sparse: devices for the reduction of dense gradients and of
+        IndexedSlices; "" leaves the choice to TensorFlow.
+      compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
+        `decompress`; for dense gradients.
+      sparse_as_dense: make IndexedSlices dense before they are reduced.
+      op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
+      gradient_predivide_factor: divide gradients by this factor before they are summed, and by
+        size/factor afterwards. Needs op=Average.
+      num_groups: deprecated, use groups.
+      groups: dense gradients that travel and fail together: a number of groups, or lists of
+        variables (others travel on their own). Different dtypes never share a group.
+      process_set: the ranks that reduce; others keep their own gradients.
+      scale_local_gradients: see `register_local_source` of the returned tape.
+
+    Returns:
+      A tape of a class derived from that of `gradtape`. It takes over what that has recorded.
+
+    Raises:
+      ValueError: for anything that is no tape, a predivide factor without Average, or malformed
+        groups.
+      NotImplementedError: for op=Adasum.
+    """
+    return _wrapped(
+        gradtape,
+        GradientReducer(
+            _NAME,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=groups,
+            num_groups=num_groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        ),
+        local_layers=(),
+    )
+
+
+def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedGradientTape` in which the weights of some layers stay on their rank.
+
+    Args, errors and result are those of `DistributedGradientTape`, but for `local_layers`: a Keras
+    layer or a list of them. Their trainable weights are local sources (`register_local_source`).
+    Layers may be built later.
+
+    Raises:
+      ValueError: also where `local_layers` has anything but layers.
+    """
+    layers = [] if local_layers is None else local_layers
+    layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
+    for layer in layers:
+        if not is_keras_layer(layer):
+            raise ValueError(
+                f"local_layers must be a Keras layer or a list of them. Received: {layer!r}"
+            )
+    reducer = GradientReducer(
+        _NAME,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        groups=groups,
+        num_groups=num_groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    return _wrapped(gradtape, reducer, layers)
+
+
+def _wrapped(gradtape: Any, reducer: GradientReducer, local_layers: Sequence[Any]) -> Any:
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"gradtape must be a tf.GradientTape. Received: {gradtape!r}")
+    if isinstance(gradtape, _Reducing):
+        raise ValueError("gradtape is a distributed tape already: wrap it once")
+    base: Any = type(gradtape)
+    derived = _derived(base)
+    tape = derived.__new__(derived)
+    # What was recorded stays with it: both share the recording.
+    vars(tape).update(vars(gradtape))
+    tape.process_set = reducer.process_set
+    tape._reducer = reducer
+    tape._local_layers = local_layers
+    return tape
+
+
+@functools.cache
+def _derived(base: type) -> Any:
+    """The class of distributed tapes of a class. A program may wrap a tape in every step."""
+    return type(base.__name__, (_Reducing, base), {"__module__": __name__})
