@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable, is_keras_layer
-from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups
+from hvd_tf._internal.compat import Variable
+from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups, checked_layers
 from hvd_tf._internal.names import InstanceName
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.compression import Compression
@@ -28,7 +28,6 @@ class _Reducing:
 
     process_set: ProcessSet
     _reducer: GradientReducer
-    _local_layers: Sequence[Any]
 
     def gradient(
         self,
@@ -116,9 +115,6 @@ class _Reducing:
     def _reduced(
         self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any
     ) -> list[Gradient]:
-        for layer in self._local_layers:
-            for weight in layer.trainable_weights:
-                self._reducer.register_local_var(weight)
         by_place = use_generic_names is True
         return self._reducer.reduce(gradients, sources, by_place=by_place)
 
@@ -179,7 +175,6 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
         ),
-        local_layers=(),
     )
 
 
@@ -206,13 +201,7 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     Raises:
       ValueError: also where `local_layers` has anything but layers.
     """
-    layers = [] if local_layers is None else local_layers
-    layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
-    for layer in layers:
-        if not is_keras_layer(layer):
-            raise ValueError(
-                f"local_layers must be a Keras layer or a list of them. Received: {layer!r}"
-            )
+    layers = checked_layers(local_layers)
     reducer = GradientReducer(
         _NAME,
         device_dense=device_dense,
@@ -226,10 +215,12 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    return _wrapped(gradtape, reducer, layers)
+    for layer in layers:
+        reducer.register_local_layer(layer)
+    return _wrapped(gradtape, reducer)
 
 
-def _wrapped(gradtape: Any, reducer: GradientReducer, local_layers: Sequence[Any]) -> Any:
+def _wrapped(gradtape: Any, reducer: GradientReducer) -> Any:
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape must be a tf.GradientTape. Received: {gradtape!r}")
     if isinstance(gradtape, _Reducing):
@@ -241,7 +232,6 @@ def _wrapped(gradtape: Any, reducer: GradientReducer, local_layers: Sequence[Any
     vars(tape).update(vars(gradtape))
     tape.process_set = reducer.process_set
     tape._reducer = reducer
-    tape._local_layers = local_layers
     return tape
 
 

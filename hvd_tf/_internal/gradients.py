@@ -10,7 +10,7 @@ from typing import Any, Union
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf._internal.compat import Variable, tf_variable, v1, variable_key
+from hvd_tf._internal.compat import Variable, is_keras_layer, tf_variable, v1, variable_key
 from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
 from hvd_tf.compression import (
@@ -77,6 +77,22 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
     return groups
 
 
+def checked_layers(layers: Any) -> list[Any]:
+    """The `local_layers` argument as a list.
+
+    Raises ValueError for anything but None, a Keras layer, or a list of layers.
+    """
+    if layers is None:
+        return []
+    listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]
+    for layer in listed:
+        if not is_keras_layer(layer):
+            raise ValueError(
+                f"local_layers must be a Keras layer or a list of them. Received: {layer!r}"
+            )
+    return listed
+
+
 class GradientReducer:
     """Reduces lists of gradients over the ranks of a process set.
 
@@ -122,13 +138,21 @@ class GradientReducer:
         self._groups = checked_groups(groups, num_groups)
         self._scale_local = scale_local_gradients
         self._local_variables: dict[Any, Variable] = {}
+        self._local_layers: list[Any] = []
 
     def register_local_var(self, variable: Variable) -> None:
         """Keep this variable's gradient on its rank. If scaled, it is divided by the set's size."""
         self._local_variables[variable_key(variable)] = variable
 
+    def register_local_layer(self, layer: Any) -> None:
+        """The same for the trainable weights of a Keras layer, which may be built later."""
+        self._local_layers.append(layer)
+
     def is_local(self, variable: Variable) -> bool:
         """Whether this variable's gradient stays on its rank."""
+        for layer in self._local_layers:
+            for weight in layer.trainable_weights:
+                self.register_local_var(weight)
         return variable_key(variable) in self._local_variables
 
     def densify(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -169,7 +193,7 @@ class GradientReducer:
             for i, gradient in enumerate(result):
                 if gradient is None:
                     continue
-                if keys[i] in self._local_variables:
+                if self.is_local(variables[i]):
                     result[i] = self._scaled_local(gradient, members.size)
                 elif _is_sparse(gradient):
                     result[i] = self._reduced_slices(gradient, prefix + names[i])

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import context as _eager_context
+from tensorflow.python.ops import control_flow_util as _control_flow_util
 
 v1 = tf.compat.v1
 
@@ -76,6 +77,12 @@ def is_keras_optimizer(candidate: Any) -> bool:
     """Whether it is an optimizer of Keras 2, Keras 3 or tf_keras, without importing any."""
     names = ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
     return any(cls.__name__ in names and _is_of_keras(cls) for cls in type(candidate).__mro__)
+
+
+def is_traced_for_xla() -> bool:
+    """Whether operations that are made now will be compiled by XLA."""
+    graph = v1.get_default_graph()
+    return not tf.executing_eagerly() and bool(_control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def is_keras_layer(candidate: Any) -> bool:
