@@ -137,6 +137,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 ) -> Optimizer:
     """Wrap an optimizer of tf.compat.v1.train so that all ranks apply the same gradients.
 
+    One of Keras goes to `hvd_tf.keras.DistributedOptimizer`.
+
     Args:
       optimizer: any optimizer of tf.compat.v1.train but SyncReplicasOptimizer.
       name: tells this optimizer's gradients from those of others; the same on every rank.
@@ -165,10 +167,32 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
       ValueError: for anything that is no such optimizer, a predivide factor without Average,
         malformed groups, backward_passes_per_step < 1, or > 1 in eager code.
-      NotImplementedError: for a Keras optimizer and for op=Adasum.
+      NotImplementedError: for op=Adasum.
     """
+    if is_keras_optimizer(optimizer):
+        from hvd_tf.keras import optimizers as keras_optimizers  # Keras is imported already
+
+        return keras_optimizers.DistributedOptimizer(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
     if not isinstance(optimizer, v1.train.Optimizer):
-        _reject(optimizer)
+        raise ValueError(
+            "optimizer must be an optimizer of tf.compat.v1.train or of Keras. Received: "
+            f"{optimizer!r} ({type(optimizer).__module__}.{type(optimizer).__name__})"
+        )
     if isinstance(optimizer, v1.train.SyncReplicasOptimizer):
         raise ValueError(
             "SyncReplicasOptimizer collects gradients on parameter servers, which hvd_tf does "
@@ -194,16 +218,3 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         reducer, backward_passes_per_step, average_aggregated_gradients
     )
     return _DistributedOptimizer(optimizer, name, use_locking, reducer, accumulator)
-
-
-def _reject(candidate: Any) -> None:
-    """Raise for anything that is not an optimizer of tf.compat.v1.train."""
-    kind = f"{type(candidate).__module__}.{type(candidate).__name__}"
-    if is_keras_optimizer(candidate):
-        raise NotImplementedError(
-            f"Keras optimizers are not supported yet (hvd_tf.keras will wrap them): pass an "
-            f"optimizer of tf.compat.v1.train. Received: {kind}"
-        )
-    raise ValueError(
-        f"optimizer must be an optimizer of tf.compat.v1.train. Received: {candidate!r} ({kind})"
-    )

@@ -269,9 +269,14 @@ def test_around_a_loss_scale_optimizer(rank, size):
 # ---- what it refuses ---------------------------------------------------------------------------
 
 
+def test_an_optimizer_of_keras_becomes_one_of_keras():
+    plain = tf.keras.optimizers.SGD(0.5)
+    wrapped = hvd_tf.DistributedOptimizer(plain, op=hvd_tf.Sum)
+    assert isinstance(wrapped, tf.keras.optimizers.SGD) and wrapped is not plain
+    assert wrapped.process_set is hvd_tf.global_process_set
+
+
 def test_refused_optimizers():
-    with pytest.raises(NotImplementedError, match="hvd_tf.keras"):
-        hvd_tf.DistributedOptimizer(tf.keras.optimizers.SGD())
     with pytest.raises(ValueError, match="must be an optimizer of tf.compat.v1.train"):
         hvd_tf.DistributedOptimizer("sgd")
     with tf.Graph().as_default():

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes an optimizer of Keras distributed: where each family of optimizers reduces.
+
+| family                 | reduces in                          | clipping follows in |
+|---|---|---|
+| Keras 3                | `apply`                             | `apply`             |
+| Keras 2                | `compute_gradients`                 | `apply_gradients`   |
+| Keras 2, legacy        | `_compute_gradients`, `get_gradients` | `apply_gradients` |
+
+`apply_gradients` of Keras 2 does not reduce, because programs call it with what a distributed tape
+has reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import Variable, is_traced_for_xla
+from hvd_tf._internal.compat.keras import backend_of, patch_keras_3
+from hvd_tf._internal.gradients import Gradient, GradientReducer
+from hvd_tf._internal.keras.passes import Passes
+from hvd_tf._internal.runtime import ProcessSet
+
+GradsAndVars = list[tuple[Gradient, Variable]]
+
+
+class Reducing:
+    """What a distributed optimizer has beside its own class.
+
+    The reduction belongs to the class, which is made for one optimizer. So `from_config` and copies
+    reduce in the same way.
+    """
+
+    _hvd_reducer: GradientReducer
+    _agg_helper: Optional[Passes]
+    _HAS_AGGREGATE_GRAD = True
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that reduce."""
+        return self._hvd_reducer.process_set
+
+    def register_local_var(self, var: Variable) -> None:
+        """Keep this variable's gradient on its rank.
+
+        It is not reduced. It is divided by the size of the process set, unless
+        scale_local_gradients is False.
+        """
+        self._hvd_reducer.register_local_var(var)
+
+    def _allreduce(self, grads: Sequence[Gradient], vars: Sequence[Variable]) -> list[Gradient]:
+        """The reduction alone, under Horovod's name. With several passes, that of their sums."""
+        check_place()
+        if self._agg_helper is not None:
+            return self._agg_helper.aggregate(grads, vars)
+        return self._hvd_reducer.reduce(grads, vars)
+
+
+def check_place() -> None:
+    """Raises ValueError where gradients cannot be reduced."""
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "a distributed optimizer does not work in the scope of a tf.distribute.Strategy, which "
+            "would reduce the gradients a second time: leave the strategy out"
+        )
+    if is_traced_for_xla():
+        raise ValueError(
+            "XLA cannot compile a reduction over ranks: pass jit_compile=False to compile()"
+        )
+
+
+class _Keras2(Reducing):
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> GradsAndVars:
+        """The base's gradients, reduced over the ranks."""
+        own: Any = super()
+        return self._reduced_pairs(own.compute_gradients(loss, var_list, tape))
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """The base's method. It does not reduce."""
+        own: Any = super()
+        if self._agg_helper is None:
+            return own.apply_gradients(grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)  # it may be an iterator
+        self._agg_helper.apply(
+            lambda: own.apply_gradients(pairs, *args, **kwargs),
+            lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
+        )
+        return self.iterations  # type: ignore[attr-defined]
+
+    def _reduced_pairs(self, pairs: Any) -> GradsAndVars:
+        pairs = list(pairs)
+        if not pairs:
+            return pairs
+        gradients, variables = zip(*pairs)
+        return list(zip(self._allreduce(gradients, variables), variables))
+
+
+class _Legacy(_Keras2):
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> GradsAndVars:
+        own: Any = super()
+        return self._reduced_pairs(own._compute_gradients(loss, var_list, grad_loss, tape))
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> GradsAndVars:
+        """`minimize` without the update, reduced over the ranks."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
+        """The base's gradients, reduced over the ranks. For graphs of TF 1."""
+        own: Any = super()
+        params = tf.nest.flatten(params)
+        return self._allreduce(own.get_gradients(loss, params), params)
+
+
+class _Keras3(Reducing):
+    _hvd_is_reduced = False
+    built: bool
+    build: Any
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Reduce the gradients over the ranks, then apply them."""
+        own: Any = super()
+        grads = list(grads)
+        if self._hvd_is_reduced or not grads:
+            own.apply(grads, trainable_variables)
+            return
+        if trainable_variables is None:
+            variables = self._trainable_variables  # type: ignore[attr-defined]
+        else:
+            variables = trainable_variables = list(trainable_variables)
+        if not self.built:  # under the condition below it is too late
+            self.build(variables)
+        reduced = self._allreduce(grads, variables)
+        if self._agg_helper is None:
+            own.apply(reduced, trainable_variables)
+            return
+        self._agg_helper.apply(
+            lambda: own.apply(reduced, trainable_variables),
+            lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
+        )
+
+    @contextmanager
+    def reduced(self, grads: Any, variables: Any) -> Iterator[list[Gradient]]:
+        """Reduced gradients. In the block `apply` takes them as they are.
+
+        For loss scaling: it applies gradients only where they are finite, and ranks may differ in
+        that before the reduction.
+        """
+        self._hvd_is_reduced = True
+        try:
+            yield self._allreduce(list(grads), list(variables))
+        finally:
+            self._hvd_is_reduced = False
+
+
+def distribute(
+    optimizer: Any, reducer: GradientReducer, passes: int = 1, average_passes: bool = False
+) -> Any:
+    """The optimizer in a distributed form. They share all state: slots, iterations, rates.
+
+    Raises:
+      ValueError: it is distributed already, or of a Keras whose backend is not TensorFlow.
+    """
+    if isinstance(optimizer, Reducing):
+        raise ValueError("optimizer is distributed already: wrap it once")
+    base: Any = type(optimizer)
+    if hasattr(base, "_compute_gradients"):
+        family: type[Reducing] = _Legacy
+    elif hasattr(base, "compute_gradients"):
+        family = _Keras2
+    else:
+        backend = backend_of(base)
+        if backend != "tensorflow":
+            raise ValueError(
+                f"the optimizer is of Keras with the backend {backend}: hvd_tf reduces gradients "
+                "of TensorFlow. Set KERAS_BACKEND=tensorflow before Keras is imported"
+            )
+        patch_keras_3(_Keras3)
+        family = _Keras3
+    names = {
+        "__module__": base.__module__,
+        "_hvd_reducer": reducer,
+        "_agg_helper": Passes(reducer, passes, average_passes) if passes > 1 else None,
+    }
+    # The metaclass is the base's: Keras 2 has one for loss scaling.
+    derived = type(base)(base.__name__, (family, base), names)
+    distributed = derived.__new__(derived)
+    vars(distributed).update(vars(optimizer))
+    return distributed

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up the gradients of k passes, in eager code and in tf.function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import Variable, tf_variable, variable_key
+from hvd_tf._internal.gradients import Gradient, GradientReducer
+
+
+class Passes:
+    """The sums of one optimizer, and the number of the current pass.
+
+    All ranks must make passes together, because they reduce on each one's k-th pass only. The sums
+    are no part of a checkpoint: a restored program begins with the first of k passes.
+    """
+
+    def __init__(self, reducer: GradientReducer, passes: int, average: bool) -> None:
+        """passes is k, 2 or more. With average, the sum of a rank's k gradients is divided by k."""
+        self.passes = passes
+        self._reducer = reducer
+        self._average = average
+        self._number: Optional[tf.Variable] = None
+        self._sums: dict[Any, tf.Variable] = {}
+
+    def aggregate(
+        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> list[Gradient]:
+        """Make one pass. Returns the reduced sums if it is the k-th one, else the sums so far.
+
+        Raises:
+          ValueError: a gradient is IndexedSlices, unless sparse_as_dense makes it dense.
+        """
+        result = self._reducer.densify(gradients)
+        for gradient, variable in zip(result, variables):
+            if isinstance(gradient, tf.IndexedSlices):
+                raise ValueError(
+                    f"the gradient of {tf_variable(variable).name} is IndexedSlices, which "
+                    f"backward_passes_per_step={self.passes} cannot add up: pass "
+                    "sparse_as_dense=True"
+                )
+        present = [i for i, gradient in enumerate(result) if gradient is not None]
+        sums = [self._sum_of(result[i], variables[i]) for i in present]
+        number = self._pass_number()
+        for i, total in zip(present, sums):
+            total.assign_add(result[i])
+        number.assign_add(1)
+
+        def last() -> list[tf.Tensor]:
+            totals = [total.read_value() for total in sums]
+            if self._average:
+                totals = [total / tf.cast(self.passes, total.dtype) for total in totals]
+            reduced = self._reducer.reduce(totals, [variables[i] for i in present])
+            for total in sums:
+                total.assign(tf.zeros_like(total))
+            number.assign(0)
+            return [tf.identity(gradient) for gradient in reduced]
+
+        def other() -> list[tf.Tensor]:
+            return [total.read_value() for total in sums]
+
+        if present:
+            chosen = tf.cond(tf.equal(number, self.passes), last, other)
+            for i, gradient in zip(present, tf.nest.flatten(chosen)):
+                result[i] = gradient
+        return result
+
+    def apply(self, apply: Callable[[], Any], skip: Callable[[], Any]) -> None:
+        """Call `apply` after a k-th pass, else `skip`. A tf.function traces both.
+
+        Neither may make variables.
+        """
+
+        def last() -> bool:
+            apply()
+            return True
+
+        def other() -> bool:
+            skip()
+            return False
+
+        tf.cond(tf.equal(self._pass_number(), 0), last, other)
+
+    def _pass_number(self) -> tf.Variable:
+        if self._number is None:
+            with tf.init_scope():
+                self._number = tf.Variable(0, trainable=False, dtype=tf.int64, name="pass_number")
+        return self._number
+
+    def _sum_of(self, gradient: tf.Tensor, variable: Variable) -> tf.Variable:
+        key = variable_key(variable)
+        if key not in self._sums:
+            with tf.init_scope():
+                zeros = tf.zeros(tf_variable(variable).shape, gradient.dtype)
+                self._sums[key] = tf.Variable(zeros, trainable=False, name="gradient_sum")
+        return self._sums[key]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import hvd_tf.keras as hvd` in place of horovod.tensorflow.keras and horovod.keras.
+
+For Keras 2 (in TensorFlow 2.15 and before, and tf_keras) and Keras 3 with TensorFlow.
+"""
+
+from __future__ import annotations
+
+from hvd_tf._internal.runtime import (
+    Adasum,
+    Average,
+    ProcessSet,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from hvd_tf.compression import Compression
+from hvd_tf.functions import broadcast_global_variables
+from hvd_tf.keras.optimizers import DistributedOptimizer, PartialDistributedOptimizer
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Sum",
+    "broadcast_global_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
