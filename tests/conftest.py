@@ -21,7 +21,7 @@ IS_RANK = LABEL_VARIABLE in os.environ
 
 
 def tensorflow_version() -> str:
-    """Of the environment that the tests run in; empty without one."""
+    """The version in the environment that the tests run in. Empty: there is none."""
     for name in ("tensorflow-cpu", "tensorflow", "tf-nightly", "tensorflow-rocm"):
         try:
             return version(name)

@@ -130,7 +130,7 @@ def stop_left(directory: Path) -> None:
 
 
 def gone(pids: Sequence[int], limit_s: float) -> float:
-    """Waits for the end of all of these; returns the seconds."""
+    """Waits until all of these have ended. Returns the seconds."""
     begin = time.monotonic()
     while any(map(_runs, pids)) and time.monotonic() - begin < limit_s:
         time.sleep(0.05)

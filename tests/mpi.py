@@ -35,7 +35,8 @@ SHM = Path("/dev/shm")
 # How long processes may take to go once the launcher has gone.
 GRACE_S = 2.0
 _MARK = "HVD_TEST_JOB"
-# Of the directories of jobs; the process that started the job follows. Not "hvd", as segments.
+# A job's directory is named so, with the number of the process that started it. Segments of
+# shared memory begin with "hvd", so this does not.
 _PREFIX = "jobof"
 # In ranks: the job's directory, which goes with the job.
 DIRECTORY_VARIABLE = "HVD_TEST_DIR"
@@ -85,7 +86,7 @@ class Job:
     """A running program. Leaving the `with` ends all of its processes, whatever they do.
 
     `hosts` "2x2" makes the ranks believe that they are two hosts of two ranks. A `launcher`, such
-    as [sys.executable, "-m", "hvd_tf.launch", "-np", "2"], is put in place of mpirun; an empty one
+    as [sys.executable, "-m", "hvd_tf.launch", "-np", "2"], is put in place of mpirun. An empty one
     runs the program as it is.
     """
 
@@ -139,7 +140,7 @@ class Job:
         return time.monotonic() - self._start
 
     def wait(self, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> Result:
-        """Waits for the end; ends it once it is older than the limit or `give_up` says so."""
+        """Waits for the job's end. Ends it at the limit, or when `give_up` says so."""
         deadline = self._start + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline and not give_up():
             time.sleep(0.05)
@@ -166,7 +167,7 @@ class Job:
         return _read(self.directory / f"rank-{rank}.log")
 
     def launcher_output(self) -> str:
-        """What the launcher has written so far; with a launcher of the test's own: everything."""
+        """What the launcher has written so far. A launcher of the test's own writes everything."""
         return _read(self._log)
 
     def wait_for(self, text: str, rank: int | None = None, timeout_s: float = 60) -> None:
@@ -177,8 +178,8 @@ class Job:
     def processes(self) -> list[int]:
         """All processes of the job that are alive, the launcher's included."""
         mark = f"{_MARK}={self._token}".encode()
-        # By a variable that they inherit: mpirun starts each rank in a process group of its own,
-        # and MPICH's even in a session of its own.
+        # They inherit a variable. mpirun starts each rank in a process group of its own, and
+        # MPICH's even in a session of its own.
         return [pid for pid in _all_pids() if mark in _read_bytes(f"/proc/{pid}/environ")]
 
     def _mpirun(self, hosts: str | None) -> list[str]:
@@ -200,7 +201,7 @@ class Job:
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
                 "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "1"),
-                # Containers run as root; of the rest each has a reason of its own:
+                # Containers run as root. Each of the others has its own reason:
                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                 # it complains for each window where there is no such network,
@@ -259,7 +260,7 @@ class Job:
 
 
 def is_open_mpi() -> bool:
-    """Whether that is Open MPI's; else it is MPICH's."""
+    """Whether mpirun is Open MPI's. If not, it is MPICH's."""
     return len(mpirun()) > 1
 
 

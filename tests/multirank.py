@@ -3,21 +3,21 @@
 
 A file there holds tests as they run on a rank. It may say, at module level,
 
-    RANKS = (2, 3)    # once with 2 ranks and once with 3; default (2,)
-    HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts; or a tuple
+    RANKS = (2, 3)    # once with 2 ranks and once with 3 (default (2,))
+    HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts (or a tuple)
     IN_FULL = (4,)    # and with so many where HVD_TEST_ALL=1 asks for all combinations
-    TIMEOUT_S = 120   # for one run of the file; default 300
+    TIMEOUT_S = 120   # for one run of the file (default 300)
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
 HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its largest number where 2 is
 not among them.
 
-All files with equal ranks and hosts are one job, for TensorFlow takes a rank longer to import than
-most files take to run; it is started when the first of its tests is due. A job that had to be
-killed, or ended early, is followed by another one with the files that it did not come to. The ranks
-append what happens to files (`RankReporter`); each test case becomes one result of the outer run,
-failed if it failed on any rank, with the tracebacks of the ranks. What is wrong with a job itself,
-a status or something left behind, is an error of the last test.
+All files with equal ranks and hosts are one job, because a rank takes longer to import TensorFlow
+than most files take to run. The job is started when the first of its tests is due. If a job had to
+be killed, or ended early, another one follows with the files that it did not come to. The ranks
+append what happens to files (`RankReporter`). Each test case becomes one result of the outer run.
+It is failed if it failed on any rank, and has the tracebacks of the ranks. What is wrong with a job
+itself, a status or something left behind, is an error of the last test.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RankRun:
         return f"did not get here: the job {ending}\n{outside.text if outside else ''}"
 
     def problems(self) -> str:
-        """What is wrong with the jobs as such; empty if nothing."""
+        """What is wrong with the jobs as such. Empty if nothing."""
         found = []
         for result in self.results:
             found += [f"left behind: {line:.200}" for line in result.leftovers]
@@ -215,7 +215,7 @@ class RankTest(pytest.Item):
         raise AssertionError("tests of ranks are run by their job")
 
     def reports(self, nextitem: pytest.Item | None) -> Iterator[pytest.TestReport]:
-        """The results of the function's cases; runs the job if this is its first test."""
+        """The results of the function's cases. Runs the job if this is its first test."""
         job = self.parent
         assert isinstance(job, RankJob)
         run, path = job.run, job.path

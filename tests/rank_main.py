@@ -20,7 +20,7 @@ def rank_of(environ: "os._Environ[str]") -> int:
 
 def main(directory: Path, ranks_a_host: int, program: "list[str]") -> None:
     rank = rank_of(os.environ)
-    # A rank that is killed for hanging prints its stacks; a core file would only fill the disk.
+    # A rank that is killed for hanging prints its stacks. A core file would only fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if ranks_a_host:
         os.environ["HVD_HOST_ID"] = f"host{rank // ranks_a_host}"

@@ -73,7 +73,7 @@ class RankReporter:
 
 
 def case_name(nodeid: str) -> str:
-    """A case's name in what ranks report: with its file; without more, errors outside of tests."""
+    """A case's name in what ranks report, with its file. The file alone: errors outside tests."""
     path, _, name = nodeid.partition("::")
     return f"{Path(path).name}::{name}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the flights Estimator on made-up flights; rank 0 prints its checkpoint's variables' marks.
+"""Trains the flights Estimator on made-up flights. Rank 0 prints its checkpoint's variables' marks.
 
     repeat_program.py '[{}, {"HVD_AUTOTUNE": "1"}]'
 

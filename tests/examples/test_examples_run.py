@@ -49,7 +49,7 @@ def check(result: Result) -> None:
 def train(
     data_dir: Path, n: int, *arguments: object, model_dir: Path | None = None
 ) -> tuple[Result, Report, Path]:
-    """train.py under hvdrun, which must end well; the report and the folder of the model."""
+    """Runs train.py under hvdrun. It must end well. Returns the report and the model's folder."""
     launcher = [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
     model_dir = model_dir or Path(tempfile.mkdtemp(dir=data_dir))
     program = command(FLIGHTS / "train.py", data_dir, f"--model-dir={model_dir}", *arguments)
@@ -59,7 +59,7 @@ def train(
 
 
 def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
-    """Each is a PNG file; there are none where there is no matplotlib."""
+    """Each picture is a PNG file. Without matplotlib there are no pictures."""
     assert report["pictures"] == (list(wanted) if find_spec("matplotlib") else [])
     for name in report["pictures"]:
         assert (model_dir / name).read_bytes().startswith(b"\x89PNG\r\n"), name
@@ -140,7 +140,7 @@ def test_flights_as_a_stream(data_dir: Path) -> None:
     words = ("--stream", "--one-in=20", "--batch=500", "--block=8000")
     result, report, model_dir = train(data_dir, 2, *words)
     flights = 16_368  # one in 20 of 327,346, the first among them
-    # The third block is smaller than the others; it is evaluated, and then trained on as well.
+    # The third block is smaller than the others. It is evaluated, and then trained on as well.
     assert [row["examples"] for row in report["curve"]] == [8000, 16_000]
     assert report["steps"] == -(-flights // 1000)
     days = [day for row in report["curve"] for day in (row["from"], row["to"])]

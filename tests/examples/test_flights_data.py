@@ -37,7 +37,7 @@ def marks(flights: data.Flights) -> str:
 
 
 def read_whole(path: Path) -> bool:
-    """Whether there is a file and every array in it can be read; a torn file raises."""
+    """Whether there is a file and every array in it can be read. A torn file raises."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def test_late_rates_know_nothing_of_a_flights_own_day_or_later() -> None:
 
 
 def test_the_flights_late_rates_are_of_other_days(flights: data.Flights) -> None:
-    """In the prepared arrays; a leak would show as a rate that follows the flight's own outcome."""
+    """A leak would show in the prepared arrays as a rate that follows the flight's own outcome."""
     for name, days in features.HISTORY:
         column = flights.numeric[:, features.NUMERIC.index(f"late_{name}_{days}d")]
         group = flights.categorical[:, features.CATEGORICAL.index(name)]

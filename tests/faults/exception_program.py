@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training program of which some ranks go wrong: `exception_program.py PLACE WHAT RANK ...`.
 
-PLACE is where they are then, a function below; WHAT is what they do, of WHATS. MPI4PY=first or last
-in the environment imports mpi4py before or after hvd_tf, HOOK=1 sets sys.excepthook first, and
-REWORD=1 takes the words out of TensorFlow's errors before hvd_tf sees them.
+PLACE is where they are then: a function below. WHAT is what they do: a key of WHATS. Variables of
+the environment: MPI4PY=first or last imports mpi4py before or after hvd_tf. HOOK=1 sets
+sys.excepthook first. REWORD=1 takes the words out of TensorFlow's errors before hvd_tf sees them.
 """
 
 import importlib

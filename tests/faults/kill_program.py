@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job to kill a rank of: it says which phase it is in. `kill_program.py RANKS_A_HOST`.
 
-RANKS_A_HOST 0: the machine is one host; else so many ranks take themselves for one.
+RANKS_A_HOST: so many ranks take themselves for one host. 0: the machine is one host.
 """
 
 import os
@@ -32,7 +32,7 @@ def step(x: tf.Tensor) -> list[tf.Tensor]:
 
 
 def go_on(end_s: float) -> bool:
-    """Whether rank 0 has time left; the same on every rank."""
+    """Whether rank 0 has time left. Every rank gets the same answer."""
     return bool(hvd.broadcast(np.float32(end_s - time.monotonic()), 0, name="left") > 0)
 
 

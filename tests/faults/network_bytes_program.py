@@ -18,7 +18,7 @@ TIMES = 3
 
 
 def together() -> None:
-    """Returns once all ranks have come here; what was sent before has then arrived."""
+    """Returns once all ranks have come here. By then all that was sent before has arrived."""
     hvd.allreduce(np.float32([0]), name="together")
 
 

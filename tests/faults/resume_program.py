@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains to global step 100, checkpoints on rank 0; what test_resume.py starts, kills and restarts.
+"""Trains to global step 100, with checkpoints on rank 0. test_resume.py kills and restarts it.
 
     resume_program.py KIND MODEL_DIR [KIND MODEL_DIR ...] [--start N] [--die-at N] [--stop-first]
 
-Every step of a rank has the same batch, so that a run which was interrupted must end with exactly
-the weights of one which was not. Rank 0 prints them.
+Every step of a rank has the same batch. So a run that was interrupted must end with exactly the
+weights of one that was not. Rank 0 prints them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class DieAt(v1.train.SessionRunHook):
 
 
 class PrintWeights(v1.train.SessionRunHook):
-    """At the end, bit for bit; sorted, so that runs can be compared as text."""
+    """The weights at the end, bit for bit. They are sorted, so that runs compare as text."""
 
     def end(self, session):
         for variable in sorted(v1.global_variables(), key=lambda v: v.name):

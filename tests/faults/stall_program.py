@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job in which a rank keeps the others waiting. `stall_program.py WHAT RANKS_A_HOST`.
 
-RANKS_A_HOST 0: the machine is one host; else so many ranks take themselves for one.
+RANKS_A_HOST: so many ranks take themselves for one host. 0: the machine is one host.
 
 train: small and large tensors, without an end
 locked: rank 1 waits for a lock that nobody gives back
 evaluate: all compute on their own, and end
-timeout: steps of a session, with a timeout on rank 0, until one fails; then steps that are well
+timeout: steps of a session with a timeout on rank 0. One fails, then others are well
 pauses: steps, of which the last begins late on rank 1, because a call holds the interpreter
 mismatch: each rank gives a tensor a name of its own, in an eager call and in a tf.function
 """

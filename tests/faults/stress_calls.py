@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random calls of every verb: how they are drawn, their inputs, and what NumPy says must come back.
 
-A call is drawn from a generator that all ranks seed alike, and any rank can make any rank's inputs,
-so that a rank computes what it must get without a collective.
+All ranks seed the generator alike that draws a call. Any rank can make any rank's inputs. So a rank
+computes what it must get without a collective.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WIDTH = 3  # of what is gathered
 
 @dataclass(frozen=True)
 class Call:
-    """One collective; the same on every rank but for the rows that it gathers."""
+    """One collective. It is the same on every rank, but for the rows that it gathers."""
 
     verb: str
     """allreduce, sparse, allgather or broadcast."""
@@ -62,7 +62,7 @@ class Call:
         return [tf.TensorSpec(shape, self.dtype) for shape in shapes]
 
     def start(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The collective of these tensors; its outputs."""
+        """Runs the collective on these tensors. Returns its outputs."""
         common = {"name": self.name, "process_set": self.process_set}
         if self.verb == "broadcast":
             return [hvd.broadcast(tensors[0], self.root, **common)]
@@ -173,7 +173,7 @@ class Call:
 
 
 def _reduce(op: int, parts: list[np.ndarray]) -> np.ndarray:
-    """In the order of the ranks; an average's division is left to the caller."""
+    """Reduces in the order of the ranks. The caller divides for an average."""
     total = parts[0]
     for part in parts[1:]:
         if op == hvd.Min:
@@ -186,12 +186,12 @@ def _reduce(op: int, parts: list[np.ndarray]) -> np.ndarray:
 
 
 def np_dtype(dtype: str) -> Any:
-    """NumPy's type of that name; bfloat16 is TensorFlow's."""
+    """NumPy's type of that name. For bfloat16 it is TensorFlow's."""
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
 def draw_call(rng: np.random.Generator, name: str, sets: Sequence[Any], largest: int) -> Call:
-    """A call of one of the process sets; its tensors have up to `largest` elements."""
+    """Draws a call of one of the process sets. Its tensors have up to `largest` elements."""
     process_set = sets[int(rng.integers(len(sets)))] if rng.random() < 0.4 else sets[0]
     members = tuple(process_set.ranks or range(hvd.size()))
     verb = rng.choice(["allreduce", "sparse", "allgather", "broadcast"], p=[0.55, 0.1, 0.2, 0.15])

@@ -4,7 +4,7 @@
     stress_program.py SEED SECONDS
 
 All ranks draw the same rounds from SEED. A round has some calls in graphs and some in eager
-threads; each rank starts them in an order of its own and with delays of its own. At times one or
+threads. Each rank starts them in an order of its own and with delays of its own. At times one or
 two ranks abort one of the graphs, which must fail on every rank and nowhere else.
 """
 
@@ -39,7 +39,7 @@ class Graph:
         victims: Sequence[int],
         rng: np.random.Generator,
     ) -> None:
-        """`rng` draws what is this rank's own; all else is the same on every rank."""
+        """`rng` is this rank's own. Everything else is the same on every rank."""
         self.calls = [call for call in calls if hvd.rank() in call.members]
         self._name = name
         self._is_victim = hvd.rank() in victims
@@ -72,7 +72,7 @@ class Graph:
         return [*outputs, [early, late, held]]
 
     def run(self, seed: Sequence[int], abort: str) -> list[np.ndarray]:
-        """One step; its outputs that are alike on all ranks. Empty: it failed, as it should.
+        """Runs a step. Returns outputs that are alike on all ranks. Empty: it failed, as it should.
 
         `abort` is what the victims do: nothing (""), "fail", or "disagree" about a shape.
         """
@@ -237,7 +237,7 @@ def process_sets(size: int) -> list[Any]:
 
 
 def main(seed: int, seconds: float) -> None:
-    """Rounds until the time is over on rank 0; at least one."""
+    """Makes rounds until the time is over on rank 0. Makes at least one."""
     # As many as the sleeping ones and some more: what waits in a py_function holds a thread.
     tf.config.threading.set_inter_op_parallelism_threads(8)
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -31,7 +31,7 @@ PLACES = ("eager", "session", "estimator")
 
 
 def chosen(few: set[tuple[Any, ...]], *parts: Any) -> list[Any]:
-    """Every combination of the parts as parameters; by default, the few run."""
+    """Every combination of the parts as parameters. By default only the few run."""
     found = []
     for case in itertools.product(*parts):
         marks = [] if case in few else [in_full]
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def last_words(self) -> tuple[int, str]:
-        """The rank that hvdrun says failed first, and its traceback; the last line names it too."""
+        """The rank that hvdrun says failed first, and its traceback. The last line names it too."""
         _, heading, last = self.text.rpartition(" failed first:\n")
         assert heading, self.text
         process = self.text.removesuffix(heading + last).rpartition("\n")[2]
@@ -200,7 +200,7 @@ def test_a_hook_of_the_users_own() -> None:
 def test_a_rank_that_leaves(place: str, what: str) -> None:
     done = run(2, place, what, "1")
     done.check()
-    # Its peer is the one that cannot go on, and says why; the last line says what came before.
+    # Its peer cannot go on, and says why. The last line says what came before.
     *_, last = done.text.splitlines()
     left = r"hvdrun: rank 1 \(host \S+, pid \d+\) left first: its program was over while others .*"
     assert re.fullmatch(left, last), done.text

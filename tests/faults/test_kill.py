@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank is killed at a random moment: all others are gone at once, and nothing is left of the job.
 
-HVD_TEST_STRESS_S=300 goes on for so many seconds with further moments; HVD_TEST_STRESS_SEED=7
-begins with the one that a failure named.
+HVD_TEST_STRESS_S=300 goes on for so many seconds with further moments. A failure names its seed.
+HVD_TEST_STRESS_SEED=7 begins with that one.
 """
 
 from __future__ import annotations

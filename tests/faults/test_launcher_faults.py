@@ -25,7 +25,7 @@ REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
 RANKS = 2
 # Where it is the launcher that is told, or dies, plain MPI programs are started within a second.
 PLAIN = "" if ALL else "plain"
-# From the fault until the launcher has ended; where it was killed itself, until nothing is left.
+# From the fault until the launcher has ended. If it was killed, until nothing is left.
 LIMIT_S = 5.0
 KILLED_LAUNCHER_LIMIT_S = 10.0
 
@@ -71,7 +71,7 @@ def at_some_moment(repeat: int) -> None:
 
 
 def ended(job: Job, status: int, limit_s: float = LIMIT_S) -> str:
-    """Waits for the end after a fault just now; returns what was written."""
+    """Waits for the end after a fault just now. Returns what was written."""
     begin = time.monotonic()
     result = job.wait(job.age_s + 60)
     seconds = time.monotonic() - begin

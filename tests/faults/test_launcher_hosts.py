@@ -42,7 +42,7 @@ def started(hosts: two_hosts.TwoHosts, directory: Path, *arguments: str) -> Job:
     options = ["-x", "MINE", "-x", "PRIVATE=a b", "--start-timeout", "60"]
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = [*hosts.first(), "env", *parts, *hvdrun, *options]
-    # Where no distribution is installed; the ranks get it because of its name.
+    # For a tree without an installed distribution. Its name makes the launcher pass it on.
     env = {"MINE": "sesame", "HVD_A": "1", "PYTHONPATH": str(ROOT)}
     program = [sys.executable, str(PROGRAM), str(directory), *arguments]
     return Job(program, RANKS, env, launcher=launcher)

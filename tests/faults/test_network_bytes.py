@@ -57,7 +57,7 @@ def test_an_allgather_sends_what_the_host_has_once(facts: list[dict[str, Any]]) 
 
 
 def test_a_broadcast_enters_each_host_once(facts: list[dict[str, Any]]) -> None:
-    # The root is on the first host; the other one has nothing to send but acknowledgements.
+    # The root is on the first host. The other one has nothing to send but acknowledgements.
     for one in facts:
         if one["cross_rank"] == 0:
             assert 1 <= one["broadcast"] <= ALLOWED

@@ -113,7 +113,7 @@ def test_killed_and_started_again(name: str, trained: Trained) -> None:
 
 
 def test_steps_counted_before_the_broadcast(tmp_path: Path, killed: dict[str, Path]) -> None:
-    """Rank 1 stops 60 steps too early; rank 0 must not wait for it."""
+    """Rank 1 stops 60 steps too early. Rank 0 must not wait for it."""
     model_dir = copied(killed["last_step"], tmp_path / "model")
     wrong = train({model_dir: "num_steps"}, "--start", "60", "--stop-first")
     assert wrong.returncode != 0 and not wrong.timed_out and wrong.seconds < 60, wrong.text
@@ -125,7 +125,7 @@ def test_steps_counted_before_the_broadcast(tmp_path: Path, killed: dict[str, Pa
 
 @needs_estimator
 def test_a_finished_job_started_again(trained: Trained) -> None:
-    """Rank 0 finds step 100 in its checkpoint and leaves; the others must not wait for it."""
+    """Rank 0 finds step 100 in its checkpoint and leaves. The others must not wait for it."""
     again = train({trained.folders["estimator"]: "estimator"})
     assert again.returncode != 0 and not again.timed_out and again.seconds < 60, again.text
     assert "rank 0" in again.outputs[1] and "has left" in again.outputs[1], again.text

@@ -39,7 +39,7 @@ def started(what: str, ranks: int, ranks_a_host: int = 0, shutdown_s: float = SH
 
 
 def given_up(job: Job, rank: int, since_s: float) -> str:
-    """The job ends because of that rank, in time; returns what was written."""
+    """Checks that the job ends because of that rank, in time. Returns what was written."""
     result = job.wait(job.age_s + 60)
     seconds = time.monotonic() - since_s
     text = result.launcher_output
@@ -145,6 +145,6 @@ def test_names_that_differ_fail_at_the_limit_with_both_names() -> None:
     for rank in (0, 1):
         written = lines_of(text, rank)
         assert "eager call: " in written and "function call: " in written, text
-        # In each error; rank 0 has warned of each before.
+        # The pair is in each error. Rank 0 has warned of each pair before.
         assert written.count(pair) == (4 if rank == 0 else 2), text
     assert lines_of(text, 0).count("hvd_tf warning [rank 0]: Every rank waits for") == 2, text

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random steps on several ranks against NumPy, for every way in which ranks are connected.
 
-HVD_TEST_STRESS_S=300 goes on for so many seconds in each case, with further cases, from a seed that
-the failure names; HVD_TEST_STRESS_SEED=7 repeats it.
+HVD_TEST_STRESS_S=300 goes on for so many seconds in each case, and tries further cases. A failure
+names its seed. HVD_TEST_STRESS_SEED=7 repeats that one.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class TwoHosts:
             _ip("netns", "add", namespace)
             undo.callback(_ip, "netns", "del", namespace)
         one, other = self._namespaces.values()
-        # In the namespaces from the start, so that names cannot meet others'; they go with them.
+        # Made inside the namespaces, their names meet no others. They go with the namespaces.
         peer = ("peer", "name", INTERFACE, "netns", other)
         _ip("link", "add", INTERFACE, "netns", one, "type", "veth", *peer)
         for address, namespace in self._namespaces.items():

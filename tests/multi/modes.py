@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one function in each of TensorFlow's ways, on NumPy arrays; and makes every rank's arrays.
+"""Runs one function in each of TensorFlow's ways, on NumPy arrays. Makes every rank's arrays.
 
 Each rank can make all ranks' arrays, so a test computes what it expects without a collective.
 """
@@ -25,7 +25,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def run(mode: str, fn: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    """`fn` of the arrays as tensors, in one of MODES; its tensors as arrays."""
+    """Calls `fn` with the arrays as tensors, in one of MODES. Returns its tensors as arrays."""
     if mode == "eager":
         return _arrays(fn(*map(tf.constant, arrays)))
     if mode == "function":
@@ -66,8 +66,10 @@ def values(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0) -> np.n
 
 
 def sum_in_order(parts: list[np.ndarray]) -> np.ndarray:
-    """The ranks' parts, added up in the order that `allreduce` promises: rank by rank on each
-    host, then host by host; here hosts have equally many ranks that follow one another.
+    """The ranks' parts, added up in the order that `allreduce` promises.
+
+    That is rank by rank on each host, then host by host. Here hosts have equally many ranks that
+    follow one another.
     """
     a_host = hvd.local_size()
     hosts = [parts[first : first + a_host] for first in range(0, len(parts), a_host)]

@@ -11,7 +11,7 @@ import hvd_tf as hvd
 
 
 def write_tfrecords(folder, counts, rank):
-    """Files of so many records; record i of all is its number, followed by some padding."""
+    """Writes files of so many records. The i-th of all records is the number i and some padding."""
     number = 0
     for place, count in enumerate(counts):
         if rank == 0:
@@ -41,7 +41,7 @@ def flat(steps):
 
 
 def check_steps(steps, total, dropped_at_most):
-    """As many steps everywhere, and no record twice; all but so many."""
+    """Checks equal numbers of steps, that no record comes twice, and how many are dropped."""
     all_steps = everyones(steps)
     assert len({len(theirs) for theirs in all_steps}) == 1
     seen = sorted(sum(map(flat, all_steps), []))

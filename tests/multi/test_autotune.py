@@ -20,7 +20,7 @@ HOSTS = "2x2"
 pytestmark = pytest.mark.usefixtures("world")
 
 SHAPES = [(1,), (700, 9), (33,), (40000,), (5, 5, 5), (16384,), (20000, 2)] * 4
-# Small at first, so that there is something to find; few samples, for this is no measurement.
+# Small values at first, so that there is something to find. Few samples: this measures nothing.
 SMALL = {
     "HVD_FUSION_BYTES": "65536",
     "HVD_PIECE_BYTES": "8192",
@@ -43,7 +43,9 @@ def log() -> Path:
 
 
 def train(until) -> tuple[list[np.ndarray], int]:
-    """Steps until `until(steps)`; the weights, which depend on the order of every sum, and steps.
+    """Trains until `until(steps)`. Returns the weights and the number of steps.
+
+    The weights depend on the order of every sum.
 
     Element by element: what several threads add up could differ from run to run by itself.
     """

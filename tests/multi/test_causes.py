@@ -110,7 +110,7 @@ def test_a_step_that_rank_1_aborts(rank):
 
     @tf.function(autograph=False)
     def step():
-        # On rank 1 the call waits when its step is aborted; rank 0 makes it after that.
+        # Rank 1 waits in the call when its step is aborted. Rank 0 makes the call after that.
         after = tf.numpy_function(later, [tf.ones([2])], tf.float32)
         x = tf.ensure_shape(after, [2]) if rank == 0 else tf.ones([2])
         return hvd.allreduce(x, name="late"), after

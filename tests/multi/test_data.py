@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of files and datasets: every record once, or dropped as announced; errors on all ranks."""
+"""Shares of files and datasets: every record once, or dropped as announced. Errors on all ranks."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_infinite(rank, size):
 @pytest.mark.parametrize("uneven", ["drop", "repeat"])
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_steps(known, uneven, rank, size):
-    """Structures of all kinds come through; the ranks have 5, 7, 9, ... elements."""
+    """Structures of all kinds come through. The ranks have 5, 7, 9, ... elements."""
     mine = 5 + 2 * rank
     ragged = tf.ragged.constant([[i] * (i % 3) for i in range(mine)], tf.int64)
     dataset = tf.data.Dataset.from_tensor_slices({"x": (np.arange(mine), ragged)})

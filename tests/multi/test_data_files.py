@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files as people have them: empty parts, other columns, marks; and wrong arguments."""
+"""Files as people have them: empty parts, other columns, marks. Arguments that are wrong."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eager calls: by the caller's name, in any order, from any thread; unnamed ones from two only."""
+"""Eager calls match by their name, in any order and thread. Unnamed ones come from two threads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_unnamed_calls_of_other_threads_are_refused(rank, size):
 
 
 def test_unnamed_calls_of_the_thread_that_called_init(size):
-    """A program may live in a thread of its own; the main thread is told apart from it."""
+    """A program may live in a thread of its own, beside the main thread. Both are told apart."""
     gate = threading.Barrier(2)
 
     def loop(value):
@@ -117,8 +117,8 @@ def test_unnamed_calls_leave_memory_flat():
     calls(10_000)
     before = resident_bytes()
     calls(60_000)
-    # An entry that was left behind would be some 100 bytes or more; TensorFlow 2.15 itself keeps
-    # 16 of each eager operation, tf.identity too.
+    # An entry that was left behind would be some 100 bytes or more. TensorFlow 2.15 itself keeps
+    # 16 bytes of each eager operation, also of tf.identity.
     assert (resident_bytes() - before) / 60_000 < 50
 
 

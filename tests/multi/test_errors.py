@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mistake fails that call on every rank, quickly, with every rank's value; the job goes on."""
+"""A mistake fails that call on every rank, quickly, with every rank's value. The job goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def the_job_goes_on(size):
 
 
 def fails(error, call, *texts):
-    """The call raises the error within the limit; its text has all of `texts`."""
+    """Checks that the call raises the error within the limit, and that it has all of `texts`."""
     begin = time.monotonic()
     with pytest.raises(error) as caught:
         call()
@@ -207,7 +207,7 @@ def test_an_unknown_process_set():
 
 
 def slow_elsewhere(rank, size, x):
-    """x; on all ranks but the last after a while, so that the last one's collectives wait."""
+    """Returns x. Only the last rank does so at once, so that its collectives wait."""
 
     def sleep(value):
         time.sleep(0.0 if rank == size - 1 else 0.3)

@@ -139,8 +139,8 @@ def check_like_one_process(together, alone):
         difference = np.linalg.norm(value - alone.values[name])
         allowed = 2e-6 * np.linalg.norm(alone.values[name])
         if name.endswith("/bias/part_0/Adam"):
-            # A bias' gradient is a mean of terms up to 1 that cancel out: what it differs by where
-            # they are added in another order goes with the terms' size, not with the mean's.
+            # A bias' gradient is a mean of terms up to 1 that cancel out. Added in another order,
+            # they give a difference that goes with the terms' size, not with the mean's.
             allowed += np.finfo(np.float32).epsneg * np.sqrt(np.size(value))
         assert difference <= allowed, name
 
@@ -166,7 +166,7 @@ def test_like_one_process(rank, size, canned, tmp_path, make, wrap):
 
 
 def test_warm_start(rank, size, canned, tmp_path):
-    """Of the deep part; only rank 0 needs to see the checkpoint."""
+    """Starts the deep part from a checkpoint. Only rank 0 needs to see it."""
     first = canned.RunConfig(model_dir=str(tmp_path / "first"), tf_random_seed=6)
     earlier = dnn(canned, lambda optimizer: optimizer, config=first)
     weights = trained(earlier, lambda step: joint_batch(step + 100, size))

@@ -23,7 +23,7 @@ def batches_of(rank):
 
 
 def build(batches, rate=RATE, dtype="float64"):
-    """One weight that follows the targets 0, 1, 2, ... + rank; returns it, loss and update."""
+    """One weight that follows the targets 0, 1, 2, ... + rank. Returns it, loss and update."""
     dataset = tf.data.Dataset.range(batches).map(
         lambda number: tf.cast(number + hvd_tf.rank(), dtype)
     )
@@ -45,7 +45,7 @@ def weights_by_step(steps, size, rates=None):
 
 
 class AtEnd(train.SessionRunHook):
-    """The values at an orderly end of the loop; stays None where it fails."""
+    """Keeps the values at an orderly end of the loop. They stay None if the loop fails."""
 
     def __init__(self, tensors):
         self.tensors, self.values = tensors, None
@@ -55,7 +55,7 @@ class AtEnd(train.SessionRunHook):
 
 
 def training(hooks, batches=1000, step_fn=None, rate=RATE, **session_arguments):
-    """Train until data or hooks end it; the global step and the weight at an orderly end."""
+    """Train until data or hooks end it. Returns global step and weight at an orderly end."""
     with tf.Graph().as_default():
         weight, loss, update = build(batches, rate() if callable(rate) else rate)
         at_end = AtEnd([train.get_global_step(), weight])
@@ -73,7 +73,7 @@ def training(hooks, batches=1000, step_fn=None, rate=RATE, **session_arguments):
 
 
 def outcome(fn, *arguments, **keywords):
-    """What `fn` returns or the error that it raises; after all ranks are through."""
+    """Returns what `fn` returns, or the error that it raises, once all ranks are through."""
     try:
         result = fn(*arguments, **keywords)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -283,7 +283,7 @@ def test_an_error_stays_an_error_on_every_rank(rank, size):
 
 
 def test_accumulation_ends_together(rank):
-    """Ranks notice at their next reduction; no update is lost or done in part."""
+    """Ranks notice the end at their next reduction. No update is lost or done in part."""
 
     def accumulating(hooks, batches):
         with tf.Graph().as_default():

@@ -69,7 +69,7 @@ class Evaluations(v1.train.SessionRunHook):
 
 @pytest.fixture
 def folder():
-    """rank 0's model directory; the others have private ones."""
+    """rank 0's model directory. The others have private ones."""
     with tempfile.TemporaryDirectory() as directory:
         yield directory
 

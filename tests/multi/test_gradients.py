@@ -156,7 +156,7 @@ def test_groups_travel_together(rank, size, recorded):
     for i, seed, dtype in [(0, 0, "f4"), (1, 1, "f8"), (4, 2, "f4"), (5, 3, "f4")]:
         expected = np.mean(all_values(size, seed=seed, dtype=dtype), axis=0)
         np.testing.assert_allclose(result[i], expected, rtol=1e-6, atol=1e-7)
-    # float64 cannot share float32's; w5 is in no group; slices travel on their own.
+    # float64 cannot share a group with float32. `w5` is in no group. Slices travel on their own.
     assert [(name, count) for name, count, _ in recorded] == [
         ("gradient/lists/w0 and 1 more", 2),
         ("gradient/lists/w1", 1),

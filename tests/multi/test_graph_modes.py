@@ -17,7 +17,7 @@ HOSTS = "2x2"
 
 
 def slept(x, seconds):
-    """x, after a while; several at a time."""
+    """Returns x after a while. Several run at a time."""
 
     def sleep(value):
         time.sleep(seconds)
@@ -195,8 +195,8 @@ def test_branches(rank, size):
 
 
 def test_a_constant_when_ranks_retrace_differently(rank, size):
-    # TensorFlow folds stateless ops of constants whenever it traces or optimises: a collective
-    # that ran then would be missing or surplus on the ranks that do so less or more often.
+    # TensorFlow folds stateless ops of constants whenever it traces or optimises. Ranks do so at
+    # different times. A collective that ran then would be missing on some of them.
     traces = []
 
     @tf.function
@@ -284,7 +284,7 @@ def test_a_graph_that_is_older_than_init(rank, size):
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_inputs_that_are_used_elsewhere_keep_their_values(rank, size, grouped):
-    """What only the collective holds is reduced in place; everything else must not be."""
+    """What only the collective holds is reduced in place. Everything else must not be."""
 
     def reduce(tensors):
         if grouped:

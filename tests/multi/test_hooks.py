@@ -23,7 +23,7 @@ if has_estimator():
 
 
 def build(start, shape=(3,)):
-    """A model whose weights begin with `start`; returns them and the training operation."""
+    """A model whose weights begin with `start`. Returns them and the training operation."""
     weights = v1.get_variable("weights", initializer=np.full(shape, float(start)))
     optimizer = hvd_tf.DistributedOptimizer(train.AdagradOptimizer(0.5))
     step = train.get_or_create_global_step()
@@ -42,7 +42,7 @@ class LastValues(train.SessionRunHook):
 
 
 def run_session(hooks, start=0.0, checkpoint_dir=None, save_steps=None):
-    """Train until a hook stops the session; returns the global step and the weights."""
+    """Train until a hook stops the session. Returns the global step and the weights."""
     with tf.Graph().as_default():
         weights, update = build(start)
         last = LastValues([train.get_global_step(), weights])

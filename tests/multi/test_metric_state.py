@@ -135,7 +135,7 @@ def batches(count: int, seed: int = 1) -> list[tuple[np.ndarray, ...]]:
 
 
 def after(make: Callable[..., Any], some: list[tuple[np.ndarray, ...]], total: Any = None) -> Any:
-    """The state after some batches, and the value; or the value of a given state."""
+    """Returns the state after some batches and the value, or the value of a given state."""
     with tf.Graph().as_default(), v1.Session() as session:
         dtypes = (np.int64, np.float32, np.float32)
         fed = [v1.placeholder(dtype, [None]) for dtype in dtypes]

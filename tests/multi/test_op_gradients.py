@@ -15,7 +15,7 @@ HOSTS = "2x2"
 
 
 def gradient(mode, verb, x, upstream):
-    """d sum(verb(x) * upstream) / dx; both arrays are this rank's."""
+    """d sum(verb(x) * upstream) / dx. Both arrays are this rank's."""
 
     def call(x, upstream):
         if mode == "session":

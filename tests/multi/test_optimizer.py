@@ -74,7 +74,7 @@ def test_eager_training_equals_training_alone(rank, size, kind, in_function):
 
 
 def test_reference_variables(rank, size):
-    """TF 1 behaviour makes them; their gradients are no resource's."""
+    """TF 1 behaviour makes such variables. Their gradients are not those of resources."""
     with tf.Graph().as_default(), v1.Session() as session:
         with v1.variable_scope("", use_resource=False):
             variables = make_variables()
@@ -173,8 +173,8 @@ def test_two_optimizers_for_the_same_variables(rank, size, name):
             optimizer.compute_gradients(factor * loss_of(rank, *variables))
             for optimizer, factor in zip(optimizers, (1.0, 3.0))
         ]
-        # One update after the other: TensorFlow adds rows to a variable under a shared lock,
-        # whatever use_locking says, so two of its updates at once may lose one.
+        # One update runs after the other. TensorFlow adds rows to a variable under a shared lock,
+        # whatever use_locking says. So one of two updates at once may be lost.
         first = optimizers[0].apply_gradients(gradients[0])
         with tf.control_dependencies([first]):
             updates = optimizers[1].apply_gradients(gradients[1])

@@ -148,7 +148,7 @@ def data_of(rank, length):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_sets_share_out_data_of_their_own(mine, rank, capfd, known):
-    """At once, in different numbers of steps; the odd set lacks rank 0."""
+    """Both sets train at once, in different numbers of steps. The odd set lacks rank 0."""
     length = (10 + 7 * (rank % 2)) * mine.size() + mine.size() - 1
     records = data_of(rank, length)
     if not known:

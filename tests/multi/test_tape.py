@@ -29,12 +29,12 @@ def inputs(rank, columns=3, seed=0):
 
 
 def mean_gradient(ranks, **kwargs):
-    """Of the sum of x @ w, for w of one column: the mean over ranks of their columns' sums."""
+    """The mean over the ranks of d sum(x @ w) / dw, where w has one column."""
     return np.mean([inputs(rank, **kwargs).sum(axis=0) for rank in ranks], axis=0)[:, None]
 
 
 def in_mode(mode, fn):
-    """Runs it at once or in a tf.function; what it returns as arrays."""
+    """Runs it at once or in a tf.function. Returns its results as arrays."""
     results = fn() if mode == "eager" else tf.function(fn, autograph=False)()
     return tf.nest.map_structure(lambda tensor: tf.convert_to_tensor(tensor).numpy(), results)
 

@@ -48,7 +48,7 @@ def mean_loss(ids, numbers, labels, dtype):
 
 
 def trained(optimizer, batch_of_step, dtype):
-    """The weights after STEPS steps, by name; checks that all of them have moved."""
+    """Returns the weights after STEPS steps, by name. Checks that all of them have moved."""
     with tf.Graph().as_default(), v1.Session() as session:
         fed = [
             v1.placeholder(tf.int64, [None, FIELDS]),

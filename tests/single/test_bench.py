@@ -111,7 +111,7 @@ def test_every_call_has_a_maker() -> None:
 
 
 def test_heavy_modules_are_left_to_those_who_need_them() -> None:
-    """hvd-bench itself starts without TensorFlow; the ranks' part runs where no hvd_tf is."""
+    """hvd-bench itself starts without TensorFlow. The ranks' part runs where no hvd_tf is."""
     for path in BENCH.rglob("*.py"):
         text = path.read_text()
         if path.parent.name == "worker":

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_tables.py"
-# As hvd-bench writes it; its times are chosen, and with two ranks.
+# A report as hvd-bench writes it, of two ranks. Its times are made up.
 STORED = Path(__file__).with_name("hvd_bench.json")
 
 HEAD = "| | hvd_tf | Horovod | ratio [rounds] | above plain | ratio [rounds] | target |"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build's decisions (`_build/`), in made-up environments; nothing is compiled or installed."""
+"""The build's decisions (`_build/`), in made-up environments. Nothing is compiled or installed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPEN_MPI_HEADER = "".join(
 
 
 def site(path: Path, *names: str, owner: str = "") -> list[str]:
-    """A site directory with these distributions, "name==version"; the owner has the framework."""
+    """A site directory with these distributions, "name==version". The owner has the framework."""
     for name in names:
         base, _, version = name.partition("==")
         info = path / f"{base.replace('-', '_')}-{version}.dist-info"

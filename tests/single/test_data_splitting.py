@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of shares against NumPy; read from its file, so that TensorFlow stays out."""
+"""The arithmetic of shares against NumPy. The module is read from its file, without TensorFlow."""
 
 from __future__ import annotations
 

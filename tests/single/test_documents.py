@@ -69,7 +69,7 @@ def missing_files(document: Path, root: Path) -> list[str]:
 
 
 def _is_ours(name: str, root: Path) -> bool:
-    """A path below a folder of ours, or a C++ file; a user's `train.py` is neither."""
+    """A path below a folder of ours, or a C++ file. A user's `train.py` is neither."""
     top = name.split("/")[0]
     folders = {path.name for base in ROOTS for path in (root / base).glob("*") if path.is_dir()}
     return ("/" in name and top in folders) or name.endswith((".cc", ".h"))

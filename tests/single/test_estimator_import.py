@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def run(program: str, **environ: str) -> str:
-    """What the program prints; it must succeed."""
+    """What the program prints. It must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environ},
@@ -31,7 +31,7 @@ def test_tensorflow_loads_with_the_toolkit_and_not_before() -> None:
 
 
 def test_eager_code_has_the_threads_of_the_sessions() -> None:
-    """TensorFlow's pool of intra-op threads is that of what runs first; of 21 and 23 here."""
+    """What runs first sizes TensorFlow's pool of intra-op threads: here 21 or 23."""
     program = (
         "import os\nimport tensorflow as tf, hvd_tf as hvd\nhvd.init()\n"
         "def threads():\n    return len(os.listdir('/proc/self/task'))\n"
@@ -48,7 +48,7 @@ def test_eager_code_has_the_threads_of_the_sessions() -> None:
 
 
 def test_private_directories_go_with_the_process(tmp_path: Path) -> None:
-    """As on rank 1 of a job, so far as model_dir can tell; a child that was forked cleans nothing.
+    """As on rank 1 of a job, so far as model_dir can tell. A child that was forked cleans nothing.
 
     HVD_JOB_DIR of another host, which is not there, is no obstacle.
     """

@@ -170,7 +170,7 @@ def pytest_in(tmp_path: Path, *arguments: str) -> str:
 
 def test_results_of_ranks_reach_the_outer_run(tmp_path: Path) -> None:
     output = pytest_in(tmp_path, "-k", "2ranks")
-    # test_kinds[bad], test_left, test_after; the job itself. The other file has another job then.
+    # test_kinds[bad], test_left, test_after and the job itself. The other file gets another job.
     assert "3 failed, 2 passed, 1 skipped, 4 deselected, 1 error" in output, output
     assert "AssertionError: seen on rank 1" in output and "seen on rank 0" not in output
     assert "was in this test when the job ended with status 7" in output

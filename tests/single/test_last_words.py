@@ -19,7 +19,7 @@ def ended(rank: int, status: int, at: int, told: bool = False, aborted: bool = F
 
 
 def left(rank: int, at: int, status: int | None = None) -> RankState:
-    """In an orderly way; the process waits for MPI where there is no status."""
+    """An orderly end. Without a status the process still waits for MPI."""
     state = RankState(process=Notice("running", rank, "a", 10 + rank, 1))
     if status is not None:
         state = ended(rank, status, at + 1000, told=status < 0)

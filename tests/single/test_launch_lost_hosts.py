@@ -13,7 +13,7 @@ from launching import MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["-np", "3", "-H", "localhost:1,node2:2"]
-# As Open MPI 5 has it; the status is that of ssh, or of what ssh runs.
+# The words of Open MPI 5. The status is that of ssh, or of what ssh runs.
 NO_DAEMON = """
 A daemon failed to report back after being spawned. This could
 be due to several factors.

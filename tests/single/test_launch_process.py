@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launching import MPICH, facts, fake_mpirun, left_of, run, start, stop_left
 
-# Ranks as mpirun starts them: in process groups of their own; and one that goes further.
+# Ranks as mpirun starts them, in process groups of their own, and one that goes further.
 TWO_CHILDREN = """
 deaf = [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]
 if os.fork() == 0: os.setpgid(0, 0); time.sleep(1000)

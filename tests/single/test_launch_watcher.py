@@ -16,7 +16,7 @@ from launching import facts, fake_mpirun, left_of, run, start, stop_left
 DIRECTORIES = ("HVD_JOB_DIR", "OMPI_MCA_btl_sm_backing_directory")
 # From the launcher's death until nothing is left.
 LIMIT_S = 10.0
-# A launcher whose parent has been killed hears SIGTERM; this one, and its children, do not.
+# A launcher whose parent has been killed gets SIGTERM. This one and its children ignore it.
 DEAF = """
 for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
 for detach in (lambda: os.setpgid(0, 0), os.setsid):

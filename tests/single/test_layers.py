@@ -63,7 +63,7 @@ def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 # --- Python -------------------------------------------------------------------
 
-# From the top down; a module imports from lower lines only, a package also from itself.
+# From the top down. A module imports from lower lines only, a package also from itself.
 # Whether a module is in _internal/ makes no difference: its name says which one it is.
 FLOORS = [
     "__init__",
@@ -84,12 +84,12 @@ FLOORS = [
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
-    # Ranks agree on the number of batches, with a collective, and say when they stop early; the
+    # Ranks agree on the number of batches by a collective. They say when they stop early. The
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes",
     "launch": "launcher failure_report",
     "launcher": "failure_report notices build_stamp",
-    # The ranks' part of it finds the library by name: it serves others as well.
+    # Its ranks find the library by name, because they time other libraries as well.
     "bench": "launcher",
 }
 # Started where TensorFlow is not wanted: the standard library only.
@@ -98,7 +98,7 @@ STDLIB_ONLY = (
     "build_stamp",
     "causes",
 )
-# Python 3.9 cannot tell; the other versions do it for it.
+# Python 3.9 does not know them. The test on other versions is enough.
 STDLIB = getattr(sys, "stdlib_module_names", None)
 
 

@@ -15,8 +15,8 @@ yaml = pytest.importorskip("yaml")
 
 MANIFEST = ROOT / "docs" / "mpijob.yaml"
 
-# What each field may be: a type, a set of values, or the fields of an object ("?": may be left
-# out). From the custom resource's own schema; of a pod only what is used here.
+# What each field may be: a type, a set of values, or the fields of an object. "?": it may be left
+# out. The custom resource's own schema says so. Of a pod there is only what is used here.
 QUANTITIES = {"cpu?": str, "memory?": str, "nvidia.com/gpu?": int}
 CONTAINER = {
     "name": str,
