@@ -26,8 +26,8 @@ Autotuner::Config ExampleConfig() {
   return config;
 }
 
-// A leader's part: steps of tensors, each agreed on at some time and all
-// travelled at another.
+// Plays the leader: steps of tensors. Each tensor is agreed on at some time,
+// and all have travelled at another.
 class Job {
  public:
   explicit Job(const Autotuner::Config& config)
@@ -36,7 +36,7 @@ class Job {
           samples.push_back(sample);
         }) {}
 
-  // Tensors of 1 MB; the wire takes `on_wire`, the rest of the step `beside`.
+  // Tensors of 1 MB. The wire takes `on_wire`, the rest of the step `beside`.
   void Step(int tensors, Clock::duration on_wire,
             Clock::duration beside = milliseconds(10),
             const std::string& prefix = "gradient") {

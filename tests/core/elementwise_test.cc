@@ -264,8 +264,8 @@ TEST(SumsAreFormedInRankOrder) {
 }
 
 TEST(HalfPrecisionIsRoundedOnce) {
-  // 2048 + 1 + 1: float16 has no 2049, so a sum rounded at each step loses
-  // both ones.
+  // 2048 + 1 + 1. float16 has no 2049. So a sum that is rounded at each step
+  // loses both ones.
   const uint16_t big = ToFloat16(2048).bits, one = ToFloat16(1).bits;
   uint16_t sum = 0;
   ReduceBlocks(DataType::kFloat16, ReduceOp::kSum, {&big, &one, &one}, &sum, 1,

@@ -17,7 +17,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // A job of relays. A message takes 20 to 200 microseconds. A rank that has left
-// and is not busy has gone: what reaches it then is lost.
+// and is not busy has gone. What reaches it after that is lost.
 class Job {
  public:
   explicit Job(int size) : inbox_(size), gone_(size), frozen_(size) {
@@ -40,7 +40,7 @@ class Job {
 
   int64_t messages() const { return messages_; }
   bool heard(int rank, int of) const { return heard_[rank][of] == 1; }
-  // Between its leave and its end; negative: it has not gone.
+  // Between its leave and its end. Negative: it has not gone.
   microseconds TookToLeave(int rank) const {
     return std::chrono::duration_cast<microseconds>(gone_[rank] - left_[rank]);
   }

@@ -117,7 +117,7 @@ TEST(executor_leaves_dones_to_each_ones_runner) {
   batch.tensors[3].cancelled = true;
   executor.Execute(std::move(batch));
   EXPECT_TRUE(executor.Progress());
-  // Only the one without a runner is done; nothing is on the wire.
+  // Only the one without a runner is done. Nothing is on the wire.
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(executor.FindRunning(2) == nullptr);
   // All threads of one may be busy until the other's have run.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN and infinity are found wherever they are; nothing else is taken for them.
+// NaN and infinity are found wherever they are. Nothing else is taken for them.
 #include "core/finite.h"
 
 #include <cmath>

@@ -59,7 +59,7 @@ class FuzzWorld {
   bool IsMember(int rank, int set) const;
   int set_count() const { return static_cast<int>(sets_.size()); }
   Random& random() { return random_; }
-  // The first thing that went wrong; empty: nothing.
+  // The first thing that went wrong. Empty: nothing.
   const std::string& error() const { return error_; }
 
  private:

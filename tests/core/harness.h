@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A test harness in one header: TEST, EXPECT_*, ASSERT_* and main().
 //
-// Tests run ranks as threads, so expectations may be checked on any thread; an
+// Tests run ranks as threads, so expectations may be checked on any thread. An
 // ASSERT leaves the function it stands in, as `return;`. Arguments filter: only
 // tests whose name contains one of them run. The last line is "N passed, N
-// failed"; the exit status is 0 when some test ran and none failed.
+// failed". The exit status is 0 when some test ran and none failed.
 #ifndef HVD_TESTS_CORE_HARNESS_H_
 #define HVD_TESTS_CORE_HARNESS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heartbeats: who asks whom, who is found silent, and who takes over; ranks in
-// one thread, messages carried by hand, time made up.
+// Heartbeats: who asks whom, who is found silent, and who takes over. The ranks
+// are in one thread. The test carries messages by hand and makes up the time.
 #include "core/heartbeats.h"
 
 #include <set>

@@ -51,8 +51,8 @@ TEST(negotiator_an_aborted_step_fails_peers_that_wait_for_it) {
   world.at(1).Cancel(ticket, kNan);
   ExpectFailed(&world, 1, "x", StatusCode::kCancelled, "NaN");
   world.Deliver();
-  // Rank 0 has not asked for x yet: only when it does, it is told, and then
-  // so is all else of its step.
+  // Rank 0 has not asked for x yet. It is told when it does. Then all else of
+  // its step fails as well.
   EXPECT_TRUE(world.Results(0, "y").empty());
   world.Submit(0, "x", 11);
   world.Deliver();
@@ -250,8 +250,8 @@ TEST(negotiator_a_disagreement_takes_the_rest_of_the_step_along) {
   ExpectDone(&world, 1, "y");
 }
 
-// A call that rank 0 refuses is over there while rank 1 has yet to make it, so
-// that rank 0's next submission of the name waits behind it.
+// Rank 0 refuses a call, which is over there, while rank 1 has yet to make it.
+// So rank 0's next submission of the name waits behind it.
 TEST(negotiator_an_aborted_step_takes_later_submissions_along) {
   World world(2);
   world.Submit(0, "x", 1, World::Plain(), 0, InvalidArgument("no root 7"));

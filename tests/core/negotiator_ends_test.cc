@@ -95,7 +95,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   World world(2);
   world.Submit(0, "x");
   world.Submit(1, "x");
-  // The leader carries the record out; the member has not seen it yet when it
+  // The leader carries the record out. The member has not seen it yet when it
   // hears that the leader has left after it.
   ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
   for (auto& message : world.at(1).TakeMessages()) {
@@ -119,8 +119,9 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   ExpectFailed(&world, 1, "y", StatusCode::kPeerLost, "rank 0 has left");
 }
 
-// The leader has left. Its last record comes later than this rank waits for it:
-// the entries have failed, and the other members get this rank's part.
+// The leader has left. Its last record comes later than this rank waits for it.
+// By then the entries have failed. The other members still get this rank's
+// part.
 TEST(negotiator_a_late_record_is_carried_out_without_results) {
   World world(2);
   for (int rank : {0, 1}) world.Submit(rank, "x");

@@ -2,7 +2,7 @@
 // Leader and negotiators under random programs: steps with loops and gathers,
 // eager calls, aborts, refused calls, disagreements, evictions, delays, sets.
 //
-// HVD_TEST_STRESS_S=120 goes on for so many seconds; HVD_TEST_STRESS_SEED
+// HVD_TEST_STRESS_S=120 goes on for so many seconds. HVD_TEST_STRESS_SEED
 // repeats the round that a failure named.
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kRounds = 400;
 constexpr int kNoisyTicks = 1500;
 // Steps that every rank must complete once nothing disturbs it, and the time
-// that it has for them: stale aborts may still cost it some.
+// that it has for them. Stale aborts may still cost it some steps.
 constexpr int kQuietSteps = 6;
 constexpr int kQuietTicks = 20000;
 
@@ -205,7 +205,7 @@ class Round {
     }
   }
 
-  // What went wrong; empty: nothing.
+  // What went wrong. Empty: nothing.
   std::string Run() {
     Noise noise = {20 + random_.Below(200), 50 + random_.Below(500),
                    100 + random_.Below(1000)};

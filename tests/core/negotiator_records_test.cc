@@ -24,8 +24,8 @@ void SubmitAll(World* world, int rank, int64_t step) {
   for (int i = 0; i < kTensors; ++i) world->Submit(rank, Name(i), step);
 }
 
-// One rank aborts a step in which all but rank 0 wait: every tensor fails on
-// every rank, and the leader has few bytes for it in memory.
+// One rank aborts a step in which all but rank 0 wait. Every tensor fails on
+// every rank. The leader keeps few bytes for that in memory.
 TEST(negotiator_an_aborted_step_of_many_ranks_costs_the_leader_little) {
   constexpr int kRanks = 256;
   World world(kRanks);
@@ -49,7 +49,7 @@ TEST(negotiator_an_aborted_step_of_many_ranks_costs_the_leader_little) {
                    "rank 255 aborted its step: NaN");
     }
   }
-  // The slow rank comes into the aborted step; then all go on.
+  // The slow rank comes into the aborted step. Then all go on.
   SubmitAll(&world, 0, 1);
   world.Deliver();
   ExpectFailed(&world, 0, Name(160), StatusCode::kPeerLost, "rank 255");
@@ -81,8 +81,8 @@ TEST(negotiator_a_failure_is_told_to_whom_it_concerns) {
   }
 }
 
-// Rank 2 has left with a failure as its last record, which the leader and it
-// have heard of alone: rank 1 does not wait for what it would only skip.
+// Rank 2 has left. Its last record is a failure that concerns only the leader
+// and rank 2. Rank 1 does not wait for it, because it would only skip it.
 TEST(negotiator_a_leaver_is_not_waited_for_because_of_skipped_records) {
   World world(3);
   world.at(0).Cancel(world.Submit(0, "x", 1), kNan);

@@ -39,7 +39,7 @@ TEST(negotiator_silence_with_unmatched_names_is_reported_once) {
 }
 
 TEST(negotiator_eager_calls_in_opposite_order_that_match_later_are_not_failed) {
-  // Two threads on each rank; the second of each comes late.
+  // Two threads on each rank. The second of each comes late.
   World world(2);
   world.Submit(0, "a");
   world.Submit(1, "b");

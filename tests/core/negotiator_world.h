@@ -65,7 +65,7 @@ class World {
     return entry->ticket;
   }
 
-  // One rank's news, to the leader and back; then everything.
+  // One rank's news, to the leader and back. Then everything.
   void Deliver() {
     bool moved = true;
     messages_.assign(negotiators_.size(), 0);

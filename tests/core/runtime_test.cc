@@ -100,7 +100,7 @@ std::map<std::string, uint64_t> BlockedOnBackgroundThreads() {
   return masks;
 }
 
-// A crash must reach the handler that writes a trace; a blocked one ends the
+// A crash must reach the handler that writes a trace. A blocked one ends the
 // process without. Other signals are for the process's own threads.
 TEST(runtime_the_background_thread_takes_the_signals_of_its_own_faults) {
   // Threads of earlier tests may not be gone yet. A thread that ends blocks

@@ -12,11 +12,11 @@
 
 namespace hvd {
 
-// What a job of the contract has unless a test changes it: pieces of that size,
-// so much staging memory for a rank, and one thread to copy.
+// The options of a job of the contract, unless a test changes them: the size of
+// pieces, a rank's staging memory, and one thread to copy.
 Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes);
 
-// hosts[r] is the host of rank r; empty: all on one.
+// hosts[r] is the host of rank r. Empty: all on one.
 void RunShared(const std::vector<ContractCase>& cases, int size,
                const Options& options,
                const std::vector<std::string>& hosts = {});

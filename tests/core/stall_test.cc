@@ -61,7 +61,7 @@ Options Limits(double warning_s, double shutdown_s) {
   return options;
 }
 
-// Ranks as threads, each with a body; all are thawed before they stop.
+// Ranks as threads, each with a body. All are thawed before they stop.
 class Job {
  public:
   Job(int size, const Options& options, std::vector<std::string> hosts = {},
@@ -288,7 +288,7 @@ TEST(stall_only_members_of_a_set_are_missed) {
 }
 
 TEST(stall_over_hosts_through_shared_memory) {
-  // Within a host there is no fault to be had between threads; the second host
+  // Within a host there is no fault to be had between threads. The second host
   // freezes as a whole.
   Lines lines;
   Options options = Limits(0.15, 0.5);

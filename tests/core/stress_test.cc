@@ -56,7 +56,7 @@ class Step : public std::enable_shared_from_this<Step> {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!why_.ok()) {
-        // An operation that starts late says so; most never start.
+        // An operation that starts late says so. Most never start.
         if (entry.ticket % 2 == 0) {
           runtime_->AbortStep(call.set, key, number_, why_);
         }
@@ -253,7 +253,7 @@ class Job {
     // ranks are this one. Else ranks that go on must not be a step ahead.
     const bool known = salt % 2 == 0;
     if (known) step->Run(RandomCall{prefix + "early", 0, {}, {1}}, salt);
-    // Which breaks off on the victims; the others wait for it.
+    // It breaks off on the victims. The others wait for it.
     RandomCall last{prefix + "last", 0, {}, {5}};
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);

@@ -66,7 +66,7 @@ class Faults {
 // A rank may be opened once.
 class ThreadWorld {
  public:
-  // hosts[r] is the host of rank r; empty: all on one. Pieces are as for
+  // hosts[r] is the host of rank r. Empty: all on one. Pieces are as for
   // StagedTransport.
   // A rank's large batches are shared by copy_threads.
   explicit ThreadWorld(int size, std::vector<std::string> hosts = {},
@@ -92,7 +92,7 @@ class ThreadWorld {
   std::unique_ptr<Wire> NewWire(int rank, int set_id,
                                 const std::vector<int>& ranks);
 
-  // The code of the first Backend::Abort; the process lives on.
+  // The code of the first Backend::Abort. The process lives on.
   std::optional<int> abort_code() const;
 
   struct State;  // thread_backend.cc

@@ -80,7 +80,7 @@ class Call {
   Status status_ = Internal("not done");
 };
 
-// Calls Progress in turn until `met`; false when it is not within a minute.
+// Calls Progress in turn until `met`. False when it is not within a minute.
 bool Drive(std::initializer_list<Transport*> transports,
            const std::function<bool()>& met);
 bool Drive(Transport* transport, const std::function<bool()>& met);

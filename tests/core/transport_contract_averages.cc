@@ -63,8 +63,8 @@ double StepAt(const Format& format, double value) {
   return std::ldexp(1.0, std::max(exponent, format.lowest_exponent));
 }
 
-// All elements are of about the same size, so that the hosts' averages are,
-// too: each is rounded, by half a step at most, and so is their average.
+// All elements are of about the same size, and so are the hosts' averages. Each
+// of these is rounded by half a step at most, and so is their average.
 void CheckHalves(Transport* transport, const Format& format, DataType dtype,
                  double size, double postscale) {
   const auto value = [&](int rank, int64_t i) {

@@ -143,7 +143,7 @@ void FiniteValuesPass(ContractRank* self) {
   }
 }
 
-// Inputs of one call have one name; the error tells which of them it is.
+// Inputs of one call have one name. The error tells which of them it is.
 void AnInputOfAGroupIsNumbered(ContractRank* self) {
   auto transport = self->NewTransport();
   Group group(BatchOf(Verb::kAllreduce, kCases[0]), self->size(), 40);

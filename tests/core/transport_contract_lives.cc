@@ -146,7 +146,7 @@ void ExpectCause(const Status& status, CauseKind kind, int rank) {
 }
 
 // The last rank cancels after some steps. It is told at once and its memory is
-// its own again; the others have the right numbers or that rank's name.
+// its own again. The others have the right numbers or that rank's name.
 void CheckCancel(ContractRank* self, Transport* transport, Verb verb,
                  int64_t count, int steps) {
   const int last = self->size() - 1;

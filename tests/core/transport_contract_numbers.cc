@@ -65,8 +65,9 @@ struct Sample {
   Batch batch;
 };
 
-// How far off element i may be beyond a relative error of its own: in two
-// levels the hosts' sums are rounded as well, and may be larger than their sum.
+// How far off element i may be beyond a relative error of its own. In two
+// levels the hosts' sums are rounded as well. They may be larger than their
+// sum.
 double PartialsRounding(const ContractRank& self, const Batch& batch,
                         int64_t i) {
   const std::vector<int> host_of = self.host_of();

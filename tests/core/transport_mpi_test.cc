@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of transports over MPI, and through shared memory among
-// processes that MPI started. Runs alone and under mpirun -n N; every
+// processes that MPI started. Runs alone and under mpirun -n N. Every
 // rank's exit status is non-zero when any rank failed.
 #include <cstdio>
 #include <cstdlib>
