@@ -146,7 +146,7 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
   tests/examples/test_examples_run.py
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
-KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py tape.py \
+KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \
   keras_optimizers.py)
 
 .PHONY: test-python-modern

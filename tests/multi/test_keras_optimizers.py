@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from hvd_tf import keras as hvd_keras
 
-RANKS = (2, 3)
+RANKS = (2,)
+IN_FULL = (3,)
 
 keras = tf.keras
 IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")
