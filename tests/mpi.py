@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from hvd_tf._internal.launcher.process import environment
+
 ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
 # How long processes may take to go once the launcher has gone.
@@ -180,7 +182,7 @@ class Job:
         mark = f"{_MARK}={self._token}".encode()
         # They inherit a variable. mpirun starts each rank in a process group of its own, and
         # MPICH's even in a session of its own.
-        return [pid for pid in _all_pids() if mark in _read_bytes(f"/proc/{pid}/environ")]
+        return [pid for pid in _all_pids() if mark in environment(pid)]
 
     def _mpirun(self, hosts: str | None) -> list[str]:
         ranks_a_host = 0

@@ -180,7 +180,7 @@ def has_marked(variable: str, value: str, names: Sequence[str]) -> bool:
     """Whether a process with this value has one of these environment variables too."""
     heads = tuple(os.fsencode(f"{name}=") for name in names)
     return any(
-        item.startswith(heads) for pid in _marked(variable, value) for item in _environment(pid)
+        item.startswith(heads) for pid in _marked(variable, value) for item in environment(pid)
     )
 
 
@@ -237,6 +237,19 @@ def name_of(number: int) -> str:
     return signal.Signals(number).name
 
 
+def environment(pid: int) -> list[bytes]:
+    """Its variables, as b"NAME=value". None where it has none, has ended or may not be read."""
+    deadline = time.monotonic() + _EXEC_LIMIT_S
+    try:
+        while not (text := Path(f"/proc/{pid}/environ").read_bytes()):
+            # A process that becomes another program shows none until that one's is in place.
+            if not _may_have_environment(pid) or time.monotonic() > deadline:
+                return []
+    except OSError:
+        return []
+    return text.split(b"\0")
+
+
 def _child_setup(mask: set[int]) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
     parent = os.getpid()
@@ -256,27 +269,16 @@ def _marked(variable: str, value: str) -> list[int]:
     # a rank has started may have changed both. All inherit the variable.
     mark = os.fsencode(f"{variable}={value}")
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if mark in _environment(pid)]
-
-
-def _environment(pid: int) -> list[bytes]:
-    deadline = time.monotonic() + _EXEC_LIMIT_S
-    try:
-        while not (text := Path(f"/proc/{pid}/environ").read_bytes()):
-            # A process that becomes another program shows none until that one's is in place.
-            if not _may_have_environment(pid) or time.monotonic() > deadline:
-                return []
-    except OSError:
-        return []
-    return text.split(b"\0")
+    return [pid for pid in pids if mark in environment(pid)]
 
 
 def _may_have_environment(pid: int) -> bool:
     """Raises OSError where there is no such process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    size, begin, end = int(fields[20]), int(fields[47]), int(fields[48])
-    # The kernel's own processes and those that have ended have no memory at all.
-    return size > 0 and (end == 0 or begin < end)
+    size, code, begin, end = (int(fields[field]) for field in (20, 23, 47, 48))
+    # The kernel's own processes and those that have ended have no memory at all. The address of
+    # a new program's code is the last that the kernel sets, after its environment.
+    return size > 0 and (code == 0 or begin < end)
 
 
 def _signal(pid: int, number: int) -> None:
