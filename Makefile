@@ -81,8 +81,8 @@ $(DONE)/native: $(DONE)/tensorflow $(NATIVE_SOURCES) $(if $(filter .,$(INSTALL))
 	  --force-reinstall $(INSTALL)
 	@touch $@
 
-$(DONE)/test-tools: $(DONE)/tensorflow
-	@$(PIP) install -q 'pytest>=7.4' 'mpi4py>=4' pyyaml 'pyarrow<24'
+$(DONE)/test-tools: $(DONE)/tensorflow Makefile
+	@$(PIP) install -q 'pytest>=7.4' 'pytest-xdist>=3.6' 'mpi4py>=4' pyyaml 'pyarrow<24'
 	@touch $@
 
 $(DONE)/keras-2: $(DONE)/tensorflow
@@ -109,25 +109,39 @@ train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 worke
 
 test: test-core test-python ## Runs the C++ and the Python tests
 
-# Not `python -m pytest`, which would find the tree's hvd_tf before the installed one.
+# Not `python -m pytest`, which would find the tree's hvd_tf before the installed one. Programs of
+# one rank mostly wait, so three are tested at once.
 test-python: $(DONE)/native $(DONE)/test-tools $(DONE)/flights
+ifdef ARGS
 	@$(BIN)/pytest $(ARGS)
+else
+	@$(BIN)/pytest --numprocesses 3 --dist loadfile tests/single
+	@$(BIN)/pytest tests --ignore tests/single
+endif
 
 test-core: $(DONE)/tensorflow ## Runs the C++ tests: ranks as threads, and under mpirun
-	@$(call core_tests,,build/core,ON -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
+	@$(call build_core,,build/core,ON -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
 	  -DHVD_MPI_LIB="$(CURDIR)/$(VENV)/lib")
+	@$(call run_core,build/core)
 
-test-sanitize: $(DONE)/tensorflow ## The same under TSan, and under ASan and UBSan
-	@$(call core_tests,thread,build/core-thread,OFF)
-	@$(call core_tests,address,build/core-address,OFF)
+test-sanitize: build-sanitize ## The same under TSan, and under ASan and UBSan
+	@$(call run_core,build/core-thread,$(NO_ASLR))
+	@$(call run_core,build/core-address)
+
+.PHONY: build-sanitize
+build-sanitize: $(DONE)/tensorflow
+	@$(call build_core,thread,build/core-thread,OFF)
+	@$(call build_core,address,build/core-address,OFF)
 
 # $(1): sanitizer, $(2): build directory, $(3): with MPI or not
-core_tests = echo "== core tests$(if $(1), ($(1) sanitizer))" && \
+build_core = echo "== compiling core tests$(if $(1), for the $(1) sanitizer)" && \
   export PATH="$(CURDIR)/$(BIN):$$PATH" && \
   cmake -S tf_ops -B $(2) -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_WITH_MPI=$(3) \
     -DHVD_SANITIZE=$(1) -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
-  cmake --build $(2) -- --quiet && \
-  $(if $(filter thread,$(1)),$(NO_ASLR)) ctest --test-dir $(2) --output-on-failure -j "$$(nproc)"
+  cmake --build $(2) -- --quiet
+# $(1): build directory, $(2): what starts ctest
+run_core = echo "== $(1)" && export PATH="$(CURDIR)/$(BIN):$$PATH" && \
+  $(2) ctest --test-dir $(1) --output-on-failure -j "$$(nproc)"
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -149,8 +163,12 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \
   keras_optimizers.py)
 
-.PHONY: test-python-modern
-test-python-modern: $(DONE)/native $(DONE)/test-tools $(DONE)/flights $(DONE)/keras-2
+.PHONY: test-python-modern install-modern
+install-modern: # All that test-modern needs
+	@$(MAKE) --no-print-directory TF=$(MODERN_TF) $(addprefix .venv-modern/.done/,$(MODERN_STEPS))
+
+MODERN_STEPS := native test-tools flights keras-2
+test-python-modern: $(addprefix $(DONE)/,$(MODERN_STEPS))
 	@HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) $(ARGS)
 	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS))
 

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from multirank import RankRun, RankTest
@@ -49,6 +50,18 @@ class Costs:
             name = f"tests/multi, start and end of ranks, {item.parent.run.label}"
             self._runs[id(item.parent.run)] = item.parent.run
         self._of[name] = plus(self._of[name], (time.monotonic() - wall, cpu_s() - cpu))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker of pytest-xdist gives its sums to the process that started it."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["costs"] = dict(self._of)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """That process takes them."""
+        for name, cost in getattr(node, "workeroutput", {}).get("costs", {}).items():
+            self._of[name] = plus(self._of[name], cost)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the dearest first, and the sum."""
