@@ -35,6 +35,8 @@ from hvd_tf._internal.runtime import (
 )
 from hvd_tf.compression import Compression
 from hvd_tf.functions import broadcast_global_variables
+from hvd_tf.keras import callbacks
+from hvd_tf.keras.functions import allgather, allreduce, broadcast, load_model
 from hvd_tf.keras.optimizers import DistributedOptimizer, PartialDistributedOptimizer
 
 __all__ = [
@@ -45,7 +47,11 @@ __all__ = [
     "PartialDistributedOptimizer",
     "ProcessSet",
     "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
     "broadcast_global_variables",
+    "callbacks",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -58,6 +64,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "local_rank",
+    "load_model",
     "local_size",
     "mpi_built",
     "mpi_enabled",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -157,6 +159,26 @@ def test_several_passes(hvd, rank, size, optimizers, averages):
     joined = [array[:6].reshape(2, 3 * size * ROWS, -1) for array in (words, wanted)]
     fit(alone, *joined, optimizer=optimizers.SGD(0.05 * (1 if averages else passes)))
     check_equal(model.get_weights(), alone.get_weights())
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_variables_have_the_names_of_a_plain_optimizer(hvd, size, passes):
+    words, wanted = data(1, 2)
+    names = []
+    for wrap in (
+        lambda optimizer: optimizer,
+        lambda optimizer: hvd_keras.DistributedOptimizer(
+            optimizer, backward_passes_per_step=passes, sparse_as_dense=True
+        ),
+    ):
+        optimizer = wrap(keras.optimizers.SGD(0.1, momentum=0.9))
+        fit(make_model(), words, wanted, optimizer=optimizer)
+        variables = optimizer.variables
+        variables = variables() if callable(variables) else variables
+        found = [getattr(v, "path", v.name).split("/") for v in variables]
+        # A layer's name ends in a number of its own in each model.
+        names.append([[re.sub(r"_\d+|:0", "", part) for part in parts] for parts in found])
+    assert names[0] == names[1]
 
 
 def test_slices_of_several_passes(hvd, optimizers, size):

@@ -7,11 +7,33 @@ import functools
 import sys
 from typing import Any
 
+import tensorflow as tf
 
-def backend_of(cls: Any) -> str:
-    """The backend of the Keras 3 that this class comes from, such as "tensorflow"."""
-    keras = sys.modules[_package(cls)]
-    return str(keras.backend.backend())
+from hvd_tf._internal.compat import v1, variable_key
+
+
+def backend_of_keras_3() -> str:
+    """The backend of Keras 3, which has been imported, such as "tensorflow"."""
+    return str(sys.modules["keras"].backend.backend())
+
+
+def build_optimizer(optimizer: Any, variables: Any) -> None:
+    """Make the variables of an optimizer as its own `apply` does. Nothing if they are there.
+
+    Legacy optimizers of Keras 2 make theirs by themselves, wherever they are called.
+    """
+    if hasattr(optimizer, "compute_gradients"):  # Keras 2
+        if hasattr(optimizer, "build"):
+            with tf.name_scope(optimizer.name or "optimizer"), tf.init_scope():
+                optimizer.build(variables)
+        return
+    if optimizer.built:
+        return
+    from keras.src import backend
+
+    with backend.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
+    optimizer.built = True
 
 
 def patch_keras_3(marker: Any) -> None:
@@ -63,5 +85,105 @@ def _patch_loss_scaling(marker: Any) -> None:
     LossScaleOptimizer.apply = apply
 
 
-def _package(cls: Any) -> str:
-    return str(cls.__module__).partition(".")[0]
+# --- What callbacks need, of any Keras ---
+
+
+def broadcast_variables_of(model: Any, local: Any) -> list[Any]:
+    """The variables of a model and its optimizer, but for the local ones and random states."""
+    left_out = {variable_key(variable) for variable in local}
+    optimizer = getattr(model, "optimizer", None)
+    of_optimizer = getattr(optimizer, "variables", [])
+    if callable(of_optimizer):  # of Keras 2
+        of_optimizer = of_optimizer()
+    found = []
+    for variable in [*model.variables, *of_optimizer]:
+        key = variable_key(variable)
+        if key not in left_out and not _is_random_state(variable):
+            left_out.add(key)
+            found.append(variable)
+    return found
+
+
+def learning_rate_of(optimizer: Any) -> float:
+    """The current learning rate."""
+    rate = optimizer.learning_rate
+    if callable(rate) and not hasattr(rate, "numpy"):  # a schedule of Keras 2
+        rate = rate(optimizer.iterations)
+    return float(rate.numpy() if hasattr(rate, "numpy") else rate)
+
+
+def set_learning_rate(optimizer: Any, value: float) -> None:
+    """Set it.
+
+    Raises:
+      ValueError: the optimizer follows a LearningRateSchedule.
+    """
+    try:
+        optimizer.learning_rate = value
+    except TypeError as error:  # what Keras says of a schedule
+        raise ValueError(
+            "the optimizer follows a LearningRateSchedule, so a callback cannot set its learning "
+            "rate: give the optimizer a number"
+        ) from error
+
+
+def scale_momentum(optimizer: Any, factor: float) -> None:
+    """Multiply the sums of a momentum by a factor.
+
+    For v = m * v - rate * g that is what multiplying m for one step is, which compiled training
+    steps would not see.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(inner, "momentum", None):
+        return
+    for slots in ("momentums", "_momentums"):
+        for slot in getattr(inner, slots, None) or ():
+            if slot is not None:
+                slot.assign(slot * factor)
+        if getattr(inner, slots, None):
+            return
+    if hasattr(inner, "get_slot_names") and "momentum" in inner.get_slot_names():
+        for weight in inner.weights:
+            if weight.name.split("/")[-1].startswith("momentum"):
+                weight.assign(weight * factor)
+
+
+def _is_random_state(variable: Any) -> bool:
+    """Whether it is the state of a generator of random numbers. Of Keras 3."""
+    return "seed_generator" in str(getattr(variable, "path", ""))
+
+
+def replace_optimizer(model: Any, optimizer: Any) -> None:
+    """Have a compiled model that has not trained yet train with another optimizer."""
+    model.optimizer = optimizer
+    if getattr(model, "jit_compile", None):
+        model.jit_compile = False
+
+
+def mend_optimizer_of_h5(model: Any, filepath: Any) -> None:
+    """Give a model that Keras 3 has loaded from HDF5 an optimizer that can train it.
+
+    Keras 3 builds the optimizer of such a file for no variables at all, and drops its slots. Does
+    nothing to any other model.
+    """
+    optimizer: Any = getattr(model, "optimizer", None)
+    variables = model.trainable_variables
+    if hasattr(optimizer, "compute_gradients") or not getattr(optimizer, "built", False):
+        return
+    if not variables or optimizer._trainable_variables:
+        return
+    import h5py
+    from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
+    fresh = type(optimizer).from_config(optimizer.get_config())
+    build_optimizer(fresh, variables)
+    with h5py.File(filepath, "r") as file:
+        fresh.set_weights(load_optimizer_weights_from_hdf5_group(file))
+    model.optimizer = fresh
+
+
+def value_of(tensor: Any) -> Any:
+    """The tensor in eager code. In a graph of TF 1 its value, from Keras' session."""
+    if tf.executing_eagerly():
+        return tensor
+    return v1.keras.backend.get_session().run(tensor)

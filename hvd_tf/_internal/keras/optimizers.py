@@ -20,7 +20,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import Variable, is_traced_for_xla
-from hvd_tf._internal.compat.keras import backend_of, patch_keras_3
+from hvd_tf._internal.compat.keras import backend_of_keras_3, build_optimizer, patch_keras_3
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.runtime import ProcessSet
@@ -85,6 +85,7 @@ class _Keras2(Reducing):
         if self._agg_helper is None:
             return own.apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = list(grads_and_vars)  # it may be an iterator
+        build_optimizer(self, [variable for _, variable in pairs])  # below it is too late
         self._agg_helper.apply(
             lambda: own.apply_gradients(pairs, *args, **kwargs),
             lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
@@ -119,8 +120,6 @@ class _Legacy(_Keras2):
 
 class _Keras3(Reducing):
     _hvd_is_reduced = False
-    built: bool
-    build: Any
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Reduce the gradients over the ranks, then apply them."""
@@ -133,12 +132,11 @@ class _Keras3(Reducing):
             variables = self._trainable_variables  # type: ignore[attr-defined]
         else:
             variables = trainable_variables = list(trainable_variables)
-        if not self.built:  # under the condition below it is too late
-            self.build(variables)
         reduced = self._allreduce(grads, variables)
         if self._agg_helper is None:
             own.apply(reduced, trainable_variables)
             return
+        build_optimizer(self, variables)  # under the condition below it is too late
         self._agg_helper.apply(
             lambda: own.apply(reduced, trainable_variables),
             lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
@@ -174,7 +172,7 @@ def distribute(
     elif hasattr(base, "compute_gradients"):
         family = _Keras2
     else:
-        backend = backend_of(base)
+        backend = backend_of_keras_3()
         if backend != "tensorflow":
             raise ValueError(
                 f"the optimizer is of Keras with the backend {backend}: hvd_tf reduces gradients "

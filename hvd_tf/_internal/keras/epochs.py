@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks begin and end `fit` and its epochs together. Where they cannot, all learn why."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hvd_tf._internal.facts import exchange
+from hvd_tf._internal.hooks import end_training
+from hvd_tf._internal.keras.optimizers import Reducing
+from hvd_tf.process_sets import ProcessSet, registered
+
+_REMEDY = (
+    "Give every rank equally many batches (hvd_tf.data does, or repeat() with steps_per_epoch=), "
+    "the same number of epochs, and callbacks that stop the training on all ranks or on none"
+)
+_NAME = "fit/meeting"
+
+
+class Epochs:
+    """The meetings of one `fit`, of the ranks that reduce the model's gradients.
+
+    Without a distributed optimizer, or with a single rank, it does nothing.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """model: compiled."""
+        optimizer = getattr(model, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of loss scaling
+        self._process_set: Optional[ProcessSet] = None
+        if isinstance(optimizer, Reducing):
+            members = registered(optimizer.process_set)
+            if members.size > 1 and members.rank >= 0:
+                self._process_set = optimizer.process_set
+
+    def begin(self, batches: Optional[int]) -> None:
+        """Call it before the first epoch. batches: of an epoch, if it is known.
+
+        Raises ValueError on all ranks if they differ.
+        """
+        of_all = "" if batches is None else f" with {batches} batches an epoch"
+        self._meet(f"begins fit{of_all}", "begin", batches)
+
+    def end_epoch(self, epoch: int, batches: int) -> None:
+        """Call it after each epoch (0 is the first) with the number of its batches.
+
+        A rank that has more batches fails in the next one, with a text that has this number.
+        """
+        self._meet(f"ended epoch {epoch + 1} after {batches} batches", f"epoch {epoch}", batches)
+
+    def end(self, epochs: int) -> None:
+        """Call it after the last epoch with the number of epochs."""
+        self._meet(f"ended fit after {epochs} epochs", "end", epochs)
+
+    def _meet(self, text: str, where: str, number: Optional[int]) -> None:
+        if self._process_set is None:
+            return
+        # Peers that wait for this rank's gradients have a batch or an epoch more.
+        end_training(f"it {text}, while others go on. {_REMEDY}")
+        facts = {"text": text, "where": where, "number": number}
+        everyones = exchange(facts, _NAME, self._process_set)
+        end_training("")
+        # No rank may go on before all have taken it back.
+        exchange({}, f"{_NAME}/taken_back", self._process_set)
+        numbers = {theirs["number"] for theirs in everyones} - {None}
+        if len({theirs["where"] for theirs in everyones}) > 1 or len(numbers) > 1:
+            ranks = registered(self._process_set).ranks
+            shown = ", ".join(
+                f"rank {ranks[i]} {theirs['text']}" for i, theirs in enumerate(everyones)
+            )
+            raise ValueError(f"the ranks do not train together: {shown}. {_REMEDY}")

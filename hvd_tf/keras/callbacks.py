@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks for `fit` on several ranks: broadcast, metrics, learning rates, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Optional, Union
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat.keras import (
+    broadcast_variables_of,
+    learning_rate_of,
+    scale_momentum,
+    set_learning_rate,
+)
+from hvd_tf._internal.facts import check_same_sets, exchange
+from hvd_tf._internal.keras.epochs import Epochs
+from hvd_tf._internal.runtime import rank, size
+from hvd_tf.functions import broadcast_variables
+
+Logs = Optional[dict[str, Any]]
+
+
+class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
+    """Gives every rank the root's model and optimizer, after the first batch.
+
+    Then all variables exist: those of layers that are built late, and the optimizer's slots. States
+    of random numbers stay as they are, so that ranks drop out different units.
+
+    It also sees to it that ranks end their epochs together: where they have unequal numbers of
+    batches, it raises ValueError, or the rank with more batches gets a tf.errors.UnknownError.
+    """
+
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Optional[Sequence[Any]] = None
+    ) -> None:
+        """For one training.
+
+        Args:
+          root_rank: a rank of the job.
+          device: for the broadcasts; "" leaves the choice to TensorFlow.
+          local_variables: variables that stay as they are on each rank.
+        """
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        self._local = list(local_variables or ())
+        self._batches = 0
+        self._epochs = 0
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave this variable as it is on each rank."""
+        self._local.append(var)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Raise ValueError on all ranks if they have unequal numbers of batches."""
+        self._meetings = Epochs(self.model)
+        self._meetings.begin(self.params.get("steps"))
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Count its batches."""
+        self._batches = 0
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Wait for the ranks that are in the last batch of this epoch."""
+        self._epochs = epoch + 1
+        self._meetings.end_epoch(epoch, self._batches)
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Raise ValueError on all ranks if some go on."""
+        self._meetings.end(self._epochs)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Broadcast after the first batch."""
+        self._batches = batch + 1
+        if self.broadcast_done:
+            return
+        self.broadcast_done = True
+        if size() > 1:
+            with tf.device(self.device):
+                variables = broadcast_variables_of(self.model, self._local)
+                broadcast_variables(variables, self.root_rank)
+
+
+class MetricAverageCallback(tf.keras.callbacks.Callback):
+    """Averages the epoch's metrics over the ranks, weighted by their numbers of samples.
+
+    Put it before callbacks that look at metrics (ReduceLROnPlateau, EarlyStopping, TensorBoard).
+    The average of a metric that is no mean over samples, such as an AUC, is only near to that of
+    all samples together.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        """device: accepted for Horovod's sake. Metrics travel as a few numbers of the host."""
+        super().__init__()
+        self.device = device
+        self._samples: dict[str, float] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Forget the epoch before."""
+        self._samples = {}
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Note the number of samples of the training: a validation resets the metrics."""
+        self._samples.setdefault("train", _samples(self.model))
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Note the number of samples of the validation."""
+        self._samples["validation"] = _samples(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Replace the metrics in `logs`. Raises ValueError on all ranks if they differ in name."""
+        if logs is None or size() == 1:
+            return
+        self._samples.setdefault("train", _samples(self.model))
+        mine = {name: float(value) for name, value in logs.items() if _is_number(value)}
+        facts = {"metrics": mine, "samples": self._samples}
+        everyones = exchange(facts, "metric_average")
+        check_same_sets(
+            [list(theirs["metrics"]) for theirs in everyones],
+            0,
+            "the metrics",
+            "every rank must compile the model with the same ones",
+        )
+        for name in mine:
+            part = "validation" if name.startswith("val_") else "train"
+            weights = [theirs["samples"].get(part, 1.0) for theirs in everyones]
+            if not sum(weights) > 0:
+                weights = [1.0] * len(everyones)
+            values = [theirs["metrics"][name] for theirs in everyones]
+            logs[name] = sum(w * v for w, v in zip(weights, values)) / sum(weights)
+
+
+Multiplier = Union[float, Callable[[float], Any]]
+
+
+class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
+    """Multiplies a learning rate by a factor that depends on the epoch."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: Multiplier,
+        start_epoch: int = 0,
+        end_epoch: Optional[int] = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: Optional[int] = None,
+    ) -> None:
+        """For one training.
+
+        Args:
+          initial_lr: the learning rate that is multiplied.
+          multiplier: a number m, for m ** (epoch - start_epoch), or a function of the epoch, such
+            as a LearningRateSchedule. Without staircase the epoch has a fraction.
+          start_epoch: the first epoch in which the rate is set.
+          end_epoch: the first epoch in which it is not set any more. None: there is none.
+          staircase: set it at the beginning of epochs only, else before every batch.
+          momentum_correction: scale a momentum's sum with the rate, as Goyal et al. 2017 do.
+          steps_per_epoch: needed without staircase where `fit` does not know it.
+
+        Raises:
+          ValueError: there is no initial_lr.
+        """
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr is None: pass the learning rate that is multiplied")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        if callable(multiplier):
+            self.multiplier: Callable[[float], Any] = multiplier
+        else:
+            base = float(multiplier)
+            self.staircase = True
+            self.multiplier = lambda epoch: base ** (epoch - self.start_epoch)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Find out how many steps an epoch has."""
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__} needs steps_per_epoch=: fit does not know how many "
+                    "batches an epoch has"
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Note the epoch."""
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Set the rate: in an epoch's first batch, or in each."""
+        if self.current_epoch < self.start_epoch:
+            return
+        if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
+            return
+        if self.staircase:
+            if batch == 0:
+                self._adjust(float(self.current_epoch))
+        else:
+            assert self.steps_per_epoch is not None
+            self._adjust(self.current_epoch + batch / self.steps_per_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Report the rate as `lr`."""
+        if logs is not None:
+            logs["lr"] = learning_rate_of(self.model.optimizer)
+
+    def _adjust(self, epoch: float) -> None:
+        optimizer = self.model.optimizer
+        before = learning_rate_of(optimizer)
+        after = self.initial_lr * float(self.multiplier(epoch))
+        set_learning_rate(optimizer, after)
+        if self.momentum_correction and before > 0 and not math.isclose(before, after):
+            scale_momentum(optimizer, after / before)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Goes from the learning rate of one process to `initial_lr` in the first epochs.
+
+    This is the gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch SGD":
+    lr = initial_lr / size * (epoch * (size - 1) / warmup_epochs + 1), where `epoch` has a fraction.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: Optional[int] = None,
+        verbose: int = 0,
+    ) -> None:
+        """Args as for `LearningRateScheduleCallback`; verbose=1 prints the end on rank 0."""
+
+        def multiplier(epoch: float) -> float:
+            # The rate that is right at the end of the batch.
+            assert self.steps_per_epoch is not None
+            epoch += 1.0 / self.steps_per_epoch
+            return 1.0 / size() * (epoch * (size() - 1) / warmup_epochs + 1)
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Report the rate, and on rank 0 the end of the warm-up."""
+        super().on_epoch_end(epoch, logs)
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
+            if rank() == 0:
+                rate = learning_rate_of(self.model.optimizer)
+                print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
+    """Saves the best model so far, on rank 0 only. Set `filepath` before the training."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        filepath: Optional[str] = None,
+    ) -> None:
+        """Args are those of Keras' ModelCheckpoint. `filepath` may be set as an attribute later."""
+        some = "model.weights.h5" if save_weights_only else "model.keras"
+        super().__init__(
+            filepath or some,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath = filepath
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Raises ValueError if there is no path."""
+        if not self.filepath:
+            raise ValueError("BestModelCheckpoint has no path: set its `filepath` before fit")
+        super().on_train_begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Save, on rank 0, if it is time."""
+        if rank() == 0:
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Save, on rank 0, if it is time."""
+        if rank() == 0:
+            super().on_epoch_end(epoch, logs)
+
+
+def _samples(model: Any) -> float:
+    """The number of samples that the model's metrics have seen since their last reset."""
+    for metric in model.metrics:
+        if metric.name == "loss" and hasattr(metric, "count"):
+            return float(metric.count.numpy())
+    return 1.0
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives of plain values, and models that are loaded with a distributed optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf import ops
+from hvd_tf._internal.compat import is_keras_optimizer
+from hvd_tf._internal.compat.keras import mend_optimizer_of_h5, replace_optimizer, value_of
+from hvd_tf._internal.runtime import Average, Sum
+from hvd_tf.compression import Compression
+from hvd_tf.keras.optimizers import DistributedOptimizer
+
+
+def allreduce(
+    value: Any,
+    name: Optional[str] = None,
+    average: Optional[bool] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: Optional[int] = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """`hvd_tf.allreduce` of anything that tf.constant takes.
+
+    Args:
+      value: the same shape and dtype on every rank.
+      name: by which the ranks match the call.
+      average: deprecated. True is op=Average, False is op=Sum. It gives way to `op`.
+      prescale_factor: multiplies each input.
+      postscale_factor: multiplies the result.
+      op: Average (the default), Sum, Min, Max or Product.
+      compression: what a floating tensor is cast to on the wire.
+
+    Returns:
+      A tensor, or in a graph of TF 1 a NumPy array.
+    """
+    if op is None and average is not None:
+        op = Average if average else Sum
+    return value_of(
+        ops.allreduce(
+            tf.constant(value),
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=name,
+        )
+    )
+
+
+def allgather(value: Any, name: Optional[str] = None) -> Any:
+    """`hvd_tf.allgather` of anything that tf.constant takes. Returns as `allreduce` does."""
+    return value_of(ops.allgather(tf.constant(value), name=name))
+
+
+def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
+    """`hvd_tf.broadcast` of anything that tf.constant takes. Returns as `allreduce` does."""
+    return value_of(ops.broadcast(tf.constant(value), root_rank, name=name))
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Optional[Sequence[type]] = None,
+    custom_objects: Optional[dict[str, Any]] = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a model of Keras, with its optimizer distributed.
+
+    Args:
+      filepath: a `.keras` or `.h5` file, or a directory of a SavedModel where Keras reads it.
+      custom_optimizers: classes of optimizers that Keras does not know.
+      custom_objects: what keras.models.load_model takes.
+      compression: as in `DistributedOptimizer`.
+      legacy_opts: accepted for Horovod's sake. Legacy optimizers are found by themselves.
+
+    Returns:
+      The model. Its optimizer has the state of the file.
+    """
+    del legacy_opts
+    known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
+    model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    mend_optimizer_of_h5(model, filepath)
+    optimizer = getattr(model, "optimizer", None)
+    if is_keras_optimizer(optimizer):
+        replace_optimizer(model, DistributedOptimizer(optimizer, compression=compression))
+    return model

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives of plain values, loaded models and checkpoints of Keras."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_tf import keras as hvd_keras
+
+RANKS = (2,)
+
+keras = tf.keras
+
+
+def make_model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input([3])
+    return keras.Model(inputs, keras.layers.Dense(1)(inputs))
+
+
+def data(rank, steps=2):
+    rng = np.random.default_rng([9, rank])
+    x = rng.standard_normal((4 * steps, 3)).astype(np.float32)
+    return x, rng.standard_normal((4 * steps, 1)).astype(np.float32)
+
+
+def fit(model, x, y, batch_size=4, **arguments):
+    return model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, **arguments)
+
+
+def test_values(hvd, rank, size):
+    total = size * (size - 1) / 2
+    assert hvd_keras.allreduce(float(rank), name="mean").numpy() == total / size
+    assert hvd_keras.allreduce([rank], op=hvd_keras.Sum, name="sum").numpy().tolist() == [total]
+    assert hvd_keras.allreduce(rank, average=False, name="sum 2").numpy() == total
+    assert hvd_keras.allgather([[rank]], name="all").numpy().tolist() == [[i] for i in range(size)]
+    assert hvd_keras.broadcast([rank, 7], size - 1, name="last").numpy().tolist() == [size - 1, 7]
+
+
+def data_of_all(size):
+    """Each batch has the ranks' batches one after another."""
+    parts = [[array.reshape(2, 4, -1) for array in data(rank)] for rank in range(size)]
+    joined = [np.concatenate(arrays, axis=1) for arrays in zip(*parts)]
+    return [array.reshape(-1, array.shape[-1]) for array in joined]
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5"])
+def test_a_loaded_model_goes_on_training(hvd, rank, size, tmp_path, kind):
+    model, alone = make_model(), make_model()
+    loss = keras.losses.MeanSquaredError()
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), loss)
+    alone.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+    fit(model, *data(rank))
+    path = str(tmp_path / f"model.{kind}")
+    model.save(path)
+    loaded = hvd_keras.load_model(path)
+    assert loaded.optimizer.process_set is hvd.global_process_set
+    assert int(loaded.optimizer.iterations.numpy()) == 2
+    fit(loaded, *data(rank))
+    for _ in range(2):
+        fit(alone, *data_of_all(size), batch_size=4 * size)
+    for got, expected in zip(loaded.get_weights(), alone.get_weights()):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+class Mine(keras.optimizers.SGD):
+    """An optimizer that Keras does not know."""
+
+
+def test_optimizers_that_keras_does_not_know(hvd, rank, tmp_path):
+    model = make_model()
+    model.compile(hvd_keras.DistributedOptimizer(Mine(0.1)), "mse")
+    fit(model, *data(rank))
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = hvd_keras.load_model(path, custom_optimizers=[Mine])
+    assert isinstance(loaded.optimizer, Mine)
+    assert loaded.optimizer.process_set is hvd.global_process_set
+
+
+def test_the_best_model_is_saved_on_rank_0(hvd, rank, tmp_path):
+    model = make_model()
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")
+    best = hvd_keras.callbacks.BestModelCheckpoint(monitor="loss")
+    with pytest.raises(ValueError, match="set its `filepath` before fit"):
+        fit(model, *data(rank), callbacks=[best])
+    best.filepath = str(tmp_path / "best.keras")
+    fit(model, *data(rank), epochs=2, callbacks=[best])
+    assert [path.name for path in tmp_path.iterdir()] == (["best.keras"] if rank == 0 else [])
