@@ -10,10 +10,9 @@ import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import check_same_sets, exchange
-from hvd_tf._internal.names import GRADIENT_PREFIX
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
-from hvd_tf._internal.scopes import end_scope
+from hvd_tf._internal.scopes import end_training
 
 _LEFT_EARLY = (
     "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
@@ -115,8 +114,3 @@ def _check_announced(graph: tf.Graph, root_rank: int) -> None:
         "the hooks",
         "some of them need all ranks: pass the same ones on every rank",
     )
-
-
-def end_training(text: str) -> None:
-    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
-    end_scope(GRADIENT_PREFIX, text)

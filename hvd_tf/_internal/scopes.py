@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from hvd_tf._internal import native
+from hvd_tf._internal.names import GRADIENT_PREFIX
 
 
 def end_scope(prefix: str, text: str) -> None:
@@ -14,3 +15,8 @@ def end_scope(prefix: str, text: str) -> None:
     for process_set_id in range(native.lib.hvd_process_set_count()):
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
             native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())
+
+
+def end_training(text: str) -> None:
+    """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
+    end_scope(GRADIENT_PREFIX, text)

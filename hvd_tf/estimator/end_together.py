@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.hooks import announce_hook, end_training
+from hvd_tf._internal.hooks import announce_hook
 from hvd_tf._internal.runtime import rank, size
+from hvd_tf._internal.scopes import end_training
 from hvd_tf.functions import allgather_object
 
 # How a rank's step, or its loop, has ended.

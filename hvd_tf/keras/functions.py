@@ -14,6 +14,7 @@ from hvd_tf._internal.compat.keras import mend_optimizer_of_h5, replace_optimize
 from hvd_tf._internal.runtime import Average, Sum
 from hvd_tf.compression import Compression
 from hvd_tf.keras.optimizers import DistributedOptimizer
+from hvd_tf.sync_batch_norm import SyncBatchNormalization
 
 
 def allreduce(
@@ -83,7 +84,8 @@ def load_model(
       The model. Its optimizer has the state of the file.
     """
     del legacy_opts
-    known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
+    known: dict[str, Any] = {"SyncBatchNormalization": SyncBatchNormalization}
+    known.update((optimizer.__name__, optimizer) for optimizer in custom_optimizers or ())
     model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     mend_optimizer_of_h5(model, filepath)
     optimizer = getattr(model, "optimizer", None)

@@ -72,7 +72,7 @@ FLOORS = [
     "optimizer tape hooks",
     "keras",
     "accumulation root_variables meeting",
-    "gradients functions facts",
+    "gradients functions facts sync_batch_norm",
     "ops",
     "compression",
     "runtime",

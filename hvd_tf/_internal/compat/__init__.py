@@ -10,6 +10,7 @@ from typing import Any, Optional
 import tensorflow as tf
 from tensorflow.python.eager import context as _eager_context
 from tensorflow.python.ops import control_flow_util as _control_flow_util
+from tensorflow.python.saved_model import save_context as _save_context
 
 v1 = tf.compat.v1
 
@@ -83,6 +84,11 @@ def is_traced_for_xla() -> bool:
     """Whether operations that are made now will be compiled by XLA."""
     graph = v1.get_default_graph()
     return not tf.executing_eagerly() and bool(_control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def is_saving() -> bool:
+    """Whether operations that are made now go into a SavedModel."""
+    return bool(_save_context.in_save_context())
 
 
 def is_keras_layer(candidate: Any) -> bool:

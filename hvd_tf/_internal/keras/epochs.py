@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from hvd_tf._internal.facts import exchange
-from hvd_tf._internal.hooks import end_training
 from hvd_tf._internal.keras.optimizers import Reducing
+from hvd_tf._internal.scopes import end_training
 from hvd_tf.process_sets import ProcessSet, registered
 
 _REMEDY = (
