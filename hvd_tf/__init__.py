@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 if not is_launcher():
     check_build()
 
-_MODULES = ("compression", "data", "estimator", "functions", "ops")
+_MODULES = ("compression", "data", "elastic", "estimator", "exceptions", "functions", "ops")
 # Its class derives from one of Keras, which is imported for it only.
 _OF_KERAS = {"SyncBatchNormalization": "hvd_tf.sync_batch_norm"}
 

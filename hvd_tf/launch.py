@@ -20,6 +20,7 @@ from typing import Optional
 
 from hvd_tf._internal.launcher import build_check, mpirun, process, variables
 from hvd_tf._internal.launcher.attempt import Attempt, command_line, remote_of, say
+from hvd_tf._internal.launcher.directories import kept_directory
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
 from hvd_tf._internal.launcher.output import RankFiles
@@ -70,6 +71,8 @@ def _launch(options: Options) -> int:
         if options.output is not None:
             files = RankFiles(options.output, options.ranks)
             stack.callback(files.close)
+        if options.restarts and not environ.get(variables.COMMITS_VARIABLE):
+            environ[variables.COMMITS_VARIABLE] = str(stack.enter_context(kept_directory()))
         return _run(options, launcher, environ, signals, files)
 
 

@@ -46,6 +46,7 @@ __all__ = [
 
 _lib = native.lib
 _initialised_by = 0  # the process id
+_latest_arguments: tuple[Any, Any] = (None, None)  # of init
 
 Average: int = _lib.hvd_reduce_op(b"Average")
 Sum: int = _lib.hvd_reduce_op(b"Sum")
@@ -105,6 +106,20 @@ def init(
     registration.assign()
     global_process_set.ranks = list(range(size()))
     global_process_set.mpi_comm = communicator
+    global _latest_arguments
+    _latest_arguments = comm, process_sets
+
+
+def restart() -> None:
+    """`shutdown`, then `init` with the arguments that it had. A collective call of all ranks.
+
+    Peers that wait for this rank fail, so that they come here too.
+
+    Raises:
+        RuntimeError: peers could not be reached.
+    """
+    shutdown()
+    init(*_latest_arguments)
 
 
 def _world_ranks(comm: Any) -> list[int]:

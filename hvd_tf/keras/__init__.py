@@ -35,7 +35,7 @@ from hvd_tf._internal.runtime import (
 )
 from hvd_tf.compression import Compression
 from hvd_tf.functions import broadcast_global_variables
-from hvd_tf.keras import callbacks
+from hvd_tf.keras import callbacks, elastic
 from hvd_tf.keras.functions import allgather, allreduce, broadcast, load_model
 from hvd_tf.keras.optimizers import DistributedOptimizer, PartialDistributedOptimizer
 
@@ -57,6 +57,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -71,7 +71,7 @@ FLOORS = [
     "estimator",
     "optimizer tape hooks",
     "keras",
-    "accumulation root_variables meeting",
+    "accumulation root_variables meeting elastic",
     "gradients functions facts sync_batch_norm",
     "ops",
     "compression",
@@ -80,7 +80,7 @@ FLOORS = [
     "blame scopes",
     "native names op_names",
     "compat notices version",
-    "failure_report build_stamp causes",
+    "failure_report build_stamp causes commits exceptions",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -88,7 +88,7 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes",
     "launch": "launcher failure_report",
-    "launcher": "failure_report notices build_stamp",
+    "launcher": "failure_report notices build_stamp commits",
     # Its ranks find the library by name, because they time other libraries as well.
     "bench": "launcher",
 }
@@ -97,6 +97,8 @@ STDLIB_ONLY = (
     *("__init__", "launch", "launcher", "failure_report", "notices", "version"),
     "build_stamp",
     "causes",
+    "commits",
+    "exceptions",
 )
 # Python 3.9 does not know them. The test on other versions is enough.
 STDLIB = getattr(sys, "stdlib_module_names", None)

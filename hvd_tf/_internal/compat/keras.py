@@ -88,20 +88,33 @@ def _patch_loss_scaling(marker: Any) -> None:
 # --- What callbacks need, of any Keras ---
 
 
-def broadcast_variables_of(model: Any, local: Any) -> list[Any]:
-    """The variables of a model and its optimizer, but for the local ones and random states."""
-    left_out = {variable_key(variable) for variable in local}
-    optimizer = getattr(model, "optimizer", None)
+def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
+    """The variables of a model and an optimizer, each once. None: the model's own optimizer."""
+    if optimizer is None:
+        optimizer = getattr(model, "optimizer", None)
     of_optimizer = getattr(optimizer, "variables", [])
     if callable(of_optimizer):  # of Keras 2
         of_optimizer = of_optimizer()
-    found = []
-    for variable in [*model.variables, *of_optimizer]:
-        key = variable_key(variable)
-        if key not in left_out and not _is_random_state(variable):
-            left_out.add(key)
-            found.append(variable)
-    return found
+    return list({variable_key(v): v for v in [*model.variables, *of_optimizer]}.values())
+
+
+def broadcast_variables_of(model: Any, local: Any, optimizer: Any = None) -> list[Any]:
+    """`variables_of`, but for the local ones and states of random numbers."""
+    left_out = {variable_key(variable) for variable in local}
+    return [
+        variable
+        for variable in variables_of(model, optimizer)
+        if variable_key(variable) not in left_out and not _is_random_state(variable)
+    ]
+
+
+def create_optimizer_variables(optimizer: Any, variables: Any) -> None:
+    """Make an optimizer's variables, as its first step does. Nothing if they are there, or None."""
+    if hasattr(optimizer, "_create_all_weights"):  # a legacy one of Keras 2
+        with tf.init_scope():
+            optimizer._create_all_weights(variables)
+    elif optimizer is not None:
+        build_optimizer(optimizer, variables)
 
 
 def learning_rate_of(optimizer: Any) -> float:

@@ -52,6 +52,13 @@ def private_directories(ranks: int) -> Iterator[Directories]:
 
 
 @contextmanager
+def kept_directory() -> Iterator[Path]:
+    """One that all starts of a job share. Raises OSError as `private_directories` does."""
+    with _directory(Path(tempfile.gettempdir()), _JOB_PREFIX) as path:
+        yield path
+
+
+@contextmanager
 def _directory(parent: Path, prefix: str) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from hvd_tf._internal import failure_report
+from hvd_tf._internal import commits, failure_report
 from hvd_tf._internal.launcher.errors import LaunchError
 
 RESTART_VARIABLE = "HVD_RESTART"
+# Where a job that is started again finds its commits.
+COMMITS_VARIABLE = commits.DIRECTORY_VARIABLE
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORWARDED = re.compile(
     r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA)_[A-Za-z0-9_]+|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training within a running job: commit, restore, and a new start of the runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_tf import keras as hvd_keras
+from hvd_tf.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+RANKS = (2,)
+IN_FULL = (3,)
+
+keras = tf.keras
+
+
+def test_objects(hvd, rank, size):
+    state = hvd.elastic.ObjectState(epoch=rank, seen=[rank])
+    state.sync()
+    assert (state.epoch, state.seen) == (0, [0])
+    state.epoch = 5
+    state.seen.append(7)
+    state.commit()
+    state.epoch = 6
+    state.seen.append(8)
+    state.restore()
+    assert (state.epoch, state.seen) == (5, [0, 7])
+
+
+def test_variables(hvd, rank, size):
+    variable = tf.Variable([float(rank), 2.0])
+    state = hvd.elastic.TensorFlowState([variable], step=rank)
+    variable.assign([9.0, 9.0])
+    state.restore()
+    assert variable.numpy().tolist() == [rank, 2.0] and state.step == rank
+    state.sync()
+    assert variable.numpy().tolist() == [0.0, 2.0] and state.step == 0
+
+
+def test_variables_of_a_session(hvd, rank, size):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("x", initializer=[float(rank)])
+        add = variable.assign_add([1.0])
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = hvd.elastic.TensorFlowState(session=session, step=0)
+        state.sync()
+        session.run(add)
+        state.commit()
+        session.run(add)
+        state.restore()
+        assert session.run(variable).tolist() == [1.0]
+
+
+def total(hvd, value):
+    return hvd.allreduce(tf.constant(float(value)), op=hvd.Sum, name="total").numpy()
+
+
+@pytest.mark.parametrize("failing", ["all", "last"])
+def test_a_function_goes_on_from_its_commit(hvd, rank, size, failing):
+    """Where one rank fails, a collective of the others does."""
+    state = hvd.elastic.ObjectState(step=0, sums=[])
+    calls, resets = [], []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def train(state, last):
+        calls.append(state.step)
+        for state.step in range(state.step, last):  # noqa: B020
+            if state.step % 3 == 0:
+                state.commit()
+            if state.step == 4 and len(calls) == 1 and (failing == "all" or rank == size - 1):
+                raise HorovodInternalError("tried")
+            state.sums.append(total(hvd, state.step + rank))
+        return "done"
+
+    assert train(state, last=8) == "done"
+    assert calls == [0, 3] and resets == [size]
+    extra = size * (size - 1) / 2
+    assert state.sums == [size * step + extra for step in range(8)]
+
+
+def test_an_interrupt_loses_nothing(hvd, rank, size):
+    state = hvd.elastic.ObjectState(step=0)
+    synced = []
+
+    @hvd.elastic.run
+    def train(state):
+        synced.append(state.step)
+        if len(synced) < 3:
+            state.step += 1 + rank
+            raise HostsUpdatedInterrupt(skip_sync=len(synced) == 1)
+        return total(hvd, 1)
+
+    assert train(state) == size
+    # Without a sync each rank has its own; with one all have that of rank 0.
+    assert synced == [0, 1 + rank, 2]
+
+
+def test_process_sets_are_there_again(hvd, rank, size):
+    state = hvd.elastic.ObjectState(called=0)
+    before = [int(hvd.size_op().numpy()), hvd.global_process_set.ranks]
+
+    @hvd.elastic.run
+    def train(state):
+        state.called += 1
+        state.commit()
+        if state.called == 1:
+            raise HorovodInternalError
+        return [int(hvd.size_op().numpy()), hvd.global_process_set.ranks]
+
+    assert train(state) == before
+
+
+def test_what_always_fails_is_raised(hvd, rank, size):
+    called = []
+
+    @hvd.elastic.run
+    def train(state):
+        called.append(1)
+        raise HorovodInternalError("always")
+
+    with pytest.raises(HorovodInternalError, match="always"):
+        train(hvd.elastic.ObjectState())
+    assert len(called) == 3
+    assert total(hvd, 1) == size  # the runtime can be used
+
+
+def test_other_errors_are_raised_at_once(hvd, rank, size):
+    @hvd.elastic.run
+    def train(state):
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        train(hvd.elastic.ObjectState())
+
+
+# --- Keras ---------------------------------------------------------------------
+
+
+def make_model(seed):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(hvd_keras.DistributedOptimizer(optimizer), "mse")
+    return model
+
+
+def fit(model, state, rank, fail_at=None, epochs=3):
+    """fail_at: the number of the training batch, from 0, in which this rank fails."""
+    rng = np.random.default_rng([17, rank])
+    x = rng.standard_normal((16, 3)).astype(np.float32)
+    y = rng.standard_normal((16, 1)).astype(np.float32)
+    done = []
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            done.append(batch)
+            if len(done) - 1 == fail_at:
+                raise HorovodInternalError
+
+    elastic = hvd_keras.elastic
+
+    @elastic.run
+    def train(state):
+        used = [
+            elastic.UpdateEpochStateCallback(state),
+            elastic.UpdateBatchStateCallback(state),
+            elastic.CommitStateCallback(state, batches_per_commit=100),
+            Fail(),
+        ]
+        arguments = {"batch_size": 4, "shuffle": False, "verbose": 0, "callbacks": used}
+        model.fit(x, y, epochs=epochs, initial_epoch=state.epoch, **arguments)
+
+    train(state)
+    return [variable.numpy() for variable in model.trainable_variables]
+
+
+def test_fit_goes_on_as_if_nothing_had_been(hvd, rank, size):
+    ends = []
+    for fail_at in (None, 6 if rank == size - 1 else None):
+        model = make_model(seed=rank)
+        state = hvd_keras.elastic.KerasState(model, epoch=0, batch=0)
+        ends.append(fit(model, state, rank, fail_at))
+        assert (state.epoch, state.batch) == (3, 0)
+    # The first model began as that of rank 0, and so did the second.
+    for got, expected in zip(*ends):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_model_without_variables_is_refused(hvd):
+    with pytest.raises(ValueError, match="build it, or call it once"):
+        hvd_keras.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
