@@ -16,6 +16,7 @@ from hvd_tf._internal.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hvd_tf._internal.api import *  # noqa: F403
+    from hvd_tf.as_horovod import install_as_horovod as install_as_horovod
     from hvd_tf.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 
 # hvdrun tells of a build that does not fit itself: it is what one asks about it.
@@ -23,17 +24,20 @@ if not is_launcher():
     check_build()
 
 _MODULES = ("compression", "data", "elastic", "estimator", "exceptions", "functions", "ops")
-# Its class derives from one of Keras, which is imported for it only.
-_OF_KERAS = {"SyncBatchNormalization": "hvd_tf.sync_batch_norm"}
+# One needs Keras, which is imported for it only, and one no TensorFlow.
+_OF_MODULES = {
+    "SyncBatchNormalization": "hvd_tf.sync_batch_norm",
+    "install_as_horovod": "hvd_tf.as_horovod",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"hvd_tf.{name}")
-    if name in _OF_KERAS:
-        return getattr(importlib.import_module(_OF_KERAS[name]), name)
+    if name in _OF_MODULES:
+        return getattr(importlib.import_module(_OF_MODULES[name]), name)
     if name == "__all__":  # import *
-        return [*importlib.import_module("hvd_tf._internal.api").__all__, *_OF_KERAS]
+        return [*importlib.import_module("hvd_tf._internal.api").__all__, *_OF_MODULES]
     # Modules and what Python itself asks for are found in other ways, or not at all.
     if name.startswith("_") or importlib.util.find_spec(f"hvd_tf.{name}") is not None:
         raise AttributeError(f"module 'hvd_tf' has no attribute {name!r}")
@@ -47,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     api = importlib.import_module("hvd_tf._internal.api")
-    return sorted({*globals(), *_MODULES, *_OF_KERAS, *api.__all__})
+    return sorted({*globals(), *_MODULES, *_OF_MODULES, *api.__all__})

@@ -111,6 +111,17 @@ def registered(process_set: ProcessSet) -> Registered:
     return Registered(process_set.process_set_id, process_set.ranks, rank)
 
 
+def ids_and_ranks() -> dict[int, list[int]]:
+    """The ranks of all registered sets, by id. Empty before `init`."""
+    lib = native.lib
+    found = {}
+    for set_id in range(lib.hvd_process_set_count()):
+        ranks = native.int_array([0] * lib.hvd_process_set_size(set_id))
+        lib.hvd_process_set_ranks(set_id, ranks, len(ranks))
+        found[set_id] = list(ranks)
+    return found
+
+
 def is_communicator(value: Any) -> bool:
     """Whether it is an mpi4py communicator, without importing mpi4py."""
     return any(

@@ -3,6 +3,17 @@
 
 from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
+from hvd_tf._internal.later import (
+    add_process_set,
+    alltoall,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+    remove_process_set,
+    run,
+    start_timeline,
+    stop_timeline,
+)
 from hvd_tf._internal.optimizer import DistributedOptimizer
 from hvd_tf._internal.runtime import (
     Adasum,
@@ -71,9 +82,11 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
@@ -93,10 +106,12 @@ __all__ = [
     "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -109,8 +124,13 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "reducescatter",
+    "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -6,6 +6,12 @@ For Keras 2 (in TensorFlow 2.15 and before, and tf_keras) and Keras 3 with Tenso
 
 from __future__ import annotations
 
+from hvd_tf._internal.later import (
+    add_process_set,
+    remove_process_set,
+    start_timeline,
+    stop_timeline,
+)
 from hvd_tf._internal.runtime import (
     Adasum,
     Average,
@@ -36,7 +42,7 @@ from hvd_tf._internal.runtime import (
 from hvd_tf.compression import Compression
 from hvd_tf.functions import broadcast_global_variables
 from hvd_tf.keras import callbacks, elastic
-from hvd_tf.keras.functions import allgather, allreduce, broadcast, load_model
+from hvd_tf.keras.functions import allgather, allreduce, broadcast, load_model, reducescatter
 from hvd_tf.keras.optimizers import DistributedOptimizer, PartialDistributedOptimizer
 
 __all__ = [
@@ -47,6 +53,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "ProcessSet",
     "Sum",
+    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
@@ -64,15 +71,19 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
-    "local_rank",
     "load_model",
+    "local_rank",
     "local_size",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "reducescatter",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

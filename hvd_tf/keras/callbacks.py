@@ -20,6 +20,14 @@ from hvd_tf._internal.keras.epochs import Epochs
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf.functions import broadcast_variables
 
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
 Logs = Optional[dict[str, Any]]
 
 

@@ -67,12 +67,13 @@ def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
 # Whether a module is in _internal/ makes no difference: its name says which one it is.
 FLOORS = [
     "__init__",
+    "as_horovod horovod",
     "api",
     "estimator",
     "optimizer tape hooks",
     "keras",
     "accumulation root_variables meeting elastic",
-    "gradients functions facts sync_batch_norm",
+    "gradients functions facts sync_batch_norm later",
     "ops",
     "compression",
     "runtime",
@@ -94,7 +95,7 @@ BESIDE = {
 }
 # Started where TensorFlow is not wanted: the standard library only.
 STDLIB_ONLY = (
-    *("__init__", "launch", "launcher", "failure_report", "notices", "version"),
+    *("__init__", "as_horovod", "launch", "launcher", "failure_report", "notices", "version"),
     "build_stamp",
     "causes",
     "commits",

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`horovod.tensorflow.elastic`."""
+
+from hvd_tf.elastic import ObjectState as ObjectState
+from hvd_tf.elastic import State as State
+from hvd_tf.elastic import TensorFlowKerasState as TensorFlowKerasState
+from hvd_tf.elastic import TensorFlowState as TensorFlowState
+from hvd_tf.elastic import run as run

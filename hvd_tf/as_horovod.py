@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs that import horovod, unchanged: `python -m hvd_tf.as_horovod train.py ...`.
+
+    hvdrun -np 4 python -m hvd_tf.as_horovod train.py --epochs 3
+    hvdrun -np 4 python -m hvd_tf.as_horovod -m package.train --epochs 3
+
+In Python it is `hvd_tf.install_as_horovod()`, before the first import of horovod.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+_PACKAGE = Path(__file__).parent / "_internal" / "horovod"
+
+
+def install_as_horovod() -> None:
+    """Have `import horovod` and its modules for TensorFlow and Keras find hvd_tf.
+
+    An installed Horovod stays as it is, and is not found by this process. Does nothing the second
+    time.
+
+    Raises:
+        RuntimeError: this process has imported Horovod itself.
+    """
+    present = sys.modules.get("horovod")
+    if present is not None:
+        if getattr(present, "__file__", None) == str(_PACKAGE / "__init__.py"):
+            return
+        raise RuntimeError(
+            f"horovod is imported already, from {getattr(present, '__file__', 'nowhere')}: call "
+            "hvd_tf.install_as_horovod() before anything imports horovod"
+        )
+    spec = importlib.util.spec_from_file_location(
+        "horovod", _PACKAGE / "__init__.py", submodule_search_locations=[str(_PACKAGE)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["horovod"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["horovod"]
+        raise
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    """Run a program as Python would, with hvd_tf in place of Horovod."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hvd_tf.as_horovod",
+        description="Runs a program that imports horovod, unchanged, with hvd_tf in its place.",
+        usage="%(prog)s [-m module | file] [arguments of the program]",
+    )
+    rest = argparse.REMAINDER
+    parser.add_argument("-m", dest="module", nargs=rest, help="run a module, as python -m does")
+    parser.add_argument("file", nargs=rest, help="run a file; what follows is its arguments")
+    found = parser.parse_args(arguments)
+    program = found.module or found.file
+    if not program:
+        parser.error("name a program: a file, or -m and a module")
+    install_as_horovod()
+    sys.argv = program
+    if found.module:
+        sys.path.insert(0, "")  # as python -m does
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+        return
+    path = Path(program[0])
+    if not path.exists():
+        parser.error(f"there is no file {program[0]}")
+    sys.path.insert(0, str(path.resolve().parent))
+    runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

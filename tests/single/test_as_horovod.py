@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m hvd_tf.as_horovod: runs files and modules as Python does. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SHOWN = """
+import sys
+import horovod
+import beside
+print(horovod.__version__, __name__, sys.argv, beside.HERE)
+"""
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hvd_tf.as_horovod", *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+def test_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "script.py").write_text(SHOWN)
+    (folder / "beside.py").write_text("HERE = 'folder'")
+    result = run(tmp_path, "folder/script.py", "--epochs", "3", "-m", "x")
+    assert result.returncode == 0, result.stderr
+    script = "['folder/script.py', '--epochs', '3', '-m', 'x']"
+    assert result.stdout == f"0.28.1 __main__ {script} folder\n"
+
+
+def test_a_module(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(SHOWN)
+    (tmp_path / "beside.py").write_text("HERE = 'top'")
+    result = run(tmp_path, "-m", "package.train", "--epochs", "3")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"0.28.1 __main__ ['{package / 'train.py'}', '--epochs', '3'] top\n"
+
+
+def test_the_status_is_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys; sys.exit(7)")
+    assert run(tmp_path, "script.py").returncode == 7
+
+
+def test_what_cannot_be_run(tmp_path: Path) -> None:
+    for arguments, words in [((), "name a program"), (("no.py",), "there is no file no.py")]:
+        result = run(tmp_path, *arguments)
+        assert result.returncode == 2 and words in result.stderr
+
+
+def test_an_imported_horovod_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("WHOSE = 'another'")
+    (tmp_path / "script.py").write_text("import horovod; print(horovod.__version__)")
+    assert run(tmp_path, "script.py").stdout == "0.28.1\n"
+    code = "import horovod, hvd_tf; hvd_tf.install_as_horovod()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert "RuntimeError: horovod is imported already, from" in result.stderr
+    assert "before anything imports horovod" in result.stderr
