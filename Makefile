@@ -152,8 +152,8 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # Estimators by the package that the flights model brings along, checkpoints, the errors that
 # TensorFlow wraps, the examples. The launcher and its faults are the same with any TensorFlow.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py \
-  gradients.py tape.py keras_optimizers.py keras_callbacks.py keras_functions.py \
-  sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
+  gradients.py tape.py keras_optimizers.py keras_callbacks.py keras_fit.py \
+  keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
   optimizer_checkpoints.py accumulation.py functions.py hooks.py data.py data_files.py \
   data_bad_files.py data_training.py estimator_config.py estimator_evaluation.py \
   estimator_hooks.py estimator_input.py estimator_train_and_evaluate.py flights_input.py \
@@ -163,7 +163,7 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \
-  keras_optimizers.py keras_callbacks.py sync_batch_norm.py)
+  keras_optimizers.py keras_callbacks.py keras_fit.py sync_batch_norm.py)
 
 .PHONY: test-python-modern install-modern
 install-modern: # All that test-modern needs

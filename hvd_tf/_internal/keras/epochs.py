@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from hvd_tf._internal.facts import exchange
-from hvd_tf._internal.keras.optimizers import Reducing
+from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.scopes import end_training
 from hvd_tf.process_sets import ProcessSet, registered
 
@@ -25,10 +25,9 @@ class Epochs:
 
     def __init__(self, model: Any) -> None:
         """model: compiled."""
-        optimizer = getattr(model, "optimizer", None)
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of loss scaling
+        optimizer = reducing_of(model)
         self._process_set: Optional[ProcessSet] = None
-        if isinstance(optimizer, Reducing):
+        if optimizer is not None:
             members = registered(optimizer.process_set)
             if members.size > 1 and members.rank >= 0:
                 self._process_set = optimizer.process_set

@@ -13,64 +13,20 @@ has reduced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable, is_traced_for_xla
+from hvd_tf._internal.compat import Variable
 from hvd_tf._internal.compat.keras import backend_of_keras_3, build_optimizer, patch_keras_3
 from hvd_tf._internal.gradients import Gradient, GradientReducer
+from hvd_tf._internal.keras.fit import patch_fit
 from hvd_tf._internal.keras.passes import Passes
-from hvd_tf._internal.runtime import ProcessSet
+from hvd_tf._internal.keras.reducing import Reducing
 
 GradsAndVars = list[tuple[Gradient, Variable]]
-
-
-class Reducing:
-    """What a distributed optimizer has beside its own class.
-
-    The reduction belongs to the class, which is made for one optimizer. So `from_config` and copies
-    reduce in the same way.
-    """
-
-    _hvd_reducer: GradientReducer
-    _agg_helper: Optional[Passes]
-    _HAS_AGGREGATE_GRAD = True
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks that reduce."""
-        return self._hvd_reducer.process_set
-
-    def register_local_var(self, var: Variable) -> None:
-        """Keep this variable's gradient on its rank.
-
-        It is not reduced. It is divided by the size of the process set, unless
-        scale_local_gradients is False.
-        """
-        self._hvd_reducer.register_local_var(var)
-
-    def _allreduce(self, grads: Sequence[Gradient], vars: Sequence[Variable]) -> list[Gradient]:
-        """The reduction alone, under Horovod's name. With several passes, that of their sums."""
-        check_place()
-        if self._agg_helper is not None:
-            return self._agg_helper.aggregate(grads, vars)
-        return self._hvd_reducer.reduce(grads, vars)
-
-
-def check_place() -> None:
-    """Raises ValueError where gradients cannot be reduced."""
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            "a distributed optimizer does not work in the scope of a tf.distribute.Strategy, which "
-            "would reduce the gradients a second time: leave the strategy out"
-        )
-    if is_traced_for_xla():
-        raise ValueError(
-            "XLA cannot compile a reduction over ranks: pass jit_compile=False to compile()"
-        )
 
 
 class _Keras2(Reducing):
@@ -180,6 +136,7 @@ def distribute(
             )
         patch_keras_3(_Keras3)
         family = _Keras3
+    patch_fit(base)
     names = {
         "__module__": base.__module__,
         "_hvd_reducer": reducer,

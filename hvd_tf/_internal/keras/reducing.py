@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Reducing`: what all distributed optimizers of Keras have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from hvd_tf._internal.compat import Variable, is_traced_for_xla
+from hvd_tf._internal.gradients import Gradient, GradientReducer
+from hvd_tf._internal.keras.passes import Passes
+from hvd_tf._internal.runtime import ProcessSet
+
+
+class Reducing:
+    """What a distributed optimizer has beside its own class.
+
+    The reduction belongs to the class, which is made for one optimizer. So `from_config` and copies
+    reduce in the same way.
+    """
+
+    _hvd_reducer: GradientReducer
+    _agg_helper: Optional[Passes]
+    _HAS_AGGREGATE_GRAD = True
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that reduce."""
+        return self._hvd_reducer.process_set
+
+    def register_local_var(self, var: Variable) -> None:
+        """Keep this variable's gradient on its rank.
+
+        It is not reduced. It is divided by the size of the process set, unless
+        scale_local_gradients is False.
+        """
+        self._hvd_reducer.register_local_var(var)
+
+    def _allreduce(self, grads: Sequence[Gradient], vars: Sequence[Variable]) -> list[Gradient]:
+        """The reduction alone, under Horovod's name. With several passes, that of their sums."""
+        check_place()
+        if self._agg_helper is not None:
+            return self._agg_helper.aggregate(grads, vars)
+        return self._hvd_reducer.reduce(grads, vars)
+
+
+def check_place() -> None:
+    """Raises ValueError where gradients cannot be reduced."""
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "a distributed optimizer does not work in the scope of a tf.distribute.Strategy, which "
+            "would reduce the gradients a second time: leave the strategy out"
+        )
+    if is_traced_for_xla():
+        raise ValueError(
+            "XLA cannot compile a reduction over ranks: pass jit_compile=False to compile()"
+        )
+
+
+def reducing_of(model: Any) -> Optional[Reducing]:
+    """The distributed optimizer of a model, also within one for loss scaling. None: it has none."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return optimizer if isinstance(optimizer, Reducing) else None

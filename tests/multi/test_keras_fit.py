@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fit: one rank writes files and shows the progress; a backup is restored on all."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hvd_tf import keras as hvd_keras
+
+RANKS = (2,)
+IN_FULL = (3,)
+
+keras = tf.keras
+IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")
+FAMILIES = ["new"] if IS_KERAS_3 else ["new", "legacy"]
+
+
+def make_model(optimizers=keras.optimizers):
+    keras.utils.set_random_seed(7)
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, keras.layers.Dense(1, name="last")(inputs))
+    optimizer = optimizers.SGD(0.05, momentum=0.9)
+    model.compile(hvd_keras.DistributedOptimizer(optimizer), "mse")
+    return model
+
+
+def fit(model, rank, *used, epochs=1, **arguments):
+    rng = np.random.default_rng([23, rank])
+    x, y = (rng.standard_normal((8, width)).astype(np.float32) for width in (3, 1))
+    return model.fit(
+        x, y, batch_size=4, shuffle=False, epochs=epochs, callbacks=list(used), **arguments
+    )
+
+
+def weights_of(model):
+    return [variable.numpy() for variable in model.trainable_variables]
+
+
+@pytest.fixture
+def shared(hvd, rank, tmp_path):
+    """A directory of all ranks."""
+    return hvd.broadcast_object(tmp_path, 0)
+
+
+def test_rank_0_shows_the_progress(hvd, rank, capsys):
+    fit(make_model(), rank)
+    assert ("loss" in capsys.readouterr().out) == (rank == 0)
+    fit(make_model(), rank, verbose=2)
+    assert "loss" in capsys.readouterr().out
+    fit(make_model(), rank, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+class Checkpoint(keras.callbacks.ModelCheckpoint):
+    """Notes that it was called."""
+
+    called = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.called += 1
+        super().on_epoch_end(epoch, logs)
+
+
+def test_the_lowest_rank_writes_a_file(hvd, rank, size, shared):
+    same = Checkpoint(str(shared / "model.keras"))
+    own = Checkpoint(str(shared / f"model-{rank}.keras"))
+    csv = keras.callbacks.CSVLogger(str(shared / "log.csv"))
+    used = [same, own, csv]
+    has_board = importlib.util.find_spec("tensorboard") is not None
+    if has_board:
+        used.append(keras.callbacks.TensorBoard(str(shared / "logs")))
+    fit(make_model(), rank, *used, verbose=0, epochs=2)
+    assert same.called == (2 if rank == 0 else 0) and own.called == 2
+    hvd.allgather_object(None)  # all have written
+    assert len((shared / "log.csv").read_text().splitlines()) == 3
+    assert sorted(path.name for path in shared.glob("*.keras")) == sorted(
+        ["model.keras", *(f"model-{i}.keras" for i in range(size))]
+    )
+    if has_board:
+        assert len(list((shared / "logs" / "train").iterdir())) == 1
+
+
+def test_a_callback_of_one_rank_stays(hvd, rank, size, shared):
+    last = rank == size - 1
+    used = [Checkpoint(str(shared / "last.keras"))] if last else []
+    fit(make_model(), rank, *used, verbose=0)
+    hvd.allgather_object(None)
+    assert (shared / "last.keras").exists()
+
+
+class BoomError(Exception):
+    """Ends a training."""
+
+
+class Fail(keras.callbacks.Callback):
+    """Fails in the middle of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epochs = []
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append(epoch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epochs[-1] == self.epoch:
+            raise BoomError
+
+
+@pytest.mark.parametrize("who", ["all", "rank 0", "own directories"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_backup_is_restored_on_all(hvd, rank, size, shared, family, who):
+    optimizers = keras.optimizers if family == "new" else keras.optimizers.legacy
+    alone = make_model(optimizers)
+    fit(alone, rank, epochs=4, verbose=0)
+
+    def backup():
+        if who == "rank 0" and rank:
+            return []
+        name = str(rank) if who == "own directories" else "backup"
+        return [keras.callbacks.BackupAndRestore(str(shared / name))]
+
+    broadcast = hvd_keras.callbacks.BroadcastGlobalVariablesCallback
+    with pytest.raises(BoomError):
+        fit(make_model(optimizers), rank, broadcast(0), *backup(), Fail(2), epochs=4, verbose=0)
+    hvd.allgather_object(None)
+    model, seen = make_model(optimizers), Fail(None)
+    if rank:  # only what is restored tells
+        model.get_layer("last").kernel.assign_add(tf.ones([3, 1]))
+    fit(model, rank, broadcast(0), *backup(), seen, epochs=4, verbose=0)
+    assert seen.epochs == [2, 3]
+    for got, expected in zip(weights_of(model), weights_of(alone)):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+    # The next one begins at its beginning.
+    again = Fail(None)
+    fit(model, rank, again, epochs=1, verbose=0)
+    assert again.epochs == [0]
+
+
+def test_a_backup_that_is_not_there_yet(hvd, rank, shared):
+    seen = Fail(None)
+    fit(
+        make_model(),
+        rank,
+        keras.callbacks.BackupAndRestore(str(shared / "none")),
+        seen,
+        epochs=2,
+        verbose=0,
+    )
+    assert seen.epochs == [0, 1]
