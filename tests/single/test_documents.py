@@ -83,7 +83,8 @@ def _exists(name: str, document: Path, root: Path) -> bool:
 def public_names(package: Path) -> dict[str, set[str]]:
     """What `hvd` has, and what those of its names have that are modules: from the sources."""
     modules = {path.stem for path in package.iterdir()} - {"__init__"}
-    names = {"": _all_of(package / "_internal" / "api.py") | modules}
+    api, own = package / "_internal" / "api.py", package / "__init__.py"
+    names = {"": _all_of(api) | _defined_in(own) | modules}
     for name in sorted(names[""]):
         for path in (package / f"{name}.py", package / name / "__init__.py"):
             if path.is_file():
@@ -99,11 +100,11 @@ def _all_of(path: Path) -> set[str]:
 
 
 def _defined_in(path: Path) -> set[str]:
-    body = ast.parse(path.read_text()).body
-    defined = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    tree = ast.parse(path.read_text())
+    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     imported = {
         alias.asname or alias.name
-        for node in body
+        for node in ast.walk(tree)  # some are for type checkers only
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
