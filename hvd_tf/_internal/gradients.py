@@ -136,7 +136,7 @@ class GradientReducer:
         self._prescale = 1.0 / gradient_predivide_factor
         self._postscale = float(gradient_predivide_factor)
         self._groups = checked_groups(groups, num_groups)
-        self._scale_local = scale_local_gradients
+        self.scales_local = scale_local_gradients
         self._local_variables: dict[Any, Variable] = {}
         self._local_layers: list[Any] = []
 
@@ -147,6 +147,11 @@ class GradientReducer:
     def register_local_layer(self, layer: Any) -> None:
         """The same for the trainable weights of a Keras layer, which may be built later."""
         self._local_layers.append(layer)
+
+    @property
+    def local_variables(self) -> list[Variable]:
+        """Those registered by now."""
+        return list(self._local_variables.values())
 
     def is_local(self, variable: Variable) -> bool:
         """Whether this variable's gradient stays on its rank."""
@@ -203,7 +208,7 @@ class GradientReducer:
         return result
 
     def _scaled_local(self, gradient: Gradient, set_size: int) -> Gradient:
-        if not self._scale_local:
+        if not self.scales_local:
             return gradient
         return map_values(gradient, lambda values: values / tf.cast(set_size, values.dtype))
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_tf._internal.accumulation import GradientAccumulator
 from hvd_tf._internal.compat import Variable, is_keras_optimizer, v1
-from hvd_tf._internal.gradients import GradientReducer, Groups
+from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
 from hvd_tf.compression import Compression
 
@@ -44,6 +44,26 @@ class _DistributedOptimizer(v1.train.Optimizer):
         if name == "_optimizer":
             raise AttributeError(name)
         return getattr(self._optimizer, name)
+
+    # What programs of Horovod look at.
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that reduce."""
+        return self._reducer.process_set
+
+    @property
+    def _local_vars(self) -> list[Variable]:
+        return self._reducer.local_variables
+
+    @property
+    def _agg_helper(self) -> Optional[GradientAccumulator]:
+        return self._accumulator if self._accumulator.passes > 1 else None
+
+    def _allreduce_grads(
+        self, grads: Sequence[Gradient], vars: Sequence[Variable]
+    ) -> list[Gradient]:
+        return self._reducer.reduce(grads, vars)
 
     def register_local_var(self, var: Variable) -> None:
         """Keep this variable's gradient on its rank.

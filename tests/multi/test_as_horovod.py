@@ -210,6 +210,27 @@ def test_gradients_of_several_passes(hvd, rank, size):
     assert second[0].numpy() == [sum(11.0 + r for r in range(size))]
 
 
+def test_attributes_that_programs_look_at(hvd, rank, size):
+    variable = tf.Variable([1.0])
+    optimizers = [hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))]
+    optimizers.append(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)))
+    for optimizer in optimizers:
+        assert optimizer.process_set is hvd.global_process_set
+        assert optimizer._agg_helper is None and list(optimizer._local_vars) == []
+        optimizer.register_local_var(variable)
+        assert len(optimizer._local_vars) == 1
+    assert optimizers[1].scale_local_gradients is True
+    other = tf.Variable([2.0])
+    (reduced,) = optimizers[0]._allreduce_grads([tf.constant([float(rank)])], [other])
+    assert reduced.numpy() == [(size - 1) / 2]
+    several = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    assert several._agg_helper is not None
+    with tf.Graph().as_default():
+        plain = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        several = hvd.DistributedOptimizer(plain, backward_passes_per_step=2)
+        assert several._agg_helper is not None
+
+
 def test_a_script_with_a_tape(hvd, rank, size):
     """As Horovod's examples for TensorFlow 2 are written."""
     import horovod.tensorflow as horovod

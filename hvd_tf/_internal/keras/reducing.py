@@ -30,6 +30,15 @@ class Reducing:
         """The ranks that reduce."""
         return self._hvd_reducer.process_set
 
+    @property
+    def scale_local_gradients(self) -> bool:
+        """Whether gradients that stay on their rank are divided by the set's size."""
+        return self._hvd_reducer.scales_local
+
+    @property
+    def _local_vars(self) -> list[Variable]:
+        return self._hvd_reducer.local_variables
+
     def register_local_var(self, var: Variable) -> None:
         """Keep this variable's gradient on its rank.
 
