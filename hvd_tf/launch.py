@@ -58,6 +58,8 @@ def _show_build(options: Options) -> int:
 def _launch(options: Options) -> int:
     if problem := build_check.problem():
         raise LaunchError(problem)
+    for notice in options.notices:
+        say(notice)
     environ = variables.merged(os.environ, options.variables)
     if not options.hosts or any(host.is_local for host in options.hosts):
         _check_command(options.command[0], environ)

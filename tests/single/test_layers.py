@@ -89,7 +89,9 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes",
     "launch": "launcher failure_report",
-    "launcher": "failure_report notices build_stamp commits",
+    "launcher": "failure_report notices build_stamp commits config_file",
+    # It reads YAML, which the standard library does not.
+    "config_file": "launcher",
     # Its ranks find the library by name, because they time other libraries as well.
     "bench": "launcher",
 }

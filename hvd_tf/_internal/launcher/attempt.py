@@ -231,7 +231,8 @@ def command_line(
     options: Options, launcher: Mpirun, directories: Directories | None, remote: Remote | None
 ) -> list[str]:
     """The argument list of mpirun for these options."""
-    more = options.mpi_arguments
+    interfaces = mpirun.interface_arguments(launcher, options.network_interfaces)
+    more = (*interfaces, *options.mpi_arguments)
     return mpirun.arguments(launcher, options.ranks, directories, options.command, remote, more)
 
 

@@ -134,6 +134,19 @@ def _built_with() -> str:
     return mpi if str(mpi).startswith((OPEN_MPI, MPICH)) else ""
 
 
+def interface_arguments(launcher: Mpirun, names: Sequence[str]) -> list[str]:
+    """Options that have this mpirun, and the ranks' MPI, use these network interfaces only."""
+    if not names:
+        return []
+    if launcher.family == MPICH:
+        return ["-iface", names[0]]  # it takes one
+    joined = ",".join(names)
+    daemons = ["--mca", "oob_tcp_if_include"]
+    if launcher.major >= 5:
+        daemons = ["--prtemca", "prte_if_include"]
+    return [*daemons, joined, "--mca", "btl_tcp_if_include", joined]
+
+
 def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment less what an MPI job, of which this process is a rank, put into it."""
     if not any(name in environ for name in RANK_VARIABLES):

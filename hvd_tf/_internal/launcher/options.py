@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Optional
 
-from hvd_tf._internal.launcher import hosts, variables
+from hvd_tf._internal.launcher import horovod_options, hosts, variables
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import Host
 
@@ -29,9 +29,12 @@ class Options:
     hosts: tuple[Host, ...]
     """With as many slots as ranks; empty: all on this machine."""
     variables: dict[str, Optional[str]]
-    """Those of -x; None: the value is the launcher's own."""
+    """Those of -x, before those of other options; None: the value is the launcher's own."""
     ssh_arguments: tuple[str, ...]
     mpi_arguments: tuple[str, ...]
+    network_interfaces: tuple[str, ...]
+    notices: tuple[str, ...]
+    """What is to be said about options that have nothing to do."""
     output: Optional[Path]
     timestamp: bool
     start_limit_s: Optional[float]
@@ -60,17 +63,20 @@ def parse(arguments: Sequence[str]) -> Options:
             parser.error("-np is missing, the number of ranks")
         if not found.command:
             parser.error("there is no command for the ranks to run")
+    horovods = horovod_options.read(found)
     return Options(
         ranks=found.num_proc or 0,
         command=tuple(found.command),
         hosts=() if found.check_build else _hosts(found),
-        variables=variables.parse(found.env),
+        variables={**horovods.variables, **variables.parse(found.env)},
         ssh_arguments=_ssh_arguments(found),
-        mpi_arguments=_mpi_arguments(found.mpi_args),
+        mpi_arguments=_mpi_arguments(found.mpi_args) + _mpi_arguments(found.binding_args),
+        network_interfaces=horovods.network_interfaces,
+        notices=horovods.notices,
         output=found.output_filename,
         timestamp=found.timestamp,
         start_limit_s=found.start_timeout,
-        restarts=found.restarts,
+        restarts=found.restarts or horovods.restarts or 0,
         check_build=found.check_build,
         as_json=found.json,
         dry_run=found.dry_run,
@@ -114,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-p", "--ssh-port", type=_port, metavar="PORT", help="of ssh on the hosts")
     add("-i", "--ssh-identity-file", type=Path, metavar="FILE", help="ssh's key")
     _add_rank_options(parser)
+    horovod_options.add_to(parser)
     add("--check-build", "-cb", action="store_true", help="say what hvd_tf was built for, and exit")
     add("--json", action="store_true", help="with --check-build: as JSON")
     add("--dry-run", action="store_true", help="print mpirun's command line and start nothing")
@@ -130,10 +137,12 @@ def _add_rank_options(parser: argparse.ArgumentParser) -> None:
     add("-x", "--env", action="append", default=[], metavar="NAME", help=text)
     text = "further options of mpirun, as in --mpi-args='--report-bindings'"
     add("--mpi-args", default="", metavar="OPTIONS", help=text)
+    add("--binding-args", default="", metavar="OPTIONS", help="the same, of its binding")
     text = "write what each rank writes to DIR/rank.N/stdout and stderr too"
     add("--output-filename", type=Path, metavar="DIR", help=text)
     text = "put the time before every line"
-    add("--timestamp", "--prefix-output-with-timestamp", action="store_true", help=text)
+    names = ("--timestamp", "-prefix-timestamp", "--prefix-output-with-timestamp")
+    add(*names, action="store_true", help=text)
     text = "end the job when a rank has not called hvd.init() by then"
     add("--start-timeout", type=_seconds, metavar="SECONDS", help=text)
     text = "start a failed job again up to N times; ranks see which start it is in HVD_RESTART"
