@@ -97,10 +97,10 @@ def _is_a(callback: Any, name: str) -> bool:
 
 
 def _file_of(callback: Any) -> str:
-    """The kind and path of what it writes; "" if nothing is known of it."""
+    """The kind and path of what it writes; "" if nothing is known of it, or it has no path yet."""
     for name, attribute in _FILES.items():
-        if _is_a(callback, name):
-            return f"{name} {getattr(callback, attribute, '')}"
+        if _is_a(callback, name) and getattr(callback, attribute, None):
+            return f"{name} {getattr(callback, attribute)}"
     return ""
 
 
