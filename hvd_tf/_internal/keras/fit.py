@@ -5,7 +5,8 @@
 
 - the progress bar is the first rank's, unless the program passes `verbose`;
 - where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback;
-- where ranks have BackupAndRestore, the lowest of them restores for all.
+- where ranks have BackupAndRestore, the lowest of them restores for all. Those of the package
+  tf_keras are left as they are: with them ranks have waited for each other.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
         else:
             callbacks = [callbacks]
     mine = [_file_of(callback) for callback in callbacks or ()]
-    backs_up = any(_is_a(callback, _BACKUP) for callback in callbacks or ())
+    backs_up = any(_is_shared_backup(callback) for callback in callbacks or ())
     everyones = exchange({"files": mine, "backs_up": backs_up}, "fit/files", process_set)
     kept = [
         callback
@@ -94,6 +95,13 @@ def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
 
 def _is_a(callback: Any, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(callback).__mro__)
+
+
+def _is_shared_backup(callback: Any) -> bool:
+    return any(
+        cls.__name__ == _BACKUP and not cls.__module__.startswith("tf_keras")
+        for cls in type(callback).__mro__
+    )
 
 
 def _file_of(callback: Any) -> str:
