@@ -16,6 +16,7 @@ from hvd_tf._internal.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hvd_tf._internal.api import *  # noqa: F403
+    from hvd_tf._internal.run import run as run
     from hvd_tf.as_horovod import install_as_horovod as install_as_horovod
     from hvd_tf.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 
@@ -24,10 +25,11 @@ if not is_launcher():
     check_build()
 
 _MODULES = ("compression", "data", "elastic", "estimator", "exceptions", "functions", "ops")
-# One needs Keras, which is imported for it only, and one no TensorFlow.
+# One needs Keras, which is imported for it only, and the others no TensorFlow.
 _OF_MODULES = {
     "SyncBatchNormalization": "hvd_tf.sync_batch_norm",
     "install_as_horovod": "hvd_tf.as_horovod",
+    "run": "hvd_tf._internal.run",
 }
 
 

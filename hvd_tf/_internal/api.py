@@ -10,7 +10,6 @@ from hvd_tf._internal.later import (
     join,
     reducescatter,
     remove_process_set,
-    run,
     start_timeline,
     stop_timeline,
 )
@@ -127,7 +126,6 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
-    "run",
     "shutdown",
     "size",
     "size_op",

@@ -16,7 +16,6 @@ __all__ = [
     "join",
     "reducescatter",
     "remove_process_set",
-    "run",
     "start_timeline",
     "stop_timeline",
 ]
@@ -84,11 +83,6 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
 def stop_timeline() -> NoReturn:
     """Raises NotImplementedError."""
     _refuse("stop_timeline", "there is none")
-
-
-def run(*args: Any, **kwargs: Any) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("run", "start the program with hvdrun -np N python ...")
 
 
 def _refuse(name: str, remedy: str) -> NoReturn:

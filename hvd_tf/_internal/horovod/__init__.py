@@ -5,14 +5,6 @@ The modules below this one have Horovod's names and hold nothing of their own wh
 same. Private names are those that programs were seen to use.
 """
 
-from typing import Any
+from hvd_tf._internal.run import run as run
 
 __version__ = "0.28.1"  # whose interface this is
-
-
-def __getattr__(name: str) -> Any:
-    if name == "run":  # it imports TensorFlow
-        from hvd_tf._internal.later import run
-
-        return run
-    raise AttributeError(f"module 'horovod' has no attribute {name!r}")

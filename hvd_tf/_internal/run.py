@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run`: calls a function on several ranks, from a notebook or a program. Imports no TensorFlow.
+
+The function and its arguments travel through a file in a private directory, and by MPI to ranks on
+other hosts. So do the results, back to rank 0. Nothing listens on a port.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+CALL = "call"
+RESULTS = "results"
+
+_ELASTIC = {
+    "min_num_proc": "the number of ranks stays the same",
+    "max_num_proc": "the number of ranks stays the same",
+    "min_np": "the number of ranks stays the same",
+    "max_np": "the number of ranks stays the same",
+    "slots": "write the slots behind each host, as in hosts='a:4,b:4'",
+    "cooldown_range": "hosts do not come and go",
+    "host_discovery_script": "pass hosts",
+}
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Optional[Mapping[str, Any]] = None,
+    num_proc: int = 1,
+    min_num_proc: Optional[int] = None,
+    max_num_proc: Optional[int] = None,
+    slots: Optional[int] = None,
+    reset_limit: Optional[int] = None,
+    cooldown_range: Optional[Sequence[int]] = None,
+    hosts: Optional[str] = None,
+    hostfile: Optional[str] = None,
+    host_discovery_script: Optional[str] = None,
+    start_timeout: Optional[float] = None,
+    ssh_port: Optional[int] = None,
+    ssh_identity_file: Optional[str] = None,
+    disable_cache: Optional[bool] = None,
+    output_filename: Optional[str] = None,
+    verbose: Optional[int] = None,
+    use_gloo: Optional[bool] = None,
+    use_mpi: Optional[bool] = None,
+    mpi_args: Optional[str] = None,
+    network_interface: Optional[str] = None,
+    network_interfaces: Optional[str] = None,
+    executable: Optional[str] = None,
+    np: Optional[int] = None,
+    min_np: Optional[int] = None,
+    max_np: Optional[int] = None,
+) -> list[Any]:
+    """Call a function on every rank of a job of its own, and return what the ranks returned.
+
+    Args:
+      func: calls hvd.init() itself, as a program does. It and its arguments must be picklable.
+        With cloudpickle installed that includes functions of a notebook, and lambdas.
+      args: its positional arguments.
+      kwargs: its keyword arguments.
+      num_proc: the number of ranks.
+      reset_limit: how often a failed job is started again.
+      hosts: such as "a:4,b:4". Default: this machine.
+      hostfile: the same from a file.
+      start_timeout: seconds until every rank has called hvd.init().
+      ssh_port: of ssh on the hosts.
+      ssh_identity_file: ssh's key.
+      output_filename: a directory for what each rank writes.
+      verbose: shows what is run, and where.
+      mpi_args: further options of mpirun.
+      network_interfaces: for MPI, such as "eth0,eth1". network_interface is an old name of it.
+      executable: the Python that the ranks run. Default: this one.
+      np: an old name of num_proc.
+      disable_cache, use_mpi: accepted for Horovod's sake.
+      min_num_proc, max_num_proc, slots, cooldown_range, host_discovery_script, use_gloo, min_np,
+        max_np: only None (use_gloo also False).
+
+    Returns:
+      A list of the ranks' results, in the order of their ranks.
+
+    Raises:
+      ValueError: arguments that exclude each other, or that cannot be pickled.
+      NotImplementedError: an argument that asks for what is not offered.
+      RuntimeError: the job failed. Its output says why.
+    """
+    given = dict(locals())
+    if hosts is not None and hostfile is not None:
+        raise ValueError("pass hosts or hostfile, not both")
+    if use_gloo and use_mpi:
+        raise ValueError("pass use_gloo or use_mpi, not both")
+    if use_gloo:
+        raise NotImplementedError("use_gloo is not offered: leave it out, MPI is used")
+    for name, remedy in _ELASTIC.items():
+        if given[name] is not None:
+            raise NotImplementedError(f"{name} is not offered: {remedy}")
+    options = {
+        "-np": num_proc if np is None else np,
+        "-H": hosts,
+        "--hostfile": hostfile,
+        "--reset-limit": reset_limit,
+        "--start-timeout": start_timeout,
+        "-p": ssh_port,
+        "-i": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--mpi-args": mpi_args,
+        "--network-interfaces": network_interfaces or network_interface,
+    }
+    words = []
+    for name, value in options.items():
+        if value is not None:  # long ones joined, for a value may begin with a dash
+            words += [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
+    if verbose:
+        words.append("--verbose")
+    # The modules that the call needs are found by the path, which therefore comes first.
+    payload = pickle.dumps((sys.path, _pickled(func, tuple(args), dict(kwargs or {}))))
+    python = executable or sys.executable
+    with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:  # mode 0700
+        Path(directory, CALL).write_bytes(payload)
+        rank = [python, "-m", "hvd_tf._internal.run_rank", directory]
+        status = subprocess.run(
+            [sys.executable, "-m", "hvd_tf.launch", *words, *rank], check=False
+        ).returncode
+        if status:
+            raise RuntimeError(f"run: the job failed with status {status}: its output says why")
+        results: list[Any] = pickle.loads(Path(directory, RESULTS).read_bytes())
+    return results
+
+
+def _pickled(func: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
+    try:
+        import cloudpickle as pickler
+
+        remedy = ""
+    except ImportError:
+        pickler = pickle
+        remedy = ". With cloudpickle (pip install cloudpickle) more functions can be passed"
+        if getattr(func, "__module__", None) == "__main__":
+            raise ValueError(
+                f"run: the function is defined in __main__, where ranks do not find it: put it "
+                f"into a module{remedy}"
+            ) from None
+    try:
+        data: bytes = pickler.dumps((func, args, kwargs))
+    except Exception as error:  # pickle lets through whatever __reduce__ raises
+        raise ValueError(
+            f"run: the function or an argument cannot be pickled: {error}{remedy}"
+        ) from error
+    return data

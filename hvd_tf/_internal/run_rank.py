@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank of `hvd_tf.run`: gets the call, makes it, and has rank 0 write the results."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hvd_tf._internal.run import CALL, RESULTS
+from hvd_tf._internal.runtime import init, rank, shutdown
+from hvd_tf.functions import allgather_object, broadcast_object
+
+
+def main(directory: Path) -> None:
+    """Make the call of this directory, which is on rank 0's host."""
+    init()
+    _check(directory)
+    data = broadcast_object((directory / CALL).read_bytes() if rank() == 0 else None, 0)
+    # The function may pass arguments to init.
+    shutdown()
+    result = _called(data)
+    init()
+    results = allgather_object(result)
+    if rank() == 0:
+        descriptor, draft = tempfile.mkstemp(dir=directory)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_pickled(results))
+        os.replace(draft, directory / RESULTS)
+
+
+def _check(directory: Path) -> None:
+    there = broadcast_object((directory / CALL).exists(), 0)
+    if not there:
+        raise RuntimeError(
+            "run: rank 0 is not on the host that called hvd_tf.run: name that host first in hosts="
+        )
+
+
+def _called(data: bytes) -> Any:
+    path, rest = pickle.loads(data)
+    sys.path += [entry for entry in path if entry not in sys.path]
+    func, args, kwargs = pickle.loads(rest)
+    return func(*args, **kwargs)
+
+
+def _pickled(results: Any) -> bytes:
+    try:
+        return pickle.dumps(results, protocol=5)
+    except Exception:
+        import cloudpickle
+
+        data: bytes = cloudpickle.dumps(results)
+        return data
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvd_tf.run: a function's results of all ranks, and a job that fails."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_functions
+
+import hvd_tf
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_results_come_in_the_order_of_ranks(private: Path) -> None:
+    results = hvd_tf.run(run_functions.train, (3,), {"add": 1}, np=2)
+    assert results == [{"rank": rank, "mean": 2.5} for rank in range(2)]
+    assert list(private.iterdir()) == []
+
+
+def test_a_failed_job(private: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="the job failed with status 1: its output says why"):
+        hvd_tf.run(run_functions.fail, num_proc=2)
+    assert "KeyError: 'wrong shoe size'" in capfd.readouterr().err
+    assert list(private.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"hosts": "a:1", "hostfile": "x"}, ValueError, "pass hosts or hostfile, not both"),
+        ({"use_gloo": True, "use_mpi": True}, ValueError, "pass use_gloo or use_mpi, not both"),
+        ({"use_gloo": True}, NotImplementedError, "leave it out, MPI is used"),
+        ({"min_np": 2}, NotImplementedError, "min_np is not offered: the number of ranks stays"),
+        ({"host_discovery_script": "x"}, NotImplementedError, "is not offered: pass hosts"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: dict[str, Any], error: type[Exception], words: str, private: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        hvd_tf.run(run_functions.train, **arguments)
+    assert list(private.iterdir()) == []
+
+
+def test_what_cannot_be_pickled(private: Path) -> None:
+    with pytest.raises(ValueError, match="argument cannot be pickled: no, thanks"):
+        hvd_tf.run(run_functions.train, [Unpicklable()])
+
+
+class Unpicklable:
+    """Refuses to be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise pickle.PicklingError("no, thanks")
