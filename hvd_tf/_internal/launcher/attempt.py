@@ -17,6 +17,7 @@ from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, 
 from hvd_tf._internal.launcher.directories import Directories, private_directories
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
+from hvd_tf._internal.launcher.mpi_words import MpiWords
 from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
 from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
@@ -74,7 +75,8 @@ class Attempt:
                 env = mpirun.environment(
                     self.launcher, self.options.ranks, directories, env, remote
                 )
-                output = Output(self.options.timestamp, self.files, told.see)
+                fold = None if self.options.verbose else MpiWords()
+                output = Output(self.options.timestamp, self.files, told.see, fold)
                 stack.callback(output.close)
                 if self.launcher.family != mpirun.OPEN_MPI:
                     _add_pipes(output, self.options.ranks, directories)

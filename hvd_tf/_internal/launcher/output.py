@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Optional
 
 from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.mpi_words import MpiWords
 
 _CHUNK_BYTES = 1 << 16
 _STDERR = 2
@@ -129,6 +130,7 @@ class Output:
         timestamp: bool = False,
         files: RankFiles | None = None,
         watch: Watch | None = None,
+        fold: MpiWords | None = None,
     ) -> None:
         """Nothing is copied before start().
 
@@ -136,8 +138,9 @@ class Output:
           timestamp: whether each line begins with the time at which it came.
           files: where each rank's lines go as well.
           watch: sees the lines of every rank first.
+          fold: keeps lines from being shown.
         """
-        self._timestamp, self._files, self._watch = timestamp, files, watch
+        self._timestamp, self._files, self._watch, self._fold = timestamp, files, watch, fold
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -201,7 +204,10 @@ class Output:
             while self._copy_chunk(stream):
                 pass
             self._end_line(stream)
-        self._write(_STDERR, self._last_words())
+        words = self._last_words()
+        if self._fold and not words:
+            self._write(_STDERR, b"".join(self._fold.folded))
+        self._write(_STDERR, words)
 
     def _streams(self) -> list[_Stream]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
@@ -228,6 +234,8 @@ class Output:
         if stream.pending:
             self._pass_on(stream, bytes(stream.pending) + b"\n")
             stream.pending.clear()
+        if self._fold:
+            self._write(stream.sink, b"".join(self._fold.rest(stream.source)))
 
     def _pass_on(self, stream: _Stream, lines: bytes) -> None:
         shown = []
@@ -239,6 +247,8 @@ class Output:
                 continue
             if rank is not None and self._files:
                 self._files.write(rank, stream.sink, _headed(stamp, text))
+            if self._fold and not (text := self._fold.fold((stream.source, rank), text)):
+                continue
             shown.append(_headed(stamp if rank is None else b"%s[%d] " % (stamp, rank), text))
         self._write(stream.sink, b"".join(shown))
 
