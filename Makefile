@@ -159,7 +159,7 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
   estimator_hooks.py estimator_input.py estimator_train_and_evaluate.py flights_input.py \
   metric_state.py) \
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
-  tests/examples/test_examples_run.py
+  tests/examples/test_examples_run.py tests/examples/test_keras_examples.py
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \

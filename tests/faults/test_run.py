@@ -18,6 +18,7 @@ import hvd_tf
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path)  # away from the sources, which `-m` would import
     return tmp_path
 
 

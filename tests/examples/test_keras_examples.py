@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Keras examples: fit and the loop find the same model, on two ranks and on one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mpi import ROOT, run_ranks
+
+EXAMPLES = ROOT / "estimator_examples"
+SMALL = ("--one-in=20", "--passes=2")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the flights prepared."""
+    folder = tmp_path_factory.mktemp("flights")
+    prepare = "import sys, pathlib, data; data.load(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", prepare, str(folder)]
+    subprocess.run(command, cwd=EXAMPLES / "flights", check=True)
+    return folder
+
+
+def figures(data_dir: Path, script: str, ranks: int) -> list[float]:
+    """AUC, log loss and accuracy of the test part."""
+    program = [sys.executable, str(EXAMPLES / "keras" / script), f"--data-dir={data_dir}", *SMALL]
+    result = run_ranks([*program, f"--batch={2048 // ranks}"], ranks, 200)
+    assert not result.timed_out and result.returncode == 0, result.text
+    assert result.leftovers == [], result.text
+    (line,) = re.findall(r"(?m)^test (AUC .*): flights after", result.outputs[0])
+    assert all("AUC" not in output for output in result.outputs[1:])
+    return [float(number) for number in re.findall(r"\d\.\d+", line)]
+
+
+def test_fit_and_loop(data_dir: Path) -> None:
+    fit, loop = figures(data_dir, "fit.py", 2), figures(data_dir, "loop.py", 2)
+    assert fit == pytest.approx(loop, abs=2e-4)
+    assert fit[0] > 0.65
