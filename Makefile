@@ -43,6 +43,9 @@ CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5
 
+DOCS := .venv-docs
+DOCS_TOOLS := mkdocs==1.6.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.5
+
 # $(1): the number of this step among those of the goal, where it has some; $(2): what it does.
 step = echo "== $(if $(STEPS),$(1)/$(STEPS) )$(2)"
 train: STEPS := 4
@@ -57,7 +60,7 @@ export PIP_NO_WARN_SCRIPT_LOCATION := 1
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-core test-sanitize test-python test-modern lint format clean
+.PHONY: help install train test test-core test-sanitize test-python test-modern lint docs format clean
 
 help: ## Lists the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -99,6 +102,12 @@ $(LINT)/.done: Makefile
 	@echo "== $(LINT): $(LINT_TOOLS)"
 	@$(if $(PYTHON),$(PYTHON),python3) -m venv $(LINT)
 	@$(LINT)/bin/python -m pip --disable-pip-version-check -q install $(LINT_TOOLS)
+	@touch $@
+
+$(DOCS)/.done: Makefile
+	@echo "== $(DOCS): $(DOCS_TOOLS)"
+	@$(if $(PYTHON),$(PYTHON),python3) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check -q install $(DOCS_TOOLS)
 	@touch $@
 
 # --- What people run ----------------------------------------------------------
@@ -179,6 +188,10 @@ lint: $(LINT)/.done ## Checks style and types: ruff, mypy and clang-format
 	@$(LINT)/bin/ruff format --check .
 	@$(LINT)/bin/mypy
 	@$(LINT)/bin/clang-format --dry-run -Werror $(CPP_FILES)
+
+docs: $(DOCS)/.done ## Writes the manual and the API reference to build/docs/index.html
+	@PATH="$(CURDIR)/$(DOCS)/bin:$$PATH" $(DOCS)/bin/mkdocs build --quiet
+	@echo "build/docs/index.html"
 
 format: $(LINT)/.done ## Repairs what lint can repair
 	@$(LINT)/bin/ruff check --fix .

@@ -155,6 +155,7 @@ def _new_global_process_set() -> ProcessSet:
 
 
 global_process_set = _new_global_process_set()
+"""All ranks of the job. The default wherever a process set can be passed."""
 
 
 class Registration:

@@ -138,8 +138,8 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
 
     Args:
       gradtape: a tf.GradientTape, or an object of a class derived from it.
-      device_dense, device_sparse: devices for the reduction of dense gradients and of
-        IndexedSlices; "" leaves the choice to TensorFlow.
+      device_dense: the device that reduces dense gradients; "" leaves the choice to TensorFlow.
+      device_sparse: the same for IndexedSlices.
       compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
         `decompress`; for dense gradients.
       sparse_as_dense: make IndexedSlices dense before they are reduced.

@@ -164,8 +164,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
       name: tells this optimizer's gradients from those of others; the same on every rank.
         Default: "Distributed" and the class name of `optimizer`.
       use_locking: kept for the base class. The wrapped optimizer's own setting counts.
-      device_dense, device_sparse: devices for the reduction of dense gradients and of
-        IndexedSlices; "" leaves the choice to TensorFlow.
+      device_dense: the device that reduces dense gradients; "" leaves the choice to TensorFlow.
+      device_sparse: the same for IndexedSlices.
       compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
         `decompress`; for dense gradients.
       sparse_as_dense: make IndexedSlices dense before they are reduced.

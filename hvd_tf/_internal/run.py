@@ -78,9 +78,11 @@ def run(
       network_interfaces: for MPI, such as "eth0,eth1". network_interface is an old name of it.
       executable: the Python that the ranks run. Default: this one.
       np: an old name of num_proc.
-      disable_cache, use_mpi: accepted for Horovod's sake.
-      min_num_proc, max_num_proc, slots, cooldown_range, host_discovery_script, use_gloo, min_np,
-        max_np: only None (use_gloo also False).
+      disable_cache: accepted for Horovod's sake.
+      use_mpi: accepted for Horovod's sake.
+      use_gloo: only None or False.
+      min_num_proc: only None, like max_num_proc, min_np, max_np, slots, cooldown_range and
+        host_discovery_script: they belong to jobs whose hosts come and go.
 
     Returns:
       A list of the ranks' results, in the order of their ranks.

@@ -49,12 +49,17 @@ _initialised_by = 0  # the process id
 _latest_arguments: tuple[Any, Any] = (None, None)  # of init
 
 Average: int = _lib.hvd_reduce_op(b"Average")
+"""op of a reduction: the mean over the ranks."""
 Sum: int = _lib.hvd_reduce_op(b"Sum")
-# A place among the values. Operations refuse it.
+"""op of a reduction: the sum over the ranks."""
 Adasum: int = 2
+"""A place among the values. Operations refuse it."""
 Min: int = _lib.hvd_reduce_op(b"Min")
+"""op of a reduction: each element's least value."""
 Max: int = _lib.hvd_reduce_op(b"Max")
+"""op of a reduction: each element's greatest value."""
 Product: int = _lib.hvd_reduce_op(b"Product")
+"""op of a reduction: each element's product over the ranks."""
 
 
 def init(

@@ -48,8 +48,12 @@ def shard_input_fn(
     Args:
       input_fn: returns a tf.data.Dataset, with the parameters that Estimator offers: `params`,
         `config`, `mode`, `input_context`.
-      batch_size, shuffle_buffer, seed, epochs, uneven, drop_remainder: as in `hvd.data.shard`.
-        A dataset that repeats itself needs no `epochs`.
+      batch_size: records to a batch, where `input_fn` gives records. None: it gives batches.
+      shuffle_buffer: records to choose from, as in `hvd.data.shard`. None: no shuffling.
+      seed: as in `hvd.data.shard`.
+      epochs: passes over the data; None: without end. A dataset that repeats itself needs none.
+      uneven: as in `hvd.data.shard`.
+      drop_remainder: as in `hvd.data.shard`.
 
     Returns:
       An input_fn with the same parameters, to be called on every rank. It raises on every rank

@@ -27,7 +27,9 @@ def broadcast(
     Args:
         tensor: what tf.convert_to_tensor accepts; the same shape and dtype on every rank.
         root_rank: the rank whose values are sent. It is a rank of the job, also with a process set.
-        name, ignore_name_scope, process_set: as in `allreduce`.
+        name: as in `allreduce`.
+        ignore_name_scope: as in `allreduce`.
+        process_set: as in `allreduce`.
 
     Returns:
         A tensor of the input's shape and dtype.
@@ -69,7 +71,9 @@ def broadcast_(
     Args:
         variables: initialised tf.Variables, either all resource variables or all reference
             variables. Shapes, dtypes and order must be the same on every rank.
-        root_rank, name, process_set: as in `broadcast`.
+        root_rank: as in `broadcast`.
+        name: as in `allreduce`.
+        process_set: as in `allreduce`.
 
     Returns:
         The new values, in order.

@@ -25,7 +25,9 @@ def allgather(
     Args:
         tensor: what tf.convert_to_tensor accepts, with one dimension or more. The dtype and the
             shape but for the first dimension must be the same on every rank.
-        name, ignore_name_scope, process_set: as in `allreduce`.
+        name: as in `allreduce`.
+        ignore_name_scope: as in `allreduce`.
+        process_set: as in `allreduce`.
 
     Returns:
         A tensor of the input's dtype and shape. Only the first dimension differs: it is the sum

@@ -22,6 +22,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 HVD_NAME = re.compile(r"\bhvd(?:_tf)?((?:\.\w+)+)")
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
+DIRECTIVE = re.compile(r"(?m)^::: .*$")  # of the reference; `make docs` looks the name up
 VARIABLE = re.compile(r"\bHVD_\w+")
 
 
@@ -114,7 +115,7 @@ def _defined_in(path: Path) -> set[str]:
 def unknown_names(text: str, names: dict[str, set[str]]) -> list[str]:
     """Dotted names of `hvd` in the text that the sources do not have."""
     found = []
-    for match in HVD_NAME.finditer(text):
+    for match in HVD_NAME.finditer(DIRECTIVE.sub("", text)):
         first, *rest = match[1].strip(".").split(".")
         if first not in names[""] or (rest and first in names and rest[0] not in names[first]):
             found.append(match[0])
