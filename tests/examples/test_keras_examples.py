@@ -12,7 +12,7 @@ import pytest
 from mpi import ROOT, run_ranks
 
 EXAMPLES = ROOT / "estimator_examples"
-SMALL = ("--one-in=20", "--passes=2")
+SMALL = ("--one-in=60", "--passes=2")
 
 
 @pytest.fixture(scope="module")
@@ -39,4 +39,4 @@ def figures(data_dir: Path, script: str, ranks: int) -> list[float]:
 def test_fit_and_loop(data_dir: Path) -> None:
     fit, loop = figures(data_dir, "fit.py", 2), figures(data_dir, "loop.py", 2)
     assert fit == pytest.approx(loop, abs=2e-4)
-    assert fit[0] > 0.65
+    assert fit[0] > 0.6
