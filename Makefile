@@ -172,7 +172,7 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \
-  keras_optimizers.py keras_callbacks.py sync_batch_norm.py)
+  keras_optimizers.py keras_callbacks.py keras_fit.py sync_batch_norm.py)
 
 .PHONY: test-python-modern install-modern
 install-modern: # All that test-modern needs

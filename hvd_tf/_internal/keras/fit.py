@@ -5,8 +5,7 @@
 
 - the progress bar is the first rank's, unless the program passes `verbose`;
 - where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback;
-- where ranks have BackupAndRestore, the lowest of them restores for all. Those of the package
-  tf_keras are left as they are: with them ranks have waited for each other.
+- where ranks have BackupAndRestore, the lowest of them restores for all.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _arranged(original: Any) -> Any:
         if optimizer is None or not _has_peers(optimizer.process_set):
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        _arrange(bound.arguments, optimizer.process_set)
+        _arrange(self, bound.arguments, optimizer.process_set)
         return original(*bound.args, **bound.kwargs)
 
     fit._hvd_original = original  # type: ignore[attr-defined]
@@ -64,7 +63,7 @@ def _has_peers(process_set: ProcessSet) -> bool:
     return members.size > 1 and members.rank >= 0
 
 
-def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
+def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> None:
     """Change the arguments of a `fit`. A collective call of the set's ranks."""
     me = registered(process_set).rank
     if arguments.get("verbose", "auto") == "auto" and me != 0:
@@ -76,7 +75,7 @@ def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
         else:
             callbacks = [callbacks]
     mine = [_file_of(callback) for callback in callbacks or ()]
-    backs_up = any(_is_shared_backup(callback) for callback in callbacks or ())
+    backs_up = any(_is_a(callback, _BACKUP) for callback in callbacks or ())
     everyones = exchange({"files": mine, "backs_up": backs_up}, "fit/files", process_set)
     kept = [
         callback
@@ -87,6 +86,9 @@ def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
     if owner is not None and (callbacks is not None or arguments.get("callbacks") is None):
         if me != owner:
             kept = [callback for callback in kept if not _is_a(callback, _BACKUP)]
+        # The callback of tf_keras makes them on the owner only, by other names than the first step.
+        if model.built:
+            create_optimizer_variables(model.optimizer, model.trainable_variables)
         # At the end of every rank's list, so that ranks meet there in the same order.
         kept.append(_SharedBackup(owner, process_set))
     if callbacks is not None or kept:
@@ -95,13 +97,6 @@ def _arrange(arguments: dict[str, Any], process_set: ProcessSet) -> None:
 
 def _is_a(callback: Any, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(callback).__mro__)
-
-
-def _is_shared_backup(callback: Any) -> bool:
-    return any(
-        cls.__name__ == _BACKUP and not cls.__module__.startswith("tf_keras")
-        for cls in type(callback).__mro__
-    )
 
 
 def _file_of(callback: Any) -> str:
