@@ -34,6 +34,16 @@ def parse(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     return features, late
 
 
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Without the thread that tunes a dataset: there is nothing to tune in these.
+
+    That thread sleeps for seconds at a time, and the end of an iterator waits for it.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def training(hvd: ModuleType, shards: Shards, batch: int, seed: int, first_pass: int) -> InputFn:
     """Batches for ever, in another order in every pass."""
 
@@ -45,7 +55,7 @@ def training(hvd: ModuleType, shards: Shards, batch: int, seed: int, first_pass:
             epochs=None,
             first_epoch=first_pass,
         )
-        return records.map(parse).rebatch(batch).prefetch(2)
+        return untuned(records.map(parse).rebatch(batch).prefetch(2))
 
     return input_fn
 
