@@ -13,22 +13,32 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 from run import Data, arguments, evaluate, prepare, shown
-from wide_deep import WideAndDeep, adagrad
+from wide_deep import WideAndDeep, adagrad, take_averages
 
 import hvd_tf.keras as hvd
 from hvd_tf import broadcast_variables
 
 
 class Validation(tf.keras.callbacks.Callback):
-    """Evaluates after each epoch, on all ranks, so that callbacks after it see the result."""
+    """Evaluates the averaged weights after each epoch, on all ranks.
+
+    Callbacks after it see the result and, until the next epoch begins, these weights.
+    """
 
     def __init__(self, data: Data) -> None:
         super().__init__()
         self._data = data
+        self._weights: list[np.ndarray] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Optional[dict[str, Any]] = None) -> None:
+        if self._weights:
+            self.model.set_weights(self._weights)
 
     def on_epoch_end(self, epoch: int, logs: Optional[dict[str, Any]] = None) -> None:
+        self._weights = take_averages(self.model, self.model.optimizer)
         found = evaluate(self.model, self._data, "validation")
         if logs is not None:
             logs.update({f"val_{name}": value for name, value in found.items()})
@@ -41,7 +51,7 @@ def main() -> None:
     steps = data.steps_per_pass * args.passes
     model = WideAndDeep()
     rate = args.lr * hvd.size()  # hvd: for size times the batch
-    optimizer = adagrad(rate, steps, data.steps_per_pass)
+    optimizer = adagrad(rate, steps)
     optimizer = hvd.DistributedOptimizer(optimizer)  # hvd: averages the gradients over the ranks
     model.compile(optimizer, tf.keras.losses.BinaryCrossentropy(from_logits=True))
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ import time
 
 import tensorflow as tf
 from run import arguments, evaluate, prepare, shown
-from wide_deep import WideAndDeep, adagrad
+from wide_deep import WideAndDeep, adagrad, take_averages
 
 import hvd_tf as hvd
 
@@ -24,7 +24,7 @@ def main() -> None:
     steps = data.steps_per_pass * args.passes
     model = WideAndDeep()
     rate = args.lr * hvd.size()  # hvd: for size times the batch
-    optimizer = adagrad(rate, steps, data.steps_per_pass)
+    optimizer = adagrad(rate, steps)
     loss_of = tf.keras.losses.BinaryCrossentropy(from_logits=True)
 
     @tf.function
@@ -46,9 +46,11 @@ def main() -> None:
             of_optimizer = of_optimizer() if callable(of_optimizer) else of_optimizer
             hvd.broadcast_variables([*model.variables, *of_optimizer], root_rank=0)
         if step % data.steps_per_pass == 0:
+            weights = take_averages(model, optimizer)
             found = evaluate(model, data, "validation")  # the same on every rank
             if found["auc"] > best_auc:
                 best, best_auc = model.get_weights(), found["auc"]
+            model.set_weights(weights)
             if hvd.rank() == 0:
                 print(f"step {step}/{steps}: loss {float(loss):.4f}, validation {shown(found)}")
     seconds = time.perf_counter() - begin

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 sys.path.append(str(Path(__file__).parents[1] / "flights"))
@@ -57,17 +59,23 @@ class WideAndDeep(tf.keras.Model):
         return wide + self.last(layer)[:, 0]
 
 
-def adagrad(rate: float, steps: int, evaluated_every: int) -> tf.keras.optimizers.Optimizer:
-    """Adagrad with a rate that falls to 0, and weights that become their average now and then.
-
-    The weights of one step lean towards its last batches. Before each evaluation, and at the end,
-    they are replaced by their moving average.
-    """
+def adagrad(rate: float, steps: int) -> tf.keras.optimizers.Optimizer:
+    """Adagrad with a rate that falls to 0, which keeps a moving average of the weights."""
     return tf.keras.optimizers.Adagrad(
         tf.keras.optimizers.schedules.PolynomialDecay(rate, steps, end_learning_rate=0.0),
         # The default of 0.1 would all but freeze rows that few flights of a batch look up.
         initial_accumulator_value=1e-3,
         use_ema=True,
         ema_momentum=AVERAGED,
-        ema_overwrite_frequency=evaluated_every,
     )
+
+
+def take_averages(model: tf.keras.Model, optimizer: Any) -> list[np.ndarray]:
+    """Replaces the weights by their moving averages. Returns the weights, for `set_weights`.
+
+    The weights of one step lean towards its last batches, so that AUC and log loss would jump
+    between evaluations. Training goes on with the weights themselves.
+    """
+    weights = model.get_weights()
+    optimizer.finalize_variable_values(model.trainable_variables)
+    return weights
