@@ -35,7 +35,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip's own progress is a line for every package, or nothing: this shows the few that take time.
 INSTALL_SHOWN := $(BIN)/python _build/progress.py $(PIP) install -v --progress-bar off
 NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
-  tf_ops/*/*.cu _build/*.py setup.py pyproject.toml)
+  tf_ops/*/*.cu tf_ops/*/*/*.cc tf_ops/*/*/*.h tf_ops/*/*/*.cu _build/*.py setup.py pyproject.toml)
 PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
 FLIGHTS := estimator_examples/flights
 CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')

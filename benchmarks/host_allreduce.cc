@@ -20,12 +20,12 @@
 #include <memory>
 #include <vector>
 
-#include "transport/shm_doorbell.h"
-#include "transport/shm_host.h"
-#include "transport/shm_port.h"
-#include "transport/shm_segment.h"
-#include "transport/shm_wire.h"
-#include "transport/staged_transport.h"
+#include "transport/collectives/staged_transport.h"
+#include "transport/shm/shm_doorbell.h"
+#include "transport/shm/shm_host.h"
+#include "transport/shm/shm_port.h"
+#include "transport/shm/shm_segment.h"
+#include "transport/shm/shm_wire.h"
 
 namespace hvd {
 namespace {

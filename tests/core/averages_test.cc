@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/float16.h"
+#include "cpu/float16.h"
 #include "harness.h"
 #include "shared_contract.h"
 #include "thread_backend.h"
-#include "transport/batch_work.h"
+#include "transport/collectives/batch_work.h"
 #include "transport_contract.h"
 
 namespace hvd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // elementwise.h and float16.h against float64 and exact integers.
-#include "core/elementwise.h"
+#include "cpu/elementwise.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "core/float16.h"
+#include "cpu/float16.h"
 #include "harness.h"
 #include "typed_values.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NaN and infinity are found wherever they are. Nothing else is taken for them.
-#include "core/finite.h"
+#include "cpu/finite.h"
 
 #include <cmath>
 #include <cstring>

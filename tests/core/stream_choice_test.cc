@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamChoice on machines that are models: how fast they pack either way.
-#include "transport/stream_choice.h"
+#include "cpu/stream_choice.h"
 
 #include "harness.h"
 

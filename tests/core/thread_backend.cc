@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "transport/shm_backend.h"
-#include "transport/shm_segment.h"
+#include "transport/shm/shm_backend.h"
+#include "transport/shm/shm_segment.h"
 #include "transport/topology.h"
 
 namespace hvd {

@@ -17,8 +17,8 @@
 #include "core/backend.h"
 #include "core/options.h"
 #include "core/transport.h"
-#include "transport/shm_host.h"
-#include "transport/staged_transport.h"
+#include "transport/collectives/staged_transport.h"
+#include "transport/shm/shm_host.h"
 #include "transport/wire.h"
 #include "transport/wire_backend.h"
 

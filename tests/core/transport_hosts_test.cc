@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transports of jobs that span hosts, of ranks with several threads and of
 // blocks that are streamed: the contract.
+#include "cpu/stream_choice.h"
 #include "harness.h"
 #include "shared_contract.h"
-#include "transport/staged_transport.h"
-#include "transport/stream_choice.h"
+#include "transport/collectives/staged_transport.h"
 
 namespace hvd {
 namespace {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/stream_copy.h"
 #include "harness.h"
 #include "shared_contract.h"
 #include "thread_backend.h"
-#include "transport/staged_transport.h"
-#include "transport/stream_copy.h"
+#include "transport/collectives/staged_transport.h"
 #include "transport_contract.h"
 
 namespace hvd {

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/float16.h"
 #include "core/types.h"
+#include "cpu/float16.h"
 
 namespace hvd {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that share work, and how many of them a rank should have.
-#include "transport/work_threads.h"
+#include "cpu/work_threads.h"
 
 #include <atomic>
 #include <mutex>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/spare_cores.h"
 #include "harness.h"
-#include "transport/spare_cores.h"
 
 namespace hvd {
 namespace {

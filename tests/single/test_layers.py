@@ -16,33 +16,38 @@ ROOT = Path(__file__).resolve().parents[2]
 # --- C++ ----------------------------------------------------------------------
 
 # What a transport may know of the core: words, not stages.
-CORE_FOR_TRANSPORTS = (
-    "types status log options transport backend elementwise finite coding doorbell build_stamp"
-)
-# For each folder of tf_ops/, what its files may include of ours.
+CORE_FOR_TRANSPORTS = "types status log options transport backend coding doorbell build_stamp"
+FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
+CHOOSER = "transport/backends.cc"
+# For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.
 INCLUDES = {
-    "core": r"core/\w+\.h",
-    "transport": rf"transport/\w+\.h|core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h",
-    "adapter": r"(adapter|core)/\w+\.h|transport/backends\.h",
+    "core": r"(core|cpu)/\w+\.h",
+    "cpu": r"cpu/\w+\.h|core/(types|status)\.h",
+    "transport": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
+    "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
+    "transport/shm": rf"{FOR_TRANSPORTS}|transport/(collectives|shm)/\w+\.h",
+    "transport/mpi": rf"{FOR_TRANSPORTS}|transport/(collectives|mpi)/\w+\.h",
+    CHOOSER: rf"{FOR_TRANSPORTS}|transport/\w+/\w+\.h",
+    "adapter": r"(adapter|core|cpu)/\w+\.h|transport/backends\.h",
 }
 # Headers of others, and the only files that may include them.
 FOREIGN = {
-    r"mpi(-ext)?\.h": r"transport/mpi_\w+\.(cc|h)",
-    r"nccl\w*\.h": r"transport/nccl_\w+\.(cc|cu|h)",
-    r"(cuda|cuda_runtime|cuda_fp16|cuda_bf16)\w*\.h": r"(transport/(cuda|nccl)_|adapter/)\w+\.\w+",
+    r"mpi(-ext)?\.h": r"transport/mpi/\w+\.(cc|h)",
+    r"nccl\w*\.h": r"transport/nccl/\w+\.(cc|cu|h)",
+    r"(cuda|cuda_runtime|cuda_fp16|cuda_bf16)\w*\.h": r"(transport/(cuda|nccl)/|adapter/)\w+\.\w+",
     r"(tensorflow|absl|tsl|xla|third_party|google|unsupported|Eigen)/.*": r"adapter/\w+\.(cc|h)",
 }
-CHOOSER = "transport/backends.cc"
 
 
 def cpp_violations(tf_ops: Path) -> list[str]:
     """What breaks the rules above, one line each."""
     found = []
-    for folder in INCLUDES:
-        for path in sorted((tf_ops / folder).rglob("*")):
-            if path.suffix in (".cc", ".h", ".cu"):
-                name = path.relative_to(tf_ops).as_posix()
-                found += [f"{name}:{n}: {what}" for n, what in _cpp_file(folder, name, path)]
+    for path in sorted(tf_ops.rglob("*")):
+        if path.suffix in (".cc", ".h", ".cu"):
+            name = path.relative_to(tf_ops).as_posix()
+            homes = [home for home in INCLUDES if name == home or name.startswith(f"{home}/")]
+            folder = max(homes, key=len, default="")
+            found += [f"{name}:{n}: {what}" for n, what in _cpp_file(folder, name, path)]
     return found
 
 
@@ -57,8 +62,8 @@ def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
         homes = [home for pattern, home in FOREIGN.items() if re.fullmatch(pattern, header)]
         if homes and not re.fullmatch(homes[0], name):
             yield number, f"{header} belongs into {homes[0]}"
-        elif include[1] == '"' and not homes and not re.fullmatch(INCLUDES[folder], header):
-            yield number, f"{folder}/ may not include {header}"
+        elif include[1] == '"' and not homes and not re.fullmatch(INCLUDES.get(folder, ""), header):
+            yield number, f"{folder or name} may not include {header}"
 
 
 # --- Python -------------------------------------------------------------------
@@ -192,19 +197,26 @@ def test_python_layers() -> None:
         ("core/a.cc", "#if HVD_WITH_MPI"),
         ("core/a.cc", "#ifdef HVD_WITH_NCCL"),
         ("transport/a.cc", "#include <mpi.h>"),
-        ("transport/mpi_a.cc", "#include <nccl.h>"),
+        ("transport/mpi/mpi_a.cc", "#include <nccl.h>"),
+        ("transport/a.cc", '#include "transport/shm/shm_wire.h"'),
+        ("transport/collectives/a.cc", '#include "transport/shm/shm_wire.h"'),
+        ("transport/shm/a.cc", '#include "transport/mpi/mpi_wire.h"'),
+        ("transport/mpi/a.cc", '#include "transport/shm/shm_wire.h"'),
+        ("cpu/a.cc", '#include "core/transport.h"'),
+        ("cpu/a.cc", '#include "transport/wire.h"'),
+        ("another/a.cc", '#include "core/status.h"'),
         ("transport/a.cc", '#include "core/runtime.h"'),
         ("transport/a.cc", '#include "core/negotiator.h"'),
         ("transport/a.cc", '#include "core/executor.h"'),
         ("transport/a.cc", '#include "adapter/c_api.h"'),
-        ("transport/mpi_a.cc", "#elif defined(HVD_WITH_NCCL)"),
+        ("transport/mpi/mpi_a.cc", "#elif defined(HVD_WITH_NCCL)"),
         ("adapter/a.cc", "#include <mpi.h>"),
         ("adapter/a.cc", '#include "transport/wire.h"'),
     ],
 )
 def test_bad_cpp_is_found(tmp_path: Path, file: str, text: str) -> None:
     path = tmp_path / file
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(f"// First line.\n{text}\n")
     found = cpp_violations(tmp_path)
     assert len(found) == 1 and found[0].startswith(f"{file}:2: ")
@@ -214,14 +226,14 @@ def test_bad_cpp_is_found(tmp_path: Path, file: str, text: str) -> None:
     ("file", "text"),
     [
         ("core/a.cc", '#include "core/runtime.h"\n#include <sys/mman.h>'),
-        ("transport/backends.cc", '#if HVD_WITH_MPI\n#include "transport/mpi_backend.h"\n#endif'),
-        ("transport/mpi_a.cc", '#include <mpi.h>\n#include "core/status.h"'),
+        (CHOOSER, '#if HVD_WITH_MPI\n#include "transport/mpi/mpi_backend.h"\n#endif'),
+        ("transport/mpi/mpi_a.cc", '#include <mpi.h>\n#include "core/status.h"'),
         ("adapter/a.cc", '#include "tensorflow/core/framework/op.h"\n#include "core/runtime.h"'),
     ],
 )
 def test_good_cpp_passes(tmp_path: Path, file: str, text: str) -> None:
     path = tmp_path / file
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(text)
     assert cpp_violations(tmp_path) == []
 

@@ -6,7 +6,7 @@
 
 #include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
-#include "core/finite.h"
+#include "cpu/finite.h"
 
 namespace hvd {
 namespace {

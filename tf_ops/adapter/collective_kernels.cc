@@ -8,7 +8,7 @@
 #include "adapter/collective_kernel.h"
 #include "adapter/tf_bridge.h"
 #include "core/decimal.h"
-#include "core/elementwise.h"
+#include "cpu/elementwise.h"
 
 namespace hvd {
 namespace {

@@ -5,8 +5,8 @@
 
 namespace hvd {
 
-// Differs when the sources of core/ or transport/ differ. The messages between
-// ranks, and the memory that they share, have no version of their own.
+// Differs when the sources of core/, cpu/ or transport/ differ. The messages
+// between ranks, and the memory that they share, have no version of their own.
 [[nodiscard]] const char* BuildStamp();
 
 }  // namespace hvd

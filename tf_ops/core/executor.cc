@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/finite.h"
+#include "cpu/finite.h"
 
 namespace hvd {
 namespace {

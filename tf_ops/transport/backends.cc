@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/shm_backend.h"
+#include "transport/shm/shm_backend.h"
 #include "transport/solo_backend.h"
 #if HVD_WITH_MPI
-#include "transport/mpi_backend.h"
+#include "transport/mpi/mpi_backend.h"
 #endif
 
 namespace hvd {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/log.h"
+#include "transport/collectives/staged_transport.h"
 #include "transport/launch_size.h"
-#include "transport/staged_transport.h"
 #include "transport/topology.h"
 #include "transport/wire.h"
 

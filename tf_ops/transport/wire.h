@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/status.h"
+#include "cpu/stream_choice.h"
 #include "transport/host_map.h"
 #include "transport/staging_pool.h"
-#include "transport/stream_choice.h"
 
 namespace hvd {
 

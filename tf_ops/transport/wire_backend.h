@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/status.h"
-#include "transport/spare_cores.h"
+#include "cpu/spare_cores.h"
 #include "transport/wire.h"
 
 namespace hvd {

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops that compilers vectorise, over chunks that stay in the cache.
+#include "cpu/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/float16.h"
+
+namespace hvd {
+namespace {
+
+// Elements of a chunk. Between its reading and its writing it stays in the
+// first-level cache.
+constexpr int64_t kChunk = 1024;
+
+// The type that arithmetic on T is done in. Values are rounded when stored.
+template <typename T>
+struct ComputeType {
+  using type = T;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<Bfloat16> {
+  using type = float;
+};
+template <typename T>
+using Compute = typename ComputeType<T>::type;
+
+// The type that averages of T are added in.
+template <typename T>
+struct AverageType {
+  using type = Compute<T>;
+};
+template <>
+struct AverageType<uint8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<uint16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int32_t> {
+  using type = int64_t;
+};
+template <typename T>
+using Averaging = typename AverageType<T>::type;
+
+// Whether elements of one type may cross the wire as the other.
+template <typename A, typename B>
+inline constexpr bool kConvertible =
+    std::is_integral_v<A> ? std::is_same_v<A, Averaging<B>> ||
+                                std::is_same_v<B, Averaging<A>> ||
+                                std::is_same_v<A, B>
+                          : !std::is_integral_v<B>;
+
+// Calls visit(T()) with the element type of `dtype`. A bool is a byte.
+template <typename Visit>
+void WithType(DataType dtype, Visit visit) {
+  switch (dtype) {
+    case DataType::kBool:
+    case DataType::kUint8:
+      return visit(uint8_t());
+    case DataType::kInt8:
+      return visit(int8_t());
+    case DataType::kUint16:
+      return visit(uint16_t());
+    case DataType::kInt16:
+      return visit(int16_t());
+    case DataType::kInt32:
+      return visit(int32_t());
+    case DataType::kInt64:
+      return visit(int64_t());
+    case DataType::kFloat16:
+      return visit(Float16());
+    case DataType::kBfloat16:
+      return visit(Bfloat16());
+    case DataType::kFloat32:
+      return visit(float());
+    case DataType::kFloat64:
+      return visit(double());
+  }
+}
+
+// The same for two types, if one may cross the wire as the other.
+template <typename Visit>
+void WithTypes(DataType from, DataType to, Visit visit) {
+  WithType(from, [&](auto a) {
+    using A = decltype(a);
+    WithType(to, [&](auto b) {
+      using B = decltype(b);
+      if constexpr (kConvertible<A, B>) visit(A(), B());
+    });
+  });
+}
+
+// --- One element ---
+
+// Truncates. What T cannot hold becomes its nearest value. NaN becomes 0.
+template <typename T>
+T Saturate(double value) {
+  constexpr double kLowest =
+      static_cast<double>(std::numeric_limits<T>::lowest());
+  // The first double that is too large. It is exact. As a double, max() of
+  // int64 would not be.
+  constexpr double kBeyond =
+      2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  if (!(value >= kLowest)) {
+    return value < kLowest ? std::numeric_limits<T>::lowest() : T();
+  }
+  if (value >= kBeyond) return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
+}
+
+// value * scale, as T computes.
+template <typename T>
+T Scaled(T value, double scale) {
+  if constexpr (std::is_integral_v<T>) {
+    return Saturate<T>(static_cast<double>(value) * scale);
+  } else {
+    return value * static_cast<T>(scale);
+  }
+}
+
+// The unsigned type in which T's arithmetic wraps around. A narrower one would
+// be widened to a signed int on the way.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+struct Add {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Multiply {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) *
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+// NaN is handed on: only there a != a.
+struct Smaller {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return (a <= b) | (a != a) ? a : b;
+  }
+};
+struct Larger {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return (a >= b) | (a != a) ? a : b;
+  }
+};
+
+template <typename Visit>
+void WithOperator(ReduceOp op, Visit visit) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return visit(Add());
+    case ReduceOp::kMin:
+      return visit(Smaller());
+    case ReduceOp::kMax:
+      return visit(Larger());
+    case ReduceOp::kProduct:
+      return visit(Multiply());
+  }
+}
+
+// --- One chunk ---
+
+// The loops are told that elements do not depend on each other (ivdep). That
+// holds although `out` may be one of the inputs.
+
+template <typename From, typename To>
+void Convert(const From* in, To* out, int64_t count) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (in != out)
+      std::memcpy(out, in, static_cast<size_t>(count) * sizeof(To));
+  } else if constexpr (std::is_integral_v<From>) {
+    using Wider = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
+    constexpr Wider kLowest = std::numeric_limits<To>::lowest();
+    constexpr Wider kHighest = std::numeric_limits<To>::max();
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = static_cast<To>(
+          std::min(std::max(static_cast<Wider>(in[i]), kLowest), kHighest));
+    }
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) out[i] = ConvertFloat<To>(in[i]);
+  }
+}
+
+template <typename T>
+void Scale(const T* in, T* out, int64_t count, double scale) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = Scaled(in[i], scale);
+}
+
+template <typename T, typename Operator>
+void Combine(const T* a, const T* b, T* out, int64_t count, Operator op) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
+}
+
+template <typename T>
+void Divide(T* values, int64_t count, int64_t ranks) {
+  if constexpr (std::is_integral_v<T>) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
+    }
+  } else if ((ranks & (ranks - 1)) == 0) {
+    // A power of two has an exact inverse, and a product takes less time.
+    const T inverse = static_cast<T>(1) / static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] *= inverse;
+  } else {
+    const T divisor = static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
+  }
+}
+
+// The values of `in` as type C, which is computed in. If they have another
+// type, they are converted into `space`.
+template <typename T, typename C>
+const C* Load(const T* in, C* space, int64_t count) {
+  if constexpr (std::is_same_v<T, C>) {
+    return in;
+  } else {
+    Convert(in, space, count);
+    return space;
+  }
+}
+
+// --- A whole buffer ---
+
+// Computes in C. `averaged` is null if it is no average.
+template <typename T, typename C, typename Operator>
+void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
+            const Averaged* averaged, double postscale, Operator op) {
+  C sum_space[kChunk], load_space[kChunk];
+  const int64_t last = static_cast<int64_t>(blocks.size()) - 1;
+  const int64_t ranks = averaged == nullptr   ? 0
+                        : averaged->ranks > 0 ? averaged->ranks
+                                              : last + 1;
+  const bool weighs = averaged != nullptr && !averaged->weights.empty();
+  const bool finishes = ranks > 0 || postscale != 1.0;
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    T* const target = static_cast<T*>(out) + at;
+    const auto load = [&](int64_t i, C* space) {
+      const C* values =
+          Load(static_cast<const T*>(blocks[i]) + at, space, length);
+      if (!weighs) return values;
+      Scale(values, space, length, static_cast<double>(averaged->weights[i]));
+      return static_cast<const C*>(space);
+    };
+    const C* sum = load(0, sum_space);
+    for (int64_t i = 1; i <= last; ++i) {
+      C* to = sum_space;
+      // Nothing is read after the last sum. So it may go to where the result
+      // belongs, and `out` may be any block.
+      if constexpr (std::is_same_v<T, C>) {
+        if (i == last && !finishes) to = target;
+      }
+      Combine(sum, load(i, load_space), to, length, op);
+      sum = to;
+    }
+    if (finishes) {
+      if (sum != sum_space) Convert(sum, sum_space, length);
+      if (ranks > 0) Divide(sum_space, length, ranks);
+      if (postscale != 1.0) Scale(sum_space, sum_space, length, postscale);
+      sum = sum_space;
+    }
+    Convert(sum, target, length);
+  }
+}
+
+// float16 and bfloat16 are scaled in float32, everything else as it is.
+template <typename From, typename To>
+void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
+  using C = Compute<From>;
+  C space[kChunk];
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    Scale(Load(in + at, space, length), space, length, scale);
+    Convert(space, out + at, length);
+  }
+}
+
+}  // namespace
+
+DataType AveragingType(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kUint16:
+    case DataType::kInt16:
+      return DataType::kInt32;
+    case DataType::kInt32:
+      return DataType::kInt64;
+    default:
+      return dtype;
+  }
+}
+
+void Pack(DataType dtype, DataType wire_dtype, const void* in, void* out,
+          int64_t count, double prescale, VectorUnit unit) {
+  if (prescale == 1.0) return Unpack(dtype, wire_dtype, in, out, count, unit);
+  RunWith(unit, [&] {
+    WithTypes(dtype, wire_dtype, [&](auto from, auto to) {
+      ScaleAndConvert(static_cast<const decltype(from)*>(in),
+                      static_cast<decltype(to)*>(out), count, prescale);
+    });
+  });
+}
+
+void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
+            int64_t count, VectorUnit unit) {
+  if (wire_dtype == dtype) {
+    if (in != out && count > 0) {
+      std::memcpy(out, in, static_cast<size_t>(count) * SizeOf(dtype));
+    }
+    return;
+  }
+  RunWith(unit, [&] {
+    WithTypes(wire_dtype, dtype, [&](auto from, auto to) {
+      Convert(static_cast<const decltype(from)*>(in),
+              static_cast<decltype(to)*>(out), count);
+    });
+  });
+}
+
+void ReduceBlocks(DataType dtype, ReduceOp op,
+                  const std::vector<const void*>& blocks, void* out,
+                  int64_t count, double postscale, VectorUnit unit,
+                  const Averaged& averaged) {
+  const bool averages = op == ReduceOp::kAverage;
+  RunWith(unit, [&] {
+    WithType(dtype, [&](auto type) {
+      using T = decltype(type);
+      if (averages) {
+        return Reduce<T, Averaging<T>>(blocks, out, count, &averaged, postscale,
+                                       Add());
+      }
+      WithOperator(op, [&](auto combine) {
+        Reduce<T, Compute<T>>(blocks, out, count, nullptr, postscale, combine);
+      });
+    });
+  });
+}
+
+void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
+                    const void* in, void* out, int64_t count, double prescale,
+                    double postscale) {
+  std::byte space[kChunk * sizeof(double)];
+  const int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+  for (int64_t at = 0; at < count; at += kChunk) {
+    const int64_t length = std::min(kChunk, count - at);
+    const auto* from = static_cast<const std::byte*>(in) + at * bytes;
+    auto* to = static_cast<std::byte*>(out) + at * bytes;
+    Pack(dtype, wire_dtype, from, space, length, prescale);
+    ReduceBlocks(wire_dtype, op, {space}, space, length, postscale);
+    Unpack(wire_dtype, dtype, space, to, length);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs batches: windows of pieces, failures, ghosts.
+#include "transport/collectives/staged_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cpu/finite.h"
+#include "transport/collectives/batch_check.h"
+
+namespace hvd {
+namespace {
+
+// Segments with the same name are the inputs of one call.
+Status ExplainNotFinite(int job_rank, const Batch& batch, int segment) {
+  const std::string* const tensor = batch.segments[segment].name;
+  int first = segment, end = segment + 1;
+  const auto belongs = [&](int s) {
+    return tensor != nullptr && batch.segments[s].name == tensor;
+  };
+  while (first > 0 && belongs(first - 1)) --first;
+  while (end < static_cast<int>(batch.segments.size()) && belongs(end)) ++end;
+  return NotFinite(job_rank, tensor == nullptr ? "" : *tensor, segment - first,
+                   end - first);
+}
+
+// The most pieces of a batch that are on the wire at a time.
+constexpr size_t kWindow = 4;
+static_assert(kWindow < kPieceTags);
+// Longer pieces are not faster.
+constexpr int64_t kMostHeapPieceBytes = 4 << 20;
+
+}  // namespace
+
+PieceLimits HeapPieces(int64_t bytes) {
+  return {bytes, std::max(bytes, kMostHeapPieceBytes), "HVD_PIECE_BYTES"};
+}
+
+StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
+                                 std::vector<int> job_ranks, PieceLimits pieces,
+                                 std::shared_ptr<SpareCores> spare_cores)
+    : job_ranks_(std::move(job_ranks)),
+      pieces_(std::move(pieces)),
+      spare_cores_(std::move(spare_cores)),
+      wire_(std::move(wire)) {}
+
+StagedTransport::~StagedTransport() {
+  std::vector<StagingBuffer> staging;
+  for (auto& [id, flight] : flights_) {
+    for (auto& piece : flight.pieces) staging.push_back(piece->TakeStaging());
+  }
+  if (!staging.empty()) wire_->Abandon(std::move(staging));
+}
+
+BatchId StagedTransport::Start(Batch batch, BatchDone done) {
+  const BatchId id = next_id_++;
+  Flight& flight = flights_[id];
+  flight.done = std::move(done);
+  flight.status = CheckBatch(batch, rank(), size());
+  if (!flight.status.ok()) return id;
+  const Status local_error = batch.local_error;
+  const int not_finite = batch.not_finite;
+  flight.work = std::make_unique<BatchWork>(std::move(batch), id, pieces_.bytes,
+                                            wire_.get());
+  if (spare_cores_ != nullptr && flight.work->is_large()) {
+    flight.work->ShareWith(spare_cores_->Threads());
+  }
+  if (!local_error.ok()) {
+    flight.status = local_error;
+    flight.work->Fail({local_error.code(), rank()});
+  } else if (not_finite >= 0) {
+    flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
+  }
+  // Progress starts its pieces. If they were packed here, the leader's messages
+  // to the peers about the batch would have to wait.
+  return id;
+}
+
+bool StagedTransport::Progress() {
+  std::vector<Call> calls;
+  bool moved = false;
+  wire_->Poll();
+  if (wire_->status().ok()) {
+    for (auto at = flights_.begin(); at != flights_.end();) {
+      Flight& flight = at->second;
+      moved |= AdvanceFlight(at->first, &flight);
+      Settle(&flight, &calls);
+      at = Finished(flight) ? flights_.erase(at) : std::next(at);
+    }
+  }
+  if (!wire_->status().ok()) moved |= FailAll(wire_->status(), &calls);
+  // These come last, because they may start and cancel batches.
+  for (Call& call : calls) call.done(call.status);
+  return moved || !calls.empty();
+}
+
+void StagedTransport::Cancel(BatchId id, const Status& why) {
+  auto found = flights_.find(id);
+  if (found == flights_.end() || !found->second.done) return;
+  Flight& flight = found->second;
+  if (flight.work != nullptr) flight.work->Fail({why.code(), rank()});
+  flight.status = why;
+  std::vector<Call> calls;
+  Settle(&flight, &calls);
+  for (Call& call : calls) call.done(call.status);
+}
+
+int StagedTransport::in_flight() const {
+  const bool serves = wire_->status().ok();
+  return static_cast<int>(
+      std::count_if(flights_.begin(), flights_.end(), [&](const auto& entry) {
+        return serves || entry.second.done != nullptr;
+      }));
+}
+
+bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
+  if (flight->work == nullptr) return false;
+  bool moved = StartPieces(id, flight);
+  for (auto& piece : flight->pieces) {
+    if (piece->finished()) continue;
+    const bool was_done = piece->output_done();
+    moved |= piece->Advance();
+    if (piece->output_done() && !was_done) ++flight->outputs_done;
+  }
+  while (!flight->pieces.empty() && flight->pieces.front()->finished()) {
+    wire_->staging().Give(flight->pieces.front()->TakeStaging());
+    flight->pieces.pop_front();
+    moved = true;
+  }
+  return moved | StartPieces(id, flight);
+}
+
+bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
+  const BatchId oldest = flights_.begin()->first;
+  if (id >= oldest + kBatchTags) return false;
+  bool moved = false;
+  while (flight->pieces.size() < kWindow &&
+         flight->next_piece < flight->work->piece_count()) {
+    auto piece = NewPiece(flight->work.get(), flight->next_piece);
+    const size_t bytes = piece->staging_bytes();
+    const Urgency urgency = id == oldest                  ? Urgency::kOldest
+                            : bytes <= kSmallStagingBytes ? Urgency::kSmall
+                                                          : Urgency::kCanWait;
+    StagingBuffer staging = wire_->staging().Take(bytes, urgency);
+    if (staging.data == nullptr) break;  // wait for another piece to give back
+    piece->Start(std::move(staging));
+    flight->pieces.push_back(std::move(piece));
+    ++flight->next_piece;
+    moved = true;
+  }
+  return moved;
+}
+
+void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
+  if (!flight->done) return;
+  const bool complete = flight->work != nullptr &&
+                        flight->outputs_done == flight->work->piece_count();
+  if (flight->status.ok() && flight->work->is_ghost()) {
+    flight->status = Explain(flight->work->poison(), flight->work->batch());
+  }
+  if (flight->status.ok() && !complete) return;
+  calls->push_back({std::exchange(flight->done, nullptr), flight->status});
+}
+
+bool StagedTransport::Finished(const Flight& flight) const {
+  if (flight.done) return false;
+  return flight.work == nullptr ||
+         (flight.pieces.empty() &&
+          flight.next_piece == flight.work->piece_count());
+}
+
+bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
+  const size_t before = calls->size();
+  for (auto& [id, flight] : flights_) {
+    if (flight.work != nullptr) {
+      flight.work->Fail({StatusCode::kInternal, rank()});
+    }
+    if (flight.status.ok()) flight.status = why;
+    Settle(&flight, calls);
+  }
+  return calls->size() > before;
+}
+
+Status StagedTransport::Explain(const Poison& poison,
+                                const Batch& batch) const {
+  const int job_rank = job_ranks_[poison.origin];
+  const std::string name = "rank " + std::to_string(job_rank);
+  const auto failure = [&](StatusCode code, std::string text, CauseKind kind) {
+    return Status(code, name + std::move(text), {kind, job_rank, ""});
+  };
+  if (poison.segment >= 0) {
+    return ExplainNotFinite(job_rank, batch, poison.segment);
+  }
+  switch (poison.code) {
+    case StatusCode::kCancelled:
+      // Only the rank whose own step was aborted gets kCancelled.
+      return failure(StatusCode::kPeerLost,
+                     " aborted its step while the data was on the way.",
+                     CauseKind::kStepAborted);
+    case StatusCode::kPeerLost:
+      return failure(StatusCode::kPeerLost,
+                     " was shut down or lost a peer while the data was on the "
+                     "way.",
+                     CauseKind::kRankDroppedOut);
+    case StatusCode::kResourceExhausted:
+      return failure(poison.code, " had no memory for the result.",
+                     CauseKind::kCallFailed);
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+      return failure(poison.code, " found its call invalid.",
+                     CauseKind::kCallFailed);
+    case StatusCode::kOk:
+    case StatusCode::kInternal:
+      break;
+  }
+  if (poison.origin == rank()) {
+    return Internal("bytes from a peer make no sense on " + name + ".");
+  }
+  return failure(StatusCode::kInternal, " met an internal error; see its log.",
+                 CauseKind::kRankFailed);
+}
+
+}  // namespace hvd

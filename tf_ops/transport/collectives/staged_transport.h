@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// StagedTransport: the collectives over any Wire, through staging memory.
+#ifndef HVD_TRANSPORT_COLLECTIVES_STAGED_TRANSPORT_H_
+#define HVD_TRANSPORT_COLLECTIVES_STAGED_TRANSPORT_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/transport.h"
+#include "cpu/spare_cores.h"
+#include "transport/collectives/batch_work.h"
+#include "transport/collectives/piece.h"
+#include "transport/staging_pool.h"
+#include "transport/wire.h"
+
+namespace hvd {
+
+inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
+
+// The pieces of a transport whose staging memory is on the heap.
+[[nodiscard]] PieceLimits HeapPieces(int64_t bytes);
+
+// Cuts a batch into pieces. A few of them are on the wire at a time. Progress
+// goes through all batches, so that a small one passes a large one.
+//
+// The wire uses staging memory only. So a batch that fails here can let go of
+// the user's memory at once. It lives on as a ghost. A ghost sends its peers
+// poison, or the data that it still has for them, until all have finished the
+// batch.
+class StagedTransport final : public Transport {
+ public:
+  // `job_ranks` are the members' ranks of the job, for messages. `pieces` must
+  // be the same on all members. `spare_cores` may be null.
+  StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
+                  PieceLimits pieces = HeapPieces(kDefaultPieceBytes),
+                  std::shared_ptr<SpareCores> spare_cores = nullptr);
+  ~StagedTransport() override;
+
+  int rank() const override { return wire_->rank(); }
+  int size() const override { return wire_->size(); }
+  BatchId Start(Batch batch, BatchDone done) override;
+  bool Progress() override;
+  void Cancel(BatchId id, const Status& why) override;
+  PieceLimits piece_limits() const override { return pieces_; }
+  void SetPieceBytes(int64_t bytes) override { pieces_.bytes = bytes; }
+  int in_flight() const override;
+
+ private:
+  struct Flight {
+    std::unique_ptr<BatchWork> work;  // null: CheckBatch refused it
+    BatchDone done;                   // null once called
+    Status status;                    // not Ok: why it failed here
+    int64_t next_piece = 0;
+    int64_t outputs_done = 0;
+    std::deque<std::unique_ptr<Piece>> pieces;  // on the wire
+    int64_t front_piece = 0;                    // index of pieces.front()
+  };
+  using Flights = std::map<BatchId, Flight>;
+  struct Call {
+    BatchDone done;
+    Status status;
+  };
+
+  bool AdvanceFlight(BatchId id, Flight* flight);
+  bool StartPieces(BatchId id, Flight* flight);
+  // If the batch is done for its caller, adds the call of `done`, which is made
+  // later.
+  void Settle(Flight* flight, std::vector<Call>* calls);
+  bool Finished(const Flight& flight) const;
+  bool FailAll(const Status& why, std::vector<Call>* calls);
+  Status Explain(const Poison& poison, const Batch& batch) const;
+
+  const std::vector<int> job_ranks_;
+  PieceLimits pieces_;
+  const std::shared_ptr<SpareCores> spare_cores_;
+  std::unique_ptr<Wire> wire_;
+  BatchId next_id_ = 1;
+  Flights flights_;  // started, and not finished here
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_COLLECTIVES_STAGED_TRANSPORT_H_

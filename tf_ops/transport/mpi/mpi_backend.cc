@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// One backend: a session, its channel, and a wire for every process set.
+#include "transport/mpi/mpi_backend.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "core/build_stamp.h"
+#include "transport/collectives/staged_transport.h"
+#include "transport/mpi/mpi_session.h"
+#include "transport/mpi/mpi_wire.h"
+
+namespace hvd {
+namespace {
+
+// Tags of a wire are below 2^14. Each set has a range of its own, one after
+// another.
+constexpr int kWireTagBits = 14;
+
+class MpiBackend final : public WireBackend {
+ public:
+  MpiBackend(std::shared_ptr<MpiSession> session, Topology topology,
+             const Options& options)
+      : session_(std::move(session)),
+        topology_(std::move(topology)),
+        piece_bytes_(options.piece_bytes),
+        spare_cores_(std::make_shared<SpareCores>(options.copy_threads,
+                                                  topology_.local_size)),
+        channel_(session_) {}
+
+  const Topology& topology() const override { return topology_; }
+  Channel& channel() override { return channel_; }
+
+  Result<std::unique_ptr<Wire>> NewWire(
+      int set_id, const std::vector<int>& ranks) override {
+    const auto place = std::find(ranks.begin(), ranks.end(), topology_.rank);
+    if (place == ranks.end()) {
+      return InvalidArgument("rank " + std::to_string(topology_.rank) +
+                             " is not in process set " +
+                             std::to_string(set_id) + ".");
+    }
+    if (((set_id + 1) << kWireTagBits) - 1 > session_->tag_limit()) {
+      return InvalidArgument(
+          "this MPI has tags up to " + std::to_string(session_->tag_limit()) +
+          " only, too few for process set " + std::to_string(set_id) + ".");
+    }
+    return std::unique_ptr<Wire>(std::make_unique<MpiWire>(
+        session_, ranks, static_cast<int>(place - ranks.begin()),
+        set_id << kWireTagBits));
+  }
+
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
+    if (!wire.ok()) return wire.status();
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire.value()), ranks, HeapPieces(piece_bytes_),
+        spare_cores_));
+  }
+
+  const std::shared_ptr<SpareCores>& spare_cores() override {
+    return spare_cores_;
+  }
+
+  std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
+  // MPI can only be polled.
+  bool arrivals_ring() const override { return false; }
+
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    std::vector<std::string> all;
+    HVD_RETURN_IF_ERROR(session_->GatherStrings(mine, &all));
+    return all;
+  }
+
+  void Abort(int exit_code) override {
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    // MPI_Abort returns if the launcher is gone. This ends the process then.
+    std::_Exit(exit_code);
+  }
+
+ private:
+  const std::shared_ptr<MpiSession> session_;
+  const Topology topology_;
+  const int64_t piece_bytes_;
+  const std::shared_ptr<SpareCores> spare_cores_;
+  MpiChannel channel_;
+  const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
+};
+
+std::string ToText(const std::vector<std::vector<int>>& sets) {
+  std::string text = "[";
+  for (const std::vector<int>& ranks : sets) {
+    text += text.size() > 1 ? ", [" : "[";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    }
+    text += "]";
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
+                                                    const Options& options) {
+  Result<std::shared_ptr<MpiSession>> session = MpiSession::Open(args);
+  if (!session.ok()) return session.status();
+  // This comes first, because the messages that follow depend on the build.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike("hvd_tf", BuildStamp()));
+  // The messages depend on it.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
+      "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
+  // Memory is reserved for all values that autotune may choose.
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
+      "HVD_AUTOTUNE", std::to_string(options.autotune)));
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike("init's process_sets",
+                                                  ToText(args.process_sets)));
+  Result<Topology> topology = session.value()->MakeTopology(options.host_id);
+  if (!topology.ok()) return topology.status();
+  return std::unique_ptr<WireBackend>(std::make_unique<MpiBackend>(
+      session.value(), std::move(topology.value()), options));
+}
+
+}  // namespace hvd

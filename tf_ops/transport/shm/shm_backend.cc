@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets the shared memory up among the ranks, and opens wires over it.
+#include "transport/shm/shm_backend.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/log.h"
+#include "transport/collectives/staged_transport.h"
+#include "transport/host_map.h"
+#include "transport/shm/shm_channel.h"
+#include "transport/shm/shm_doorbell.h"
+#include "transport/shm/shm_host.h"
+#include "transport/shm/shm_port.h"
+#include "transport/shm/shm_segment.h"
+#include "transport/shm/shm_wire.h"
+#include "transport/shm/two_level_channel.h"
+#include "transport/shm/two_level_wire.h"
+
+namespace hvd {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+bool SpansHosts(const Topology& topology) {
+  return topology.local_size < topology.size;
+}
+
+// Of a set that does span hosts, or not. There must be memory for the most of
+// them: autotune tries pieces of up to 1 MB.
+PieceLimits PiecesOf(const Options& options, bool spans_hosts) {
+  constexpr int64_t kMostTunedBytes = 1 << 20;
+  PieceLimits pieces;
+  pieces.bytes = spans_hosts ? options.piece_bytes : options.shm_piece_bytes;
+  pieces.most_bytes = options.autotune != 0
+                          ? std::max(pieces.bytes, kMostTunedBytes)
+                          : pieces.bytes;
+  pieces.knob = spans_hosts ? "HVD_PIECE_BYTES" : "HVD_SHM_PIECE_BYTES";
+  return pieces;
+}
+
+// The hosts of a set's ranks.
+HostMap HostsOf(const Topology& topology, const std::vector<int>& ranks) {
+  std::vector<int> keys;
+  for (int rank : ranks) keys.push_back(topology.host_of[rank]);
+  return MakeHostMap(keys);
+}
+
+// What a set's pieces need at least of the memory of each of its ranks; see the
+// blocks that they reserve. In a set that spans hosts, pieces are those of the
+// wire between them, and what comes from there is staged, too. A set that has
+// one rank on each host shares no memory.
+size_t ReserveBytes(const Options& options, const HostMap& hosts, int size) {
+  constexpr size_t kPerRank = 1024, kSmallPieces = 16 << 10;
+  const bool spans_hosts = hosts.host_count() > 1;
+  if (spans_hosts && !hosts.has_two_levels()) return 0;
+  const auto ranks = static_cast<size_t>(size);
+  const size_t blocks = kPerRank * ranks + kSmallPieces;
+  const auto piece_bytes =
+      static_cast<size_t>(PiecesOf(options, spans_hosts).most_bytes);
+  if (!spans_hosts) return piece_bytes + blocks;
+  return 2 * std::max(piece_bytes,
+                      static_cast<size_t>(kSmallestGatherPieceBytes) * ranks) +
+         blocks;
+}
+
+class ShmBackend final : public Backend {
+ public:
+  ShmBackend(std::unique_ptr<WireBackend> base, std::shared_ptr<ShmHost> host,
+             const Options& options)
+      : base_(std::move(base)),
+        options_(options),
+        port_(std::make_shared<ShmPort>(host, base_->topology().local_rank,
+                                        options.shm_stream)),
+        within_(host, port_, base_->topology().local_rank),
+        channel_(base_->topology(), &within_, &base_->channel()),
+        doorbell_(std::make_shared<ShmDoorbell>(
+            host->doorbell(base_->topology().local_rank), host->segment())) {}
+
+  const Topology& topology() const override { return base_->topology(); }
+  Channel& channel() override {
+    if (SpansHosts(topology())) return channel_;
+    return within_;
+  }
+  std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
+  // A rank of another host cannot ring it.
+  bool arrivals_ring() const override { return !SpansHosts(topology()); }
+  Result<Strings> Exchange(const std::string& mine) override {
+    return base_->Exchange(mine);
+  }
+  void Abort(int exit_code) override { base_->Abort(exit_code); }
+
+  // The same way on every member, for all know the hosts of all.
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int set_id, const std::vector<int>& ranks) override {
+    HostMap hosts = HostsOf(topology(), ranks);
+    if (hosts.host_count() == 1) return NewWithinHost(set_id, ranks, hosts);
+    if (hosts.has_two_levels()) {
+      return NewOverHosts(set_id, ranks, std::move(hosts));
+    }
+    return base_->NewTransport(set_id, ranks);
+  }
+
+ private:
+  Result<std::unique_ptr<Transport>> NewWithinHost(
+      int set_id, const std::vector<int>& ranks, const HostMap& hosts) {
+    const auto place = std::find(ranks.begin(), ranks.end(), topology().rank);
+    if (place == ranks.end()) {
+      return InvalidArgument("rank " + std::to_string(topology().rank) +
+                             " is not in process set " +
+                             std::to_string(set_id) + ".");
+    }
+    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
+    if (!reserve.ok()) return reserve.status();
+    auto wire = std::make_unique<ShmWire>(
+        port_, set_id, LocalRanks(ranks),
+        static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire), ranks, PiecesOf(options_, false),
+        base_->spare_cores()));
+  }
+
+  Result<std::unique_ptr<Transport>> NewOverHosts(int set_id,
+                                                  const std::vector<int>& ranks,
+                                                  HostMap hosts) {
+    Result<std::unique_ptr<Wire>> across = base_->NewWire(set_id, ranks);
+    if (!across.ok()) return across.status();
+    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
+    if (!reserve.ok()) return reserve.status();
+    auto wire = std::make_unique<TwoLevelWire>(
+        port_, set_id, std::move(hosts), LocalRanks(ranks),
+        std::move(across.value()), std::move(reserve.value()));
+    return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
+        std::move(wire), ranks, PiecesOf(options_, true),
+        base_->spare_cores()));
+  }
+
+  // Of `ranks` of the job; -1 for those of other hosts.
+  std::vector<int> LocalRanks(const std::vector<int>& ranks) const {
+    const std::vector<int>& here = topology().local_ranks;
+    std::vector<int> local_ranks;
+    for (int rank : ranks) {
+      const auto found = std::find(here.begin(), here.end(), rank);
+      local_ranks.push_back(
+          found == here.end() ? -1 : static_cast<int>(found - here.begin()));
+    }
+    return local_ranks;
+  }
+
+  Result<StagingBuffer> Reserve(int set_id, const std::vector<int>& ranks,
+                                const HostMap& hosts) {
+    StagingBuffer reserve = port_->arena().Take(
+        ReserveBytes(options_, hosts, static_cast<int>(ranks.size())),
+        Urgency::kOldest);
+    if (reserve.data == nullptr) {
+      return ResourceExhausted(
+          "the shared memory has no room for process set " +
+          std::to_string(set_id) + "; give it more with HVD_SHM_BYTES.");
+    }
+    return reserve;
+  }
+
+  const std::unique_ptr<WireBackend> base_;
+  const Options options_;
+  const std::shared_ptr<ShmPort> port_;
+  ShmChannel within_;
+  TwoLevelChannel channel_;
+  const std::shared_ptr<ShmDoorbell> doorbell_;
+};
+
+// False of a set that Runtime::Start is going to refuse.
+bool AreRanks(const std::vector<int>& ranks, int size) {
+  return !ranks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return rank >= 0 && rank < size; });
+}
+
+// Of the first rank, or of all; "" means well.
+std::string FirstError(const Strings& errors) {
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    if (!errors[rank].empty()) {
+      return "rank " + std::to_string(rank) + ": " + errors[rank];
+    }
+  }
+  return "";
+}
+
+// The ranks of each host attach to what the first of them makes with `create`.
+// Ok with null everywhere, and the reason in `refusal`, when one of the job's
+// cannot.
+Result<std::shared_ptr<ShmSegment>> Share(
+    Backend* base, size_t bytes,
+    Result<std::shared_ptr<ShmSegment>> (*create)(size_t bytes),
+    std::string* refusal) {
+  const bool creates = base->topology().local_rank == 0;
+  std::shared_ptr<ShmSegment> segment;
+  std::string error;
+  const auto take = [&](Result<std::shared_ptr<ShmSegment>> result) {
+    if (result.ok()) segment = result.value();
+    error = result.status().message();
+  };
+  if (creates) take(create(bytes));
+  Result<Strings> names = base->Exchange(segment ? segment->name() : "");
+  if (!names.ok()) return names.status();
+  const std::string& name = names.value()[base->topology().local_ranks[0]];
+  if (!creates && !name.empty()) take(ShmSegment::Attach(name, bytes));
+  Result<Strings> errors = base->Exchange(error);
+  if (!errors.ok()) return errors.status();
+  if (segment) segment->Unlink();
+  *refusal = FirstError(errors.value());
+  if (!refusal->empty()) segment = nullptr;
+  return segment;
+}
+
+Status CheckAlike(const Strings& values) {
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (values[rank] == values[0]) continue;
+    return InvalidArgument("HVD_SHM, HVD_SHM_BYTES, HVD_SHM_PIECE_BYTES are " +
+                           values[0] + " on rank 0 and " + values[rank] +
+                           " on rank " + std::to_string(rank) +
+                           "; give every rank the same.");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+size_t ShmArenaBytes(const Options& options, const Topology& topology,
+                     const ProcessSets& process_sets) {
+  constexpr size_t kPageBytes = 4096;
+  std::vector<size_t> reserves(topology.size, 0);  // of each rank
+  const auto add = [&](const std::vector<int>& ranks) {
+    const HostMap hosts = HostsOf(topology, ranks);
+    const size_t bytes =
+        ReserveBytes(options, hosts, static_cast<int>(ranks.size()));
+    for (int rank : ranks) reserves[rank] += bytes;
+  };
+  std::vector<int> all(topology.size);
+  std::iota(all.begin(), all.end(), 0);
+  add(all);
+  for (const std::vector<int>& ranks : process_sets) {
+    if (AreRanks(ranks, topology.size)) add(ranks);
+  }
+  size_t reserve = 0;
+  for (int rank : topology.local_ranks) {
+    reserve = std::max(reserve, reserves[rank]);
+  }
+  const size_t bytes = static_cast<size_t>(options.shm_bytes) + reserve;
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+std::unique_ptr<Backend> NewShmBackend(std::unique_ptr<WireBackend> base,
+                                       std::shared_ptr<ShmHost> host,
+                                       const Options& options) {
+  return std::make_unique<ShmBackend>(std::move(base), std::move(host),
+                                      options);
+}
+
+Result<std::unique_ptr<Backend>> AddSharedMemory(
+    std::unique_ptr<WireBackend> base, const Options& options,
+    const ProcessSets& process_sets) {
+  Result<Strings> knobs = base->Exchange(
+      std::to_string(options.shm) + ", " + std::to_string(options.shm_bytes) +
+      ", " + std::to_string(options.shm_piece_bytes));
+  if (!knobs.ok()) return knobs.status();
+  HVD_RETURN_IF_ERROR(CheckAlike(knobs.value()));
+  if (options.shm == 0) return std::unique_ptr<Backend>(std::move(base));
+  const int ranks = base->topology().local_size;
+  const size_t arena_bytes =
+      ShmArenaBytes(options, base->topology(), process_sets);
+  std::string refusal;
+  const size_t bytes = ShmHost::BytesFor(ranks, arena_bytes);
+  auto segment = Share(base.get(), bytes, ShmSegment::Create, &refusal);
+  if (segment.ok() && segment.value() == nullptr) {
+    // Ranks in containers of their own do not see each other in /proc.
+    segment = Share(base.get(), bytes, ShmSegment::CreateNamed, &refusal);
+  }
+  if (!segment.ok()) return segment.status();
+  if (segment.value() == nullptr) {
+    if (base->topology().rank == 0) {
+      Log(LogLevel::kWarning,
+          "No shared memory (" + refusal +
+              "): data goes over MPI, which is slower. Give the container "
+              "more, as with docker's --shm-size, or set HVD_SHM=0.");
+    }
+    return std::unique_ptr<Backend>(std::move(base));
+  }
+  return NewShmBackend(
+      std::move(base),
+      std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes), options);
+}
+
+}  // namespace hvd
