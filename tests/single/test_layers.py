@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -64,6 +66,24 @@ def _cpp_file(folder: str, name: str, path: Path) -> Iterator[tuple[int, str]]:
             yield number, f"{header} belongs into {homes[0]}"
         elif include[1] == '"' and not homes and not re.fullmatch(INCLUDES.get(folder, ""), header):
             yield number, f"{folder or name} may not include {header}"
+
+
+def units(tf_ops: Path) -> dict[str, set[str]]:
+    """What each unit includes of ours: a header with the files that implement it.
+
+    leader_log.cc implements leader.h: no other header that it includes has as much of its name.
+    """
+    found: dict[str, set[str]] = {}
+    for path in sorted(tf_ops.rglob("*")):
+        if path.suffix in (".cc", ".h", ".cu"):
+            pattern = r'(?m)^#include "((?:core|cpu|transport|adapter)/[\w/]+)\.h"'
+            included = set(re.findall(pattern, path.read_text()))
+            unit = path.relative_to(tf_ops).with_suffix("").as_posix()
+            if path.suffix != ".h" and not path.with_suffix(".h").exists():
+                shared = {one: len(os.path.commonprefix([one, unit])) for one in included}
+                unit = max(sorted(shared), key=shared.__getitem__, default=unit)
+            found.setdefault(unit, set()).update(included - {unit})
+    return found
 
 
 # --- Python -------------------------------------------------------------------
@@ -178,6 +198,20 @@ def _imports(path: Path, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 def test_cpp_layers() -> None:
     assert (ROOT / "tf_ops" / "core" / "runtime.h").is_file()
     assert cpp_violations(ROOT / "tf_ops") == []
+
+
+def test_no_cpp_unit_includes_what_stands_on_it() -> None:
+    order = list(graphlib.TopologicalSorter(units(ROOT / "tf_ops")).static_order())
+    assert order.index("core/negotiator") < order.index("core/runtime")
+
+
+def test_a_circle_of_cpp_units_is_found(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "a.h").write_text("// A.\n")
+    (tmp_path / "core" / "a_more.cc").write_text('#include "core/a.h"\n\n#include "core/b.h"\n')
+    (tmp_path / "core" / "b.h").write_text('#include "core/a.h"\n')
+    with pytest.raises(graphlib.CycleError):
+        list(graphlib.TopologicalSorter(units(tmp_path)).static_order())
 
 
 def test_python_layers() -> None:

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/negotiator.h"
+#include "core/ready_batch.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "core/tuning.h"

@@ -14,6 +14,8 @@
 
 #include "core/backend.h"
 #include "core/options.h"
+#include "core/peer_end.h"
+#include "core/process_set.h"
 #include "core/request.h"
 #include "core/status.h"
 
@@ -23,20 +25,6 @@ class AutotuneReport;
 class BackgroundLoop;
 class StackRequests;
 class TensorQueue;
-
-// A group of ranks that run collectives among themselves. Set 0 is all ranks.
-struct ProcessSet {
-  std::vector<int> ranks;  // of the job, ascending
-  int rank = -1;           // this rank's place in them; -1: no member
-};
-
-// How a peer ended.
-struct PeerEnd {
-  int rank = 0;
-  bool failed = false;   // false: it shut down
-  std::string text;      // first line of its error, or why it left
-  bool gave_up = false;  // it was silent, and others have given it up
-};
 
 // Owner: whoever has initialised hvd. After Start any thread may call all
 // methods, unless they say otherwise.

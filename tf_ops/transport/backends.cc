@@ -9,6 +9,7 @@
 #include "transport/solo_backend.h"
 #if HVD_WITH_MPI
 #include "transport/mpi/mpi_backend.h"
+#include "transport/mpi/mpi_process.h"
 #endif
 
 namespace hvd {

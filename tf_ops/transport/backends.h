@@ -4,24 +4,13 @@
 #define HVD_TRANSPORT_BACKENDS_H_
 
 #include <memory>
-#include <optional>
-#include <vector>
 
 #include "core/backend.h"
 #include "core/options.h"
 #include "core/status.h"
+#include "transport/job_args.h"
 
 namespace hvd {
-
-// Which processes make up the job, and which sets of them work together.
-struct JobArgs {
-  // World ranks that take part; empty: all.
-  std::vector<int> world_ranks;
-  // A Fortran handle of an MPI communicator. If set, it is used instead.
-  std::optional<int> mpi_comm;
-  // Ranks of the job. The sets are the same on every rank.
-  std::vector<std::vector<int>> process_sets;
-};
 
 // Opens the job's backend. All ranks of the job call it. If they differ in
 // something that must be the same, all get an error. It initialises MPI in the

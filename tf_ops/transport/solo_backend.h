@@ -8,7 +8,7 @@
 #include "core/backend.h"
 #include "core/options.h"
 #include "core/status.h"
-#include "transport/backends.h"
+#include "transport/job_args.h"
 
 namespace hvd {
 

@@ -7,7 +7,7 @@
 
 #include "core/options.h"
 #include "core/status.h"
-#include "transport/backends.h"
+#include "transport/job_args.h"
 #include "transport/wire_backend.h"
 
 namespace hvd {
@@ -16,10 +16,6 @@ namespace hvd {
 // because every backend has its own communicators.
 Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
                                                     const Options& options);
-
-// As in backends.h.
-bool MpiProvidesThreads();
-void FinalizeMpi();
 
 }  // namespace hvd
 

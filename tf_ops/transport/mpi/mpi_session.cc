@@ -12,7 +12,7 @@
 
 #include "core/log.h"
 #include "transport/launch_size.h"
-#include "transport/mpi/mpi_backend.h"
+#include "transport/mpi/mpi_process.h"
 #include "transport/mpi/mpi_status.h"
 #include "transport/topology.h"
 

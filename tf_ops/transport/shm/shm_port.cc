@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "transport/shm/shm_wire.h"
-
 namespace hvd {
 
 ShmPort::ShmPort(std::shared_ptr<ShmHost> host, int rank, int64_t stream_policy)

@@ -22,6 +22,12 @@
 
 namespace hvd {
 
+// Tags of a wire are below 2^14. The bits above them have the set's id.
+inline constexpr int kShmSetShift = 14;
+inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
+  return set_id << kShmSetShift | tag;
+}
+
 // One message in a ring of moves.
 struct ShmMove {
   uint32_t kind;  // ShmPort::Kind

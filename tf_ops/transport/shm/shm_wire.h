@@ -11,12 +11,6 @@
 
 namespace hvd {
 
-// Tags of a wire are below 2^14. The bits above them have the set's id.
-inline constexpr int kShmSetShift = 14;
-inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
-  return set_id << kShmSetShift | tag;
-}
-
 // The rank's arena, with a part of it for this set alone. So the set's oldest
 // batch gets memory, whatever other sets do.
 class ShmSetStaging final : public StagingPool {
