@@ -7,7 +7,7 @@ The work is ResNet-50's 161 gradients: one allreduce each in one tf.function, on
 Every setting of the grid is measured --rounds times, in turns. Then these settings are measured
 --finals times, in turns:
 - the best three of the grid, by their fastest round, because other load only makes rounds slower,
-- the one where autotune has ended, after it began with a fusion threshold of 64 KB and pieces of 32
+- the one where autotune has ended, after it began with a fusion threshold of 64 KB and chunks of 32
   KB,
 - that start,
 - the defaults.
@@ -34,9 +34,9 @@ import tensorflow as tf
 import hvd_tf as hvd
 from hvd_tf.bench.resnet50 import gradient_shapes
 
-# The grid: fusion bytes, piece bytes, batches in flight.
+# The grid: fusion bytes, chunk bytes, batches in flight.
 Setting = tuple[int, int, int]
-KNOBS = ("HVD_FUSION_BYTES", "HVD_SHM_PIECE_BYTES", "HVD_BATCHES_IN_FLIGHT")
+KNOBS = ("HVD_FUSION_BYTES", "HVD_SHM_CHUNK_BYTES", "HVD_BATCHES_IN_FLIGHT")
 START: Setting = (65536, 32768, 4)
 DEFAULTS: Setting = (128 << 20, 256 << 10, 4)
 GRID = list(
@@ -87,12 +87,12 @@ def tune(step: Callable[[], object]) -> tuple[Setting, int, int]:
                     lines = list(csv.DictReader(file))
             final = [0, 0, 0]
             if lines and lines[-1]["kind"] == "final":
-                keys = ("fusion_bytes", "piece_bytes", "batches_in_flight")
+                keys = ("fusion_bytes", "chunk_bytes", "batches_in_flight")
                 final = [int(lines[-1][key]) for key in keys]
             final = hvd.broadcast(tf.constant(final, tf.int64), 0, name="final").numpy()
             if final[0] > 0:
-                fusion, piece, in_flight = map(int, final)
-                return (fusion, piece, in_flight), number, len(lines) - 1
+                fusion, chunk, in_flight = map(int, final)
+                return (fusion, chunk, in_flight), number, len(lines) - 1
     raise SystemExit(f"autotune has not settled in {LONGEST_TUNING_STEPS} steps")
 
 
@@ -110,10 +110,10 @@ def in_turns(
 def show(times_ms: dict[Setting, list[float]], words: dict[Setting, str]) -> None:
     """Prints a line for each setting, the fastest first."""
     for setting, found in sorted(times_ms.items(), key=lambda item: min(item[1])):
-        fusion, piece, in_flight = setting
+        fusion, chunk, in_flight = setting
         middle, least, most = statistics.median(found), min(found), max(found)
         print(
-            f"{fusion >> 10:7d} KB {piece >> 10:5d} KB {in_flight:3d}  "
+            f"{fusion >> 10:7d} KB {chunk >> 10:5d} KB {in_flight:3d}  "
             f"{middle:6.1f} ms [{least:.1f} - {most:.1f}]  {words.get(setting, '')}"
         )
 
@@ -149,7 +149,7 @@ def main() -> None:
     finals = in_turns(step, list(words), arguments.finals, arguments.seconds)
     if hvd.rank() != 0:
         return
-    print(f"the grid, {arguments.rounds} rounds: fusion, piece, in flight")
+    print(f"the grid, {arguments.rounds} rounds: fusion, chunk, in flight")
     show(grid, {})
     print(f"the best, {arguments.finals} rounds; autotune took {samples} samples, {steps} steps")
     show(finals, words)

@@ -22,8 +22,8 @@
 
 #include "transport/collectives/staged_transport.h"
 #include "transport/shm/shm_doorbell.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/shm/shm_host.h"
-#include "transport/shm/shm_port.h"
 #include "transport/shm/shm_segment.h"
 #include "transport/shm/shm_wire.h"
 
@@ -35,7 +35,7 @@ constexpr int kMostRanks = 64;
 
 struct Arguments {
   int ranks = 2;
-  int64_t piece_bytes = 256 << 10;
+  int64_t chunk_bytes = 256 << 10;
   size_t arena_bytes = 8 << 20;
 };
 
@@ -160,17 +160,18 @@ class Rank {
         counters_(counters),
         rank_(rank),
         bell_(host->doorbell(rank), host->segment()),
-        port_(std::make_shared<ShmPort>(host, rank)),
+        endpoint_(std::make_shared<ShmEndpoint>(host, rank)),
         window_(counters, slots,
-                static_cast<size_t>(arguments.piece_bytes) / sizeof(float),
+                static_cast<size_t>(arguments.chunk_bytes) / sizeof(float),
                 rank, arguments.ranks) {
     std::vector<int> ranks;
     for (int peer = 0; peer < arguments.ranks; ++peer) ranks.push_back(peer);
-    StagingBuffer reserve = port_->arena().Take(
-        static_cast<size_t>(arguments.piece_bytes) + 65536, Urgency::kOldest);
+    StagingBuffer reserve = endpoint_->arena().Take(
+        static_cast<size_t>(arguments.chunk_bytes) + 65536, Urgency::kOldest);
     transport_ = std::make_unique<StagedTransport>(
-        std::make_unique<ShmWire>(port_, 0, ranks, rank, std::move(reserve)),
-        ranks, HeapPieces(arguments.piece_bytes));
+        std::make_unique<ShmWire>(endpoint_, 0, ranks, rank,
+                                  std::move(reserve)),
+        ranks, HeapChunks(arguments.chunk_bytes));
   }
 
   void Measure(size_t bytes) {
@@ -263,7 +264,7 @@ class Rank {
   Counters* const counters_;
   const int rank_;
   ShmDoorbell bell_;
-  std::shared_ptr<ShmPort> port_;
+  std::shared_ptr<ShmEndpoint> endpoint_;
   SpinningWindow window_;
   std::unique_ptr<StagedTransport> transport_;
   int64_t barriers_ = 0;
@@ -274,9 +275,9 @@ void Run(const Arguments& arguments, const std::shared_ptr<ShmHost>& host,
   Rank self(arguments, host, counters, slots, rank);
   if (rank == 0) {
     std::printf(
-        "%d ranks, pieces of %ld KB; microseconds\n%10s %11s %11s "
+        "%d ranks, chunks of %ld KB; microseconds\n%10s %11s %11s "
         "%11s %11s %11s %9s %9s %10s\n",
-        arguments.ranks, static_cast<long>(arguments.piece_bytes >> 10),
+        arguments.ranks, static_cast<long>(arguments.chunk_bytes >> 10),
         "bytes", "ours in", "ours out", "checked", "window in", "memcpy",
         "window/in", "/out", "checked/in");
   }
@@ -300,7 +301,7 @@ int Main(const Arguments& arguments) {
   auto* counters = SharedZeros<Counters>(static_cast<size_t>(arguments.ranks));
   auto* slots =
       SharedZeros<float>(static_cast<size_t>(arguments.ranks) * kSlots *
-                         arguments.piece_bytes / sizeof(float));
+                         arguments.chunk_bytes / sizeof(float));
   std::vector<pid_t> children;
   for (int rank = 1; rank < arguments.ranks; ++rank) {
     const pid_t child = fork();
@@ -326,11 +327,11 @@ int Main(const Arguments& arguments) {
 int main(int argc, char** argv) {
   hvd::Arguments arguments;
   if (argc > 1) arguments.ranks = std::atoi(argv[1]);
-  if (argc > 2) arguments.piece_bytes = std::atoll(argv[2]) << 10;
+  if (argc > 2) arguments.chunk_bytes = std::atoll(argv[2]) << 10;
   if (argc > 3)
     arguments.arena_bytes = std::strtoull(argv[3], nullptr, 10) << 20;
   if (arguments.ranks < 1 || arguments.ranks > hvd::kMostRanks ||
-      arguments.piece_bytes < 1024 || arguments.arena_bytes < (1 << 20)) {
+      arguments.chunk_bytes < 1024 || arguments.arena_bytes < (1 << 20)) {
     std::fprintf(stderr, "usage: %s [RANKS] [PIECE_KB] [ARENA_MB]\n", argv[0]);
     return 1;
   }

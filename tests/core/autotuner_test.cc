@@ -19,7 +19,7 @@ using Kind = Autotuner::Kind;
 Autotuner::Config ExampleConfig() {
   Autotuner::Config config;
   config.start = {65536, 32768, 4};
-  config.most_piece_bytes = 1 << 20;
+  config.most_chunk_bytes = 1 << 20;
   config.warmup_samples = 1;
   config.rounds_per_sample = 3;
   config.most_samples = 40;
@@ -62,13 +62,13 @@ class Job {
   Autotuner tuner;
 };
 
-// Faster with more fusion, and with pieces of 128 KB.
+// Faster with more fusion, and with chunks of 128 KB.
 Clock::duration WireTime(const Tuning& tuning) {
   double ms = 20;
   for (int64_t fusion = tuning.fusion_bytes; fusion < 16 << 20; fusion *= 2) {
     ms *= 1.2;
   }
-  if (tuning.piece_bytes != 128 << 10) ms *= 1.3;
+  if (tuning.chunk_bytes != 128 << 10) ms *= 1.3;
   return microseconds(static_cast<int64_t>(1000 * ms));
 }
 

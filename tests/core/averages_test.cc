@@ -36,7 +36,7 @@ class IdleWire final : public Wire {
   int size() const override { return static_cast<int>(hosts_.host.size()); }
   StagingPool& staging() override { return staging_; }
   const HostMap& hosts() const override { return hosts_; }
-  bool lends(int) const override { return false; }
+  bool zero_copy(int) const override { return false; }
   MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
   MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
   bool Test(MoveId) override { return false; }

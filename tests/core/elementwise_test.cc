@@ -242,7 +242,7 @@ TEST(SumsAreFormedInRankOrder) {
   }
   std::vector<const void*> addresses;
   for (auto& block : blocks) addresses.push_back(block.data());
-  std::vector<float> whole(kCount), pieces(kCount);
+  std::vector<float> whole(kCount), chunks(kCount);
   ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, addresses, whole.data(),
                kCount, 0.7);
   for (int64_t i = 0; i < kCount; ++i) {
@@ -257,10 +257,10 @@ TEST(SumsAreFormedInRankOrder) {
     std::vector<const void*> starts;
     for (auto& block : blocks) starts.push_back(block.data() + at);
     ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, starts,
-                 pieces.data() + at, length, 0.7);
+                 chunks.data() + at, length, 0.7);
     at += length;
   }
-  EXPECT_TRUE(whole == pieces);
+  EXPECT_TRUE(whole == chunks);
 }
 
 TEST(HalfPrecisionIsRoundedOnce) {

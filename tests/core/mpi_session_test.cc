@@ -40,7 +40,7 @@ Result<std::unique_ptr<Backend>> Open(const JobArgs& args,
 
 // A collective of the backend's ranks gives the right number.
 void CheckWorks(Backend* backend) {
-  ContractRank self(backend, 0, Options::Defaults().piece_bytes);
+  ContractRank self(backend, 0, Options::Defaults().chunk_bytes);
   auto transport = self.NewTransport();
   CheckSetIsWell(transport.get(), 5000);
 }
@@ -66,14 +66,14 @@ void CheckTopologies(int rank, int size) {
   CheckWorks(split.value().get());
 }
 
-// HVD_PIECE_BYTES of one rank differs from the others'.
-void CheckUnequalPieces(int rank, int size) {
+// HVD_CHUNK_BYTES of one rank differs from the others'.
+void CheckUnequalChunks(int rank, int size) {
   Options options = Options::Defaults();
-  options.piece_bytes = rank == 0 ? 4096 : 65536;
+  options.chunk_bytes = rank == 0 ? 4096 : 65536;
   auto opened = OpenBackend({}, options);
-  Check(opened.ok() == (size == 1), "pieces of different sizes");
+  Check(opened.ok() == (size == 1), "chunks of different sizes");
   Check(opened.ok() || Contains(opened.status().message(),
-                                "HVD_PIECE_BYTES is 4096 on rank 0 and 65536"),
+                                "HVD_CHUNK_BYTES is 4096 on rank 0 and 65536"),
         "a text that names both sizes");
 }
 
@@ -127,7 +127,7 @@ void RunAll() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   CheckTopologies(rank, size);
-  CheckUnequalPieces(rank, size);
+  CheckUnequalChunks(rank, size);
   CheckSubsets(rank, size);
   CheckUserCommunicators(rank, size);
 }

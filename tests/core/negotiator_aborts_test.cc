@@ -79,7 +79,7 @@ TEST(negotiator_an_aborted_step_is_known_by_what_was_agreed_in_it) {
     tickets.push_back(world.Submit(rank, "x", 10 * rank + 1));
   }
   world.Submit(0, "y", 1);
-  world.set_busy(4);  // x is agreed, and still to be carried out
+  world.set_busy(4);  // x is agreed, and still to be applied
   world.Deliver();
   world.Submit(2, "z", 21);
   world.Deliver();
@@ -102,7 +102,7 @@ TEST(negotiator_an_aborted_step_is_known_by_what_was_agreed_in_it) {
 
 TEST(negotiator_a_failure_does_not_overtake_what_was_agreed_before) {
   World world(2);
-  world.set_busy(4);  // "x" is agreed in step 1, and still to be carried out
+  world.set_busy(4);  // "x" is agreed in step 1, and still to be applied
   const std::vector<uint64_t> lost = {world.Submit(0, "x", 1),
                                       world.Submit(1, "x", 101)};
   world.Deliver();

@@ -194,7 +194,7 @@ TEST(negotiator_changes_values_in_the_order_of_the_log) {
   World world(3);
   Autotuner::Config config;
   config.start = {64, 1 << 15, 4};
-  config.most_piece_bytes = 1 << 17;
+  config.most_chunk_bytes = 1 << 17;
   config.rounds_per_sample = 1;
   config.most_samples = 10;
   std::vector<Autotuner::Sample> samples;
@@ -227,7 +227,7 @@ TEST(negotiator_changes_values_in_the_order_of_the_log) {
   // And more of them did under other values.
   const std::vector<std::string> all = {"a", "b", "c", "d", "e"};
   EXPECT_NE(std::count(batches.begin(), batches.end(), all), 0);
-  const std::vector<std::string> changed = {"pieces of 131072"};
+  const std::vector<std::string> changed = {"chunks of 131072"};
   EXPECT_NE(std::count(batches.begin(), batches.end(), changed), 0);
 }
 

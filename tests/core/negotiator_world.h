@@ -39,8 +39,8 @@ class World {
           [this, rank](ReadyBatch ready) { Execute(rank, std::move(ready)); },
           [this, rank](const Tuning& tuning) {
             batches_[rank].push_back(
-                {"pieces of " + std::to_string(tuning.piece_bytes)});
-            return tuning.piece_bytes < 0 ? Internal("no such pieces")
+                {"chunks of " + std::to_string(tuning.chunk_bytes)});
+            return tuning.chunk_bytes < 0 ? Internal("no such chunks")
                                           : Status::Ok();
           },
           [this] { return busy_; }));

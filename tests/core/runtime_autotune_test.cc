@@ -45,7 +45,7 @@ Options TuningOptions(const std::string& log) {
   options.autotune_samples = 12;
   options.fusion_bytes = 65536;
   options.shm_bytes = 65536;
-  options.shm_piece_bytes = 4096;
+  options.shm_chunk_bytes = 4096;
   return options;
 }
 
@@ -71,7 +71,7 @@ void TrainUntil(const std::atomic<bool>& settled, int rank, Runtime* runtime) {
   }
 }
 
-TEST(runtime_autotune_changes_pieces_between_batches_and_no_number) {
+TEST(runtime_autotune_changes_chunks_between_batches_and_no_number) {
   for (bool shared : {false, true}) {
     TemporaryFile log;
     std::atomic<bool> settled{false};
@@ -95,14 +95,14 @@ TEST(runtime_autotune_changes_pieces_between_batches_and_no_number) {
     const std::vector<std::string> lines = LinesOf(log.path);
     ASSERT_TRUE(lines.size() > 3);
     EXPECT_EQ(lines[0],
-              "sample,kind,fusion_bytes,piece_bytes,batches_in_flight,steps,"
+              "sample,kind,fusion_bytes,chunk_bytes,batches_in_flight,steps,"
               "mb_per_s");
     EXPECT_EQ(lines[1].find("1,warmup,65536,4096,4,"), 0u);
     EXPECT_EQ(lines[2].find("2,sample,65536,4096,4,"), 0u);
     EXPECT_EQ(lines[3].find("3,sample,65536,4096,"), std::string::npos);
     EXPECT_NE(lines.back().find(",final,"), std::string::npos);
     const std::string knob =
-        shared ? "HVD_SHM_PIECE_BYTES=" : "HVD_PIECE_BYTES=";
+        shared ? "HVD_SHM_CHUNK_BYTES=" : "HVD_CHUNK_BYTES=";
     EXPECT_NE(told.find(" HVD_FUSION_BYTES="), std::string::npos);
     EXPECT_NE(told.find(" " + knob), std::string::npos);
     EXPECT_NE(told.find(" HVD_BATCHES_IN_FLIGHT="), std::string::npos);

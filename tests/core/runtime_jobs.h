@@ -36,7 +36,7 @@ inline void RunSharedJob(int size, const std::vector<std::string>& hosts,
                          const std::function<void(int, Runtime*)>& body) {
   Options options = Options::Defaults();
   options.shm_bytes = 65536;
-  options.shm_piece_bytes = options.piece_bytes = 4096;
+  options.shm_chunk_bytes = options.chunk_bytes = 4096;
   ThreadWorld world(size, hosts);
   RunRanks(size, [&](int rank) {
     Runtime runtime(world.OpenShared(rank, options, 0), options);

@@ -20,17 +20,17 @@ int CountHosts(const std::vector<std::string>& hosts) {
 
 }  // namespace
 
-Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes) {
+Options ContractOptions(int64_t chunk_bytes, int64_t shm_bytes) {
   Options options = Options::Defaults();
-  options.shm_piece_bytes = options.piece_bytes = piece_bytes;
+  options.shm_chunk_bytes = options.chunk_bytes = chunk_bytes;
   options.shm_bytes = shm_bytes;
   options.copy_threads = 1;
   return options;
 }
 
-void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
+void RunSharedContract(int size, int64_t chunk_bytes, int64_t shm_bytes,
                        const std::vector<std::string>& hosts) {
-  RunSharedContract(size, ContractOptions(piece_bytes, shm_bytes), hosts);
+  RunSharedContract(size, ContractOptions(chunk_bytes, shm_bytes), hosts);
 }
 
 void RunSharedContract(int size, const Options& options,
@@ -40,13 +40,13 @@ void RunSharedContract(int size, const Options& options,
 
 void RunShared(const std::vector<ContractCase>& cases, int size,
                const Options& options, const std::vector<std::string>& hosts) {
-  const int64_t piece_bytes = options.piece_bytes;
+  const int64_t chunk_bytes = options.chunk_bytes;
   for (const ContractCase& one : cases) {
     const int before = test::failures;
-    ThreadWorld world(size, hosts, piece_bytes, options.copy_threads);
+    ThreadWorld world(size, hosts, chunk_bytes, options.copy_threads);
     RunRanks(size, [&](int rank) {
       auto backend = world.OpenShared(rank, options, kSetsPerCase);
-      ContractRank self(backend.get(), 0, piece_bytes, true);
+      ContractRank self(backend.get(), 0, chunk_bytes, true);
       one.run(&self);
       // As the runtime does when it ends: peers may wait for what full rings
       // have held up.
@@ -54,9 +54,9 @@ void RunShared(const std::vector<ContractCase>& cases, int size,
     });
     if (test::failures != before) {
       std::printf(
-          "  in %s, shared, with %d ranks on %d hosts, pieces of %lld bytes\n",
+          "  in %s, shared, with %d ranks on %d hosts, chunks of %lld bytes\n",
           one.name, size, hosts.empty() ? 1 : CountHosts(hosts),
-          static_cast<long long>(piece_bytes));
+          static_cast<long long>(chunk_bytes));
     }
   }
 }

@@ -13,8 +13,8 @@
 namespace hvd {
 
 // The options of a job of the contract, unless a test changes them: the size of
-// pieces, a rank's staging memory, and one thread to copy.
-Options ContractOptions(int64_t piece_bytes, int64_t shm_bytes);
+// chunks, a rank's staging memory, and one thread to copy.
+Options ContractOptions(int64_t chunk_bytes, int64_t shm_bytes);
 
 // hosts[r] is the host of rank r. Empty: all on one.
 void RunShared(const std::vector<ContractCase>& cases, int size,
@@ -24,7 +24,7 @@ void RunShared(const std::vector<ContractCase>& cases, int size,
 // Every case of the contract.
 void RunSharedContract(int size, const Options& options,
                        const std::vector<std::string>& hosts = {});
-void RunSharedContract(int size, int64_t piece_bytes, int64_t shm_bytes,
+void RunSharedContract(int size, int64_t chunk_bytes, int64_t shm_bytes,
                        const std::vector<std::string>& hosts = {});
 
 }  // namespace hvd

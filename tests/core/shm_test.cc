@@ -21,8 +21,8 @@
 #include "transport/shm/shm_backend.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_doorbell.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/shm/shm_host.h"
-#include "transport/shm/shm_port.h"
 #include "transport/shm/shm_ring.h"
 #include "transport/shm/shm_segment.h"
 #include "transport/shm/shm_wire.h"
@@ -285,7 +285,7 @@ TEST(AnArenaGivesEachBufferItsOwnBytes) {
   }
   for (auto& [buffer, mark] : taken) arena.Give(std::move(buffer));
   EXPECT_EQ(arena.free_bytes(), memory.size());
-  // It is in one piece again.
+  // It is in one chunk again.
   EXPECT_TRUE(arena.Take(memory.size(), Urgency::kOldest).data != nullptr);
 }
 
@@ -307,7 +307,7 @@ TEST(MessagesOfAnyLengthArriveInOrder) {
   auto host = NewHost(kRanks);
   const std::vector<size_t> lengths = {0, 1, 70000, 5, 1 << 20, 3, 65536, 17};
   RunRanks(kRanks, [&](int rank) {
-    ShmChannel channel(host, std::make_shared<ShmPort>(host, rank), rank);
+    ShmChannel channel(host, std::make_shared<ShmEndpoint>(host, rank), rank);
     ShmDoorbell bell(host->doorbell(rank), host->segment());
     for (size_t length : lengths) {
       for (int peer = 0; peer < kRanks; ++peer) {
@@ -339,10 +339,10 @@ TEST(MessagesOfAnyLengthArriveInOrder) {
 
 Status StatusAfterMove(const ShmMove& move) {
   auto host = NewHost(2);
-  ShmPort port(host, 0);
+  ShmEndpoint endpoint(host, 0);
   host->moves(1, 0).Write(&move, sizeof(move));
-  port.Poll();
-  return port.status();
+  endpoint.Poll();
+  return endpoint.status();
 }
 
 TEST(MovesThatMakeNoSenseAreAnError) {
@@ -363,22 +363,22 @@ TEST(ARingThatMakesNoSenseIsAnError) {
   auto* head = reinterpret_cast<ShmRingHead*>(
       host->segment()->data() + 4096);  // behind the doorbells: pair 0, 0
   head->written = uint64_t{1} << 40;
-  ShmChannel channel(host, std::make_shared<ShmPort>(host, 0), 0);
+  ShmChannel channel(host, std::make_shared<ShmEndpoint>(host, 0), 0);
   int peer = 0;
   std::string message;
   EXPECT_FALSE(channel.Receive(&peer, &message));
   EXPECT_EQ(channel.status().code(), StatusCode::kInternal);
 }
 
-// Of an allreduce of two float32 when rank 1 lends `bytes` of a block whose
+// Of an allreduce of two float32 when rank 1 sends `bytes` of a block whose
 // header promises them.
 Status StatusAfterBlock(size_t bytes) {
   ThreadWorld world(2);
   const Options options = Options::Defaults();
   auto backend = world.OpenShared(0, options, 1);
-  ContractRank self(backend.get(), 1, options.shm_piece_bytes);
+  ContractRank self(backend.get(), 1, options.shm_chunk_bytes);
   auto transport = self.NewTransport();
-  ShmPort peer(world.host(), 1);
+  ShmEndpoint peer(world.host(), 1);
   const StagingBuffer buffer = peer.arena().Take(64, Urgency::kOldest);
   const BlockHeader header{1, 0, 8, 0, 0, 0xb7};
   std::memcpy(buffer.data.get(), &header, sizeof(header));
@@ -409,7 +409,7 @@ std::vector<Status> SetUp(int ranks,
     auto backend = AddSharedMemory(world.Open(rank), options, {});
     results[rank] = backend.status();
     if (!backend.ok()) return;
-    ContractRank self(backend.value().get(), 0, options.shm_piece_bytes);
+    ContractRank self(backend.value().get(), 0, options.shm_chunk_bytes);
     auto transport = self.NewTransport();
     CheckSetIsWell(transport.get(), 100000);
   });
@@ -510,7 +510,7 @@ TEST(WithoutSharedMemoryTheOtherWireServes) {
 
 TEST(RanksWithOtherSettingsAreRefusedEverywhere) {
   const auto results = SetUp(3, [](int rank, Options* options) {
-    if (rank == 2) options->shm_piece_bytes = 4096;
+    if (rank == 2) options->shm_chunk_bytes = 4096;
   });
   for (const Status& status : results) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

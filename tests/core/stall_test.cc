@@ -65,8 +65,8 @@ Options Limits(double warning_s, double shutdown_s) {
 class Job {
  public:
   Job(int size, const Options& options, std::vector<std::string> hosts = {},
-      int64_t piece_bytes = 4096)
-      : world_(size, std::move(hosts), piece_bytes), options_(options) {
+      int64_t chunk_bytes = 4096)
+      : world_(size, std::move(hosts), chunk_bytes), options_(options) {
     for (int rank = 0; rank < size; ++rank) {
       faults_.push_back(std::make_shared<Faults>());
     }
@@ -293,7 +293,7 @@ TEST(stall_over_hosts_through_shared_memory) {
   Lines lines;
   Options options = Limits(0.15, 0.5);
   options.shm_bytes = 65536;
-  options.shm_piece_bytes = options.piece_bytes = 4096;
+  options.shm_chunk_bytes = options.chunk_bytes = 4096;
   ThreadWorld world(4, {"a", "a", "b", "b"});
   std::vector<std::shared_ptr<Faults>> faults;
   for (int i = 0; i < 4; ++i) faults.push_back(std::make_shared<Faults>());

@@ -167,7 +167,7 @@ class Job {
     options_.cache_entries = Pick<int64_t>(random, {0, 3, 4096});
     options_.batches_in_flight = Pick<int64_t>(random, {1, 4});
     options_.shm_bytes = Pick<int64_t>(random, {65536, 1 << 20});
-    options_.shm_piece_bytes = Pick<int64_t>(random, {1024, 4096, 65536});
+    options_.shm_chunk_bytes = Pick<int64_t>(random, {1024, 4096, 65536});
     slow_rank_ =
         random() % 3 == 0 ? static_cast<int>(Below(random, size_)) : -1;
     std::vector<int> even, but_first;
@@ -177,7 +177,7 @@ class Job {
   }
 
   void Run() {
-    ThreadWorld world(size_, {}, options_.shm_piece_bytes);
+    ThreadWorld world(size_, {}, options_.shm_chunk_bytes);
     RunRanks(size_, [&](int rank) {
       auto faults = std::make_shared<Faults>();
       if (rank == slow_rank_) faults->Delay(std::chrono::microseconds(100));

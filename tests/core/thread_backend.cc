@@ -56,7 +56,7 @@ struct ThreadWorld::State {
 
   std::vector<Mailbox> boxes;  // by rank
   std::vector<Topology> topologies;
-  int64_t piece_bytes = 0;
+  int64_t chunk_bytes = 0;
   int64_t copy_threads = 1;
   std::atomic<bool> aborted{false};
   std::atomic<int> abort_code{0};
@@ -90,7 +90,7 @@ class ThreadWire final : public Wire {
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return staging_; }
   const HostMap& hosts() const override { return hosts_; }
-  bool lends(int) const override { return false; }
+  bool zero_copy(int) const override { return false; }
   Status status() const override { return status_; }
   void Abandon(std::vector<StagingBuffer>) override { posted_.clear(); }
 
@@ -244,7 +244,7 @@ class ThreadBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, HeapPieces(world_->piece_bytes),
+        std::move(wire.value()), ranks, HeapChunks(world_->chunk_bytes),
         spare_cores_));
   }
 
@@ -285,14 +285,14 @@ bool CountDown(std::atomic<int64_t>* counter) {
 }  // namespace
 
 ThreadWorld::ThreadWorld(int size, std::vector<std::string> hosts,
-                         int64_t piece_bytes, int64_t copy_threads)
+                         int64_t chunk_bytes, int64_t copy_threads)
     : state_(std::make_shared<State>(size)) {
   if (hosts.empty()) hosts.assign(size, "localhost");
   for (int rank = 0; rank < size; ++rank) {
     state_->topologies.push_back(MakeTopology(rank, hosts));
     state_->topologies.back().hosts = hosts;
   }
-  state_->piece_bytes = piece_bytes;
+  state_->chunk_bytes = chunk_bytes;
   state_->copy_threads = copy_threads;
 }
 

@@ -66,11 +66,11 @@ class Faults {
 // A rank may be opened once.
 class ThreadWorld {
  public:
-  // hosts[r] is the host of rank r. Empty: all on one. Pieces are as for
+  // hosts[r] is the host of rank r. Empty: all on one. Chunks are as for
   // StagedTransport.
   // A rank's large batches are shared by copy_threads.
   explicit ThreadWorld(int size, std::vector<std::string> hosts = {},
-                       int64_t piece_bytes = kDefaultPieceBytes,
+                       int64_t chunk_bytes = kDefaultChunkBytes,
                        int64_t copy_threads = 1);
 
   // To be used by one thread, as any Backend.
@@ -108,10 +108,10 @@ class FaultyWire : public Wire {
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
   StagingPool& staging() override { return wire_->staging(); }
-  StreamChoice* stream_choice() override { return wire_->stream_choice(); }
+  StoreChoice* store_choice() override { return wire_->store_choice(); }
   const HostMap& hosts() const override { return wire_->hosts(); }
-  bool lends(int peer) const override { return wire_->lends(peer); }
-  Lent Arrived(MoveId id) const override { return wire_->Arrived(id); }
+  bool zero_copy(int peer) const override { return wire_->zero_copy(peer); }
+  Borrowed Arrived(MoveId id) const override { return wire_->Arrived(id); }
   void Poll() override { wire_->Poll(); }
   void Release(MoveId id) override { wire_->Release(id); }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;

@@ -22,25 +22,25 @@ namespace hvd {
 class ContractRank {
  public:
   // Process set ids from first_set_id on are this case's.
-  ContractRank(Backend* backend, int first_set_id, int64_t piece_bytes,
+  ContractRank(Backend* backend, int first_set_id, int64_t chunk_bytes,
                bool shares_memory = false)
       : backend_(backend),
         next_set_id_(first_set_id),
-        piece_bytes_(piece_bytes),
+        chunk_bytes_(chunk_bytes),
         shares_memory_(shares_memory) {}
 
   Backend& backend() { return *backend_; }
   int rank() const { return backend_->topology().rank; }
   int size() const { return backend_->topology().size; }
-  int64_t piece_bytes() const { return piece_bytes_; }
+  int64_t chunk_bytes() const { return chunk_bytes_; }
   // The hosts that ranks are added up by, first within them: of each rank. One
   // where they do not share memory.
   std::vector<int> host_of() const {
     return shares_memory_ ? backend_->topology().host_of
                           : std::vector<int>(size(), 0);
   }
-  // Number of float32 elements that make `pieces` pieces of an allreduce.
-  int64_t Elements(int64_t pieces) const { return pieces * piece_bytes_ / 4; }
+  // Number of float32 elements that make `chunks` chunks of an allreduce.
+  int64_t Elements(int64_t chunks) const { return chunks * chunk_bytes_ / 4; }
 
   // Of all ranks, or of some. To be called in the same order on all ranks.
   std::unique_ptr<Transport> NewTransport();
@@ -51,7 +51,7 @@ class ContractRank {
  private:
   Backend* const backend_;
   int next_set_id_;
-  const int64_t piece_bytes_;
+  const int64_t chunk_bytes_;
   const bool shares_memory_;
 };
 

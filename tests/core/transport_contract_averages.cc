@@ -15,7 +15,7 @@
 namespace hvd {
 namespace {
 
-// Enough for several parts of several pieces.
+// Enough for several parts of several chunks.
 constexpr int64_t kCount = 3000;
 
 // The average of value(rank, i), as `batch` asks for it.

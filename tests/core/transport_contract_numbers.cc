@@ -15,7 +15,7 @@ namespace hvd {
 namespace {
 
 // Segments of these sizes side by side: none, one, odd ones, one of several
-// pieces when pieces are small.
+// chunks when chunks are small.
 const std::vector<int64_t> kCounts = {0, 1, 17, 3000, 0, 255};
 
 // A batch whose segments hold SampleValue, with memory of its own.
@@ -193,7 +193,7 @@ void CheckAverage(ContractRank* self, Call* call, int64_t stride = 1) {
 }
 
 // The same bits whatever the number of elements that travel together, and thus
-// whatever the piece, its owner and the algorithm.
+// whatever the chunk, its owner and the algorithm.
 void SumsAreInFixedOrder(ContractRank* self) {
   auto transport = self->NewTransport();
   for (int64_t count :
@@ -285,26 +285,26 @@ void AllgatherOfDifferentCounts(ContractRank* self) {
   }
 }
 
-// Batches in flight together have each the pieces that held when it began, up
+// Batches in flight together have each the chunks that held when it began, up
 // to the longest that the transport says it has memory for.
-void PiecesMayChangeBetweenBatches(ContractRank* self) {
+void ChunksMayChangeBetweenBatches(ContractRank* self) {
   auto transport = self->NewTransport();
-  const PieceLimits limits = transport->piece_limits();
-  EXPECT_EQ(limits.bytes, self->piece_bytes());
+  const ChunkLimits limits = transport->chunk_limits();
+  EXPECT_EQ(limits.bytes, self->chunk_bytes());
   EXPECT_TRUE(limits.most_bytes >= limits.bytes);
   EXPECT_FALSE(limits.knob.empty());
   const int64_t most_bytes = std::min<int64_t>(limits.most_bytes, 1 << 20);
   constexpr int64_t kStride = 61;
   std::vector<Call> calls;
-  std::vector<int64_t> pieces_bytes = {limits.bytes, most_bytes, 1024,
+  std::vector<int64_t> chunks_bytes = {limits.bytes, most_bytes, 1024,
                                        most_bytes, 3000};
-  for (int64_t piece_bytes : pieces_bytes) {
+  for (int64_t chunk_bytes : chunks_bytes) {
     calls.push_back(
-        RoughCall(transport.get(), self->Elements(3) + 2 * piece_bytes / 4));
+        RoughCall(transport.get(), self->Elements(3) + 2 * chunk_bytes / 4));
   }
   for (size_t i = 0; i < calls.size(); ++i) {
-    transport->SetPieceBytes(pieces_bytes[i]);
-    EXPECT_EQ(transport->piece_limits().bytes, pieces_bytes[i]);
+    transport->SetChunkBytes(chunks_bytes[i]);
+    EXPECT_EQ(transport->chunk_limits().bytes, chunks_bytes[i]);
     StartAverage(transport.get(), &calls[i]);
   }
   Drive(transport.get(), [&] { return transport->in_flight() == 0; });
@@ -392,7 +392,7 @@ std::vector<ContractCase> NumberCases() {
           {"SumsAreInFixedOrder", SumsAreInFixedOrder},
           {"BroadcastFromEveryRoot", BroadcastFromEveryRoot},
           {"AllgatherOfDifferentCounts", AllgatherOfDifferentCounts},
-          {"PiecesMayChangeBetweenBatches", PiecesMayChangeBetweenBatches},
+          {"ChunksMayChangeBetweenBatches", ChunksMayChangeBetweenBatches},
           {"OutputsBeyondTheCache", OutputsBeyondTheCache},
           {"NothingToMove", NothingToMove}};
 }

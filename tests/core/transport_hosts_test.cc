@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transports of jobs that span hosts, of ranks with several threads and of
-// blocks that are streamed: the contract.
-#include "cpu/stream_choice.h"
+// blocks that are written past the cache: the contract.
+#include "cpu/store_choice.h"
 #include "harness.h"
 #include "shared_contract.h"
 #include "transport/collectives/staged_transport.h"
@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 TEST(ContractWithSeveralThreadsARank) {
-  Options options = ContractOptions(kDefaultPieceBytes / 4, 8 << 20);
+  Options options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
   options.copy_threads = 3;
   RunSharedContract(2, options);
   options.copy_threads = 2;
@@ -19,12 +19,12 @@ TEST(ContractWithSeveralThreadsARank) {
 
 TEST(ContractOfBlocksPastTheCache) {
   Options options = ContractOptions(4096, 1 << 20);
-  options.shm_stream = StreamChoice::kAlways;
+  options.shm_non_temporal = StoreChoice::kAlways;
   RunSharedContract(2, options);
   RunSharedContract(9, options);
   RunSharedContract(4, options, {"a", "a", "b", "b"});
-  options = ContractOptions(kDefaultPieceBytes / 4, 8 << 20);
-  options.shm_stream = StreamChoice::kAlways;
+  options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
+  options.shm_non_temporal = StoreChoice::kAlways;
   options.copy_threads = 2;
   RunSharedContract(3, options);
 }
@@ -48,8 +48,8 @@ TEST(ContractOf3HostsOf3) {
 TEST(ContractOfHostsWithLittleMemory) {
   RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"});
 }
-TEST(ContractOfHostsWithLargePieces) {
-  RunSharedContract(4, kDefaultPieceBytes / 8, 8 << 20, {"a", "a", "b", "b"});
+TEST(ContractOfHostsWithLargeChunks) {
+  RunSharedContract(4, kDefaultChunkBytes / 8, 8 << 20, {"a", "a", "b", "b"});
 }
 
 }  // namespace

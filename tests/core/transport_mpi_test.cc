@@ -22,14 +22,14 @@ int SumOverRanks(Transport* transport, int failures) {
   return call.status().ok() ? static_cast<int>(call.out()[0]) : 1;
 }
 
-// One after another on one backend, and on a new one for every size of piece:
+// One after another on one backend, and on a new one for every size of chunk:
 // a backend may be opened again.
-int RunAll(int64_t shm, int64_t piece_bytes, const std::string& host_id,
+int RunAll(int64_t shm, int64_t chunk_bytes, const std::string& host_id,
            const std::vector<std::string>& wanted) {
   Options options = Options::Defaults();
   options.shm = shm;
   options.host_id = host_id;
-  options.piece_bytes = options.shm_piece_bytes = piece_bytes;
+  options.chunk_bytes = options.shm_chunk_bytes = chunk_bytes;
   auto opened = OpenBackend({}, options);
   if (!opened.ok()) {
     std::printf("FAIL %s\n", opened.status().message().c_str());
@@ -38,7 +38,7 @@ int RunAll(int64_t shm, int64_t piece_bytes, const std::string& host_id,
   Backend* const backend = opened.value().get();
   const bool speaks = backend->topology().rank == 0;
   const bool shares = shm != 0;
-  ContractRank self(backend, 0, piece_bytes, shares);
+  ContractRank self(backend, 0, chunk_bytes, shares);
   auto transport = self.NewTransport();
   int failed = 0, set_id = 1;
   for (const ContractCase& one : ContractCases()) {
@@ -46,7 +46,7 @@ int RunAll(int64_t shm, int64_t piece_bytes, const std::string& host_id,
     set_id += kSetsPerCase;
     if (!wanted.empty() && wanted[0] != one.name) continue;
     TakeFailures();
-    ContractRank view(backend, first_set_id, piece_bytes, shares);
+    ContractRank view(backend, first_set_id, chunk_bytes, shares);
     one.run(&view);
     const bool ok = SumOverRanks(transport.get(), TakeFailures()) == 0;
     failed += !ok;
@@ -71,11 +71,11 @@ std::string PairOfThisRank() {
 int main(int argc, char** argv) {
   const std::vector<std::string> wanted(argv + 1, argv + argc);
   int failed = 0;
-  for (int64_t piece_bytes : {1024, 65536}) {
+  for (int64_t chunk_bytes : {1024, 65536}) {
     for (int64_t shm : {0, 1}) {
       for (const std::string& host_id :
            {std::string(), hvd::PairOfThisRank()}) {
-        failed += hvd::RunAll(shm, piece_bytes, host_id, wanted);
+        failed += hvd::RunAll(shm, chunk_bytes, host_id, wanted);
       }
     }
   }

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/stream_copy.h"
+#include "cpu/non_temporal_copy.h"
 #include "harness.h"
 #include "shared_contract.h"
 #include "thread_backend.h"
@@ -19,18 +19,18 @@ namespace hvd {
 namespace {
 
 void RunContract(const std::vector<ContractCase>& cases, int size,
-                 int64_t piece_bytes) {
+                 int64_t chunk_bytes) {
   for (const ContractCase& one : cases) {
     const int before = test::failures;
-    ThreadWorld world(size, {}, piece_bytes);
+    ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
       auto backend = world.Open(rank);
-      ContractRank self(backend.get(), 0, piece_bytes);
+      ContractRank self(backend.get(), 0, chunk_bytes);
       one.run(&self);
     });
     if (test::failures != before) {
-      std::printf("  in %s with %d ranks, pieces of %lld bytes\n", one.name,
-                  size, static_cast<long long>(piece_bytes));
+      std::printf("  in %s with %d ranks, chunks of %lld bytes\n", one.name,
+                  size, static_cast<long long>(chunk_bytes));
     }
   }
 }
@@ -45,17 +45,17 @@ TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
 #endif
 // Too many for all to send to all: with few elements most ranks own no part.
 TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
-TEST(ContractWithLargePieces) {
-  RunContract(ContractCases(), 2, kDefaultPieceBytes / 8);
+TEST(ContractWithLargeChunks) {
+  RunContract(ContractCases(), 2, kDefaultChunkBytes / 8);
 }
 
 TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
 TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
 TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
 TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
-// Memory for a few pieces only.
+// Memory for a few chunks only.
 TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
-// Memory for a few pieces of those that there are at first, and for one of the
+// Memory for a few chunks of those that there are at first, and for one of the
 // longest that autotune may ask for.
 TEST(SharedContractWithAutotune) {
   Options options = ContractOptions(4096, 65536);
@@ -63,8 +63,8 @@ TEST(SharedContractWithAutotune) {
   RunSharedContract(3, options);
   RunSharedContract(4, options, {"a", "a", "b", "b"});
 }
-TEST(SharedContractWithLargePieces) {
-  RunSharedContract(2, kDefaultPieceBytes / 8, 8 << 20);
+TEST(SharedContractWithLargeChunks) {
+  RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
 }
 
 TEST(WireFailureFailsEverything) {
@@ -96,10 +96,10 @@ TEST(WireFailureFailsEverything) {
   });
 }
 
-// The tag of a batch's first piece, by its number on the transport.
+// The tag of a batch's first chunk, by its number on the transport.
 uint32_t TagOf(uint32_t batch) { return batch % 256 << 6; }
 
-// Two float32 as the first piece of a batch.
+// Two float32 as the first chunk of a batch.
 std::string BlockOf(uint32_t batch, uint16_t origin = 0) {
   const BlockHeader header{batch, 0, 8, origin, 0, 0xb7};
   std::string block(sizeof(header) + 8, '\0');
@@ -111,7 +111,7 @@ std::string BlockOf(uint32_t batch, uint16_t origin = 0) {
 Status StatusAfter(const std::string& bytes) {
   ThreadWorld world(2);
   auto backend = world.Open(0);
-  ContractRank self(backend.get(), 0, kDefaultPieceBytes);
+  ContractRank self(backend.get(), 0, kDefaultChunkBytes);
   auto transport = self.NewTransport();
   auto peer = world.NewWire(1, 0, {0, 1});
   Call call({1.0f, 2.0f}, 2);
@@ -139,7 +139,7 @@ TEST(BytesThatMakeNoSenseAreAnError) {
 TEST(TagsAreUsedAgainWhenTheirBatchIsFinished) {
   ThreadWorld world(2);
   auto backend = world.Open(0);
-  ContractRank self(backend.get(), 0, kDefaultPieceBytes);
+  ContractRank self(backend.get(), 0, kDefaultChunkBytes);
   auto transport = self.NewTransport();
   auto peer = world.NewWire(1, 0, {0, 1});
   std::vector<std::unique_ptr<Call>> calls;
@@ -218,7 +218,7 @@ class WatchedWire final : public FaultyWire {
 void CheckWhatLeaves(ThreadWorld* world, int rank) {
   auto owned = std::make_unique<WatchedWire>(world->NewWire(rank, 0, {0, 1}));
   const WatchedWire& wire = *owned;
-  StagedTransport transport(std::move(owned), {0, 1}, HeapPieces(1000));
+  StagedTransport transport(std::move(owned), {0, 1}, HeapChunks(1000));
   for (const Verb verb : {Verb::kAllreduce, Verb::kBroadcast}) {
     const int before = wire.sends;
     Batch batch;
@@ -235,7 +235,7 @@ void CheckWhatLeaves(ThreadWorld* world, int rank) {
   EXPECT_EQ(wire.aligned_sends, wire.sends);
 }
 
-TEST(PiecesLeaveInProgressAndBeginAtCacheLines) {
+TEST(ChunksLeaveInProgressAndBeginAtCacheLines) {
   ThreadWorld world(2);
   RunRanks(2, [&](int rank) { CheckWhatLeaves(&world, rank); });
 }
@@ -263,7 +263,7 @@ TEST(StagingMemoryIsUsedAgain) {
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kSmall).data != nullptr);
 }
 
-TEST(AStreamedCopyIsACopyAndNoMore) {
+TEST(ANonTemporalCopyIsACopyAndNoMore) {
   std::vector<char> in(1000), out(1100), expected;
   std::iota(in.begin(), in.end(), '\0');
   for (size_t from : {0, 1, 16, 63}) {
@@ -272,7 +272,7 @@ TEST(AStreamedCopyIsACopyAndNoMore) {
         std::fill(out.begin(), out.end(), 'x');
         expected = out;
         std::memcpy(expected.data() + to, in.data() + from, bytes);
-        StreamCopy(out.data() + to, in.data() + from, bytes);
+        NonTemporalCopy(out.data() + to, in.data() + from, bytes);
         EXPECT_TRUE(out == expected);
       }
     }

@@ -20,8 +20,8 @@ Settings = dict[str, str]
 Marks = dict[str, str]  # of each variable in the last checkpoint
 UNDISTURBED: Settings = {}
 DELAYED = {"HVD_TEST_DELAY_SEED": "7", "HVD_AUTOTUNE": "1"}
-# Other tensors travel together, in other pieces.
-SMALL_PIECES = {"HVD_FUSION_BYTES": "20000", "HVD_SHM_PIECE_BYTES": "4096"}
+# Other tensors travel together, in other chunks.
+SMALL_CHUNKS = {"HVD_FUSION_BYTES": "20000", "HVD_SHM_CHUNK_BYTES": "4096"}
 OTHER_SEED = {"HVD_TEST_TRAINING_SEED": "2"}
 
 pytestmark = needs_estimator
@@ -44,7 +44,7 @@ def trained(n: int, *settings: Settings) -> list[Marks]:
 
 @pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=in_full) for n in (2, 4))])
 def test_the_same_bits_in_one_job(n: int) -> None:
-    undisturbed, *others = trained(n, UNDISTURBED, DELAYED, SMALL_PIECES)
+    undisturbed, *others = trained(n, UNDISTURBED, DELAYED, SMALL_CHUNKS)
     assert others == [undisturbed, undisturbed]
 
 

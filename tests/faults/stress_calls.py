@@ -28,7 +28,7 @@ COMPRESSIONS = {
 }
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 _WIRES = {"fp16": "float16", "bf16": "bfloat16"}
-# Of the values that an input repeats: a prime, so that no piece of a tensor looks like another.
+# Of the values that an input repeats: a prime, so that no chunk of a tensor looks like another.
 _PERIOD = 4099
 _WIDTH = 3  # of what is gathered
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import os, sys
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 if len(sys.argv) > 1:
-    os.environ["HVD_SHM_PIECE_BYTES"] = str(4096 << rank)
+    os.environ["HVD_SHM_CHUNK_BYTES"] = str(4096 << rank)
 import numpy as np
 import hvd_tf as hvd
 try:
@@ -46,7 +46,7 @@ def run(tmp_path: Path, n: int, *arguments: str, **env: str) -> Result:
         # More than there is: it goes over MPI, and one rank says so.
         (2, {"HVD_SHM_BYTES": str(10**12)}, 1),
         (2, {"HVD_SHM_BYTES": str(10**12), "HVD_LOG_LEVEL": "3"}, 0),
-        # Little: one piece after another.
+        # Little: one chunk after another.
         (3, {"HVD_SHM_BYTES": "65536"}, 0),
     ],
 )

@@ -20,7 +20,7 @@ SECONDS = float(os.environ.get("HVD_TEST_STRESS_S", "0"))
 SHORT_S = 4.0
 # Ranks, hosts, knobs.
 CASES = [
-    (2, None, {"HVD_SHM_BYTES": "65536", "HVD_SHM_PIECE_BYTES": "1024", "HVD_CACHE_ENTRIES": "3"}),
+    (2, None, {"HVD_SHM_BYTES": "65536", "HVD_SHM_CHUNK_BYTES": "1024", "HVD_CACHE_ENTRIES": "3"}),
     (3, None, {"HVD_SHM": "0", "HVD_FUSION_BYTES": "0"}),
     (4, "2x2", {"HVD_CACHE_ENTRIES": "0", "HVD_BATCHES_IN_FLIGHT": "1"}),
 ]
@@ -29,8 +29,8 @@ LONG_CASES = [
     (2, "2x1", {}),
     (3, None, {"HVD_FUSION_BYTES": "0", "HVD_BATCHES_IN_FLIGHT": "1"}),
     (4, None, {}),
-    (4, "2x2", {"HVD_SHM_BYTES": "65536", "HVD_SHM_PIECE_BYTES": "1024"}),
-    (4, None, {"HVD_SHM": "0", "HVD_CACHE_ENTRIES": "3", "HVD_PIECE_BYTES": "1024"}),
+    (4, "2x2", {"HVD_SHM_BYTES": "65536", "HVD_SHM_CHUNK_BYTES": "1024"}),
+    (4, None, {"HVD_SHM": "0", "HVD_CACHE_ENTRIES": "3", "HVD_CHUNK_BYTES": "1024"}),
     (8, None, {}),
     (8, "4x2", {}),
     (8, None, {"HVD_SHM": "0"}),

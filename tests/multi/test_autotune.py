@@ -23,8 +23,8 @@ SHAPES = [(1,), (700, 9), (33,), (40000,), (5, 5, 5), (16384,), (20000, 2)] * 4
 # Small values at first, so that there is something to find. Few samples: this measures nothing.
 SMALL = {
     "HVD_FUSION_BYTES": "65536",
-    "HVD_PIECE_BYTES": "8192",
-    "HVD_SHM_PIECE_BYTES": "8192",
+    "HVD_CHUNK_BYTES": "8192",
+    "HVD_SHM_CHUNK_BYTES": "8192",
     "HVD_AUTOTUNE_STEPS_PER_SAMPLE": "1",
     "HVD_AUTOTUNE_SAMPLES": "10",
 }
@@ -104,8 +104,8 @@ def test_the_bits_are_the_same_and_the_values_are_told(hvd, world, log, monkeypa
     assert f" HVD_FUSION_BYTES={final['fusion_bytes']}" in errors
     assert f" HVD_BATCHES_IN_FLIGHT={final['batches_in_flight']}" in errors
     if on_one_host:
-        assert f" HVD_SHM_PIECE_BYTES={final['piece_bytes']}" in errors
-        assert len({line["piece_bytes"] for line in lines}) > 1
+        assert f" HVD_SHM_CHUNK_BYTES={final['chunk_bytes']}" in errors
+        assert len({line["chunk_bytes"] for line in lines}) > 1
 
 
 def test_a_log_that_cannot_be_written_is_refused_on_every_rank(hvd, monkeypatch):

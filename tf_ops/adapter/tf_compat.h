@@ -6,7 +6,7 @@
 //   that name in their signatures. Here it is TfStatus, made with absl's
 //   headers.
 // - 2.21's version.h does not define TF_MAJOR_VERSION. Nothing here uses it.
-// - absl::string_view replaced tensorflow::StringPiece, the same type. Nothing
+// - absl::string_view replaced tensorflow::StringChunk, the same type. Nothing
 //   here names the latter.
 // - The cancellation manager moved from tsl/ to xla/tsl/. It is included
 //   through tensorflow/core/framework/, which forwards.

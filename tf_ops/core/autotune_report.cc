@@ -12,7 +12,7 @@ namespace hvd {
 namespace {
 
 constexpr char kHeader[] =
-    "sample,kind,fusion_bytes,piece_bytes,batches_in_flight,steps,mb_per_s\n";
+    "sample,kind,fusion_bytes,chunk_bytes,batches_in_flight,steps,mb_per_s\n";
 
 const char* Name(Autotuner::Kind kind) {
   switch (kind) {
@@ -50,7 +50,7 @@ void AutotuneReport::Add(const Autotuner::Sample& sample) {
   const Tuning& tuning = sample.tuning;
   Write(std::to_string(sample.number) + "," + Name(sample.kind) + "," +
         std::to_string(tuning.fusion_bytes) + "," +
-        std::to_string(tuning.piece_bytes) + "," +
+        std::to_string(tuning.chunk_bytes) + "," +
         std::to_string(tuning.batches_in_flight) + "," +
         std::to_string(sample.rounds) + "," + WithOneDigit(sample.mb_per_s) +
         "\n");
@@ -73,8 +73,8 @@ void AutotuneReport::Write(const std::string& line) {
 
 std::string AutotuneReport::Flags(const Tuning& tuning) const {
   std::string flags = "HVD_FUSION_BYTES=" + std::to_string(tuning.fusion_bytes);
-  if (!piece_knob_.empty()) {
-    flags += " " + piece_knob_ + "=" + std::to_string(tuning.piece_bytes);
+  if (!chunk_knob_.empty()) {
+    flags += " " + chunk_knob_ + "=" + std::to_string(tuning.chunk_bytes);
   }
   return flags +
          " HVD_BATCHES_IN_FLIGHT=" + std::to_string(tuning.batches_in_flight);

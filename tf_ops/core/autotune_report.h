@@ -20,8 +20,8 @@ class AutotuneReport {
   [[nodiscard]] static Result<std::unique_ptr<AutotuneReport>> Open(
       const std::string& path);
 
-  // The variable that sets the bytes of a piece. Empty: no variable does.
-  void set_piece_knob(const std::string& knob) { piece_knob_ = knob; }
+  // The variable that sets the bytes of a chunk. Empty: no variable does.
+  void set_chunk_knob(const std::string& knob) { chunk_knob_ = knob; }
 
   // Writes a line of the file. For the last sample it also logs which variables
   // to set, so that a later job begins with its values.
@@ -33,7 +33,7 @@ class AutotuneReport {
   std::string Flags(const Tuning& tuning) const;
 
   std::ofstream file_;  // closed: no file, or it failed
-  std::string piece_knob_;
+  std::string chunk_knob_;
   double start_mb_per_s_ = 0;  // 0: not measured yet
 };
 

@@ -23,7 +23,7 @@ Autotuner::Autotuner(const Config& config,
                      std::function<void(const Sample&)> report)
     : config_(config),
       report_(std::move(report)),
-      search_(config.start, config.most_piece_bytes, config.most_samples),
+      search_(config.start, config.most_chunk_bytes, config.most_samples),
       tuning_(config.start) {}
 
 void Autotuner::Agreed(const Key& key, int64_t bytes, Clock::time_point now) {

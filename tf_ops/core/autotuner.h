@@ -34,7 +34,7 @@ class Autotuner {
 
   struct Config {
     Tuning start;
-    int64_t most_piece_bytes = 0;
+    int64_t most_chunk_bytes = 0;
     int64_t warmup_samples = 0;     // measured under `start` and dropped
     int64_t rounds_per_sample = 1;  // at least, and for 20 ms
     int64_t most_samples = 1;       // besides the warm-up

@@ -37,7 +37,7 @@ void BackgroundLoop::RunOutOfMemory() {
   Break(text);
   const Status why = PeerLost("this rank failed: " + text);
   for (const Command& command : std::exchange(commands_, {})) {
-    // A command that was carried out has no entry any more.
+    // A command that was applied has no entry any more.
     const auto* enqueue = std::get_if<EnqueueCommand>(&command);
     if (enqueue != nullptr && enqueue->entry != nullptr) {
       enqueue->entry->done(why);

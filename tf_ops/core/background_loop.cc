@@ -102,15 +102,15 @@ Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
 
 void BackgroundLoop::Autotune(std::unique_ptr<AutotuneReport> report) {
   Set& global = sets_.front();
-  const PieceLimits pieces = global.executor->piece_limits();
+  const ChunkLimits chunks = global.executor->chunk_limits();
   Autotuner::Config config;
-  config.start = {options_.fusion_bytes, pieces.bytes,
+  config.start = {options_.fusion_bytes, chunks.bytes,
                   options_.batches_in_flight};
-  config.most_piece_bytes = pieces.most_bytes;
+  config.most_chunk_bytes = chunks.most_bytes;
   config.warmup_samples = options_.autotune_warmup_samples;
   config.rounds_per_sample = options_.autotune_steps_per_sample;
   config.most_samples = options_.autotune_samples;
-  report->set_piece_knob(pieces.knob);
+  report->set_chunk_knob(chunks.knob);
   // A function is copied, and shares it.
   const std::shared_ptr<AutotuneReport> shared = std::move(report);
   global.negotiator->Autotune(std::make_unique<Autotuner>(
@@ -160,12 +160,12 @@ bool BackgroundLoop::TakeCommands() {
   commands_.clear();
   queue_->Take(&commands_);
   for (Command& command : commands_) {
-    std::visit([this](auto& value) { CarryOut(std::move(value)); }, command);
+    std::visit([this](auto& value) { Apply(std::move(value)); }, command);
   }
   return !commands_.empty();
 }
 
-void BackgroundLoop::CarryOut(EnqueueCommand command) {
+void BackgroundLoop::Apply(EnqueueCommand command) {
   if (!ended_scope_.name_prefix.empty() &&
       command.entry->request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
     ended_scope_ = {0, "", ""};
@@ -173,7 +173,7 @@ void BackgroundLoop::CarryOut(EnqueueCommand command) {
   FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));
 }
 
-void BackgroundLoop::CarryOut(CancelCommand command) {
+void BackgroundLoop::Apply(CancelCommand command) {
   Set* set = FindSet(command.set_id);
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
   // It may still complete on the wire. The peers learn of the aborted step all
@@ -184,19 +184,19 @@ void BackgroundLoop::CarryOut(CancelCommand command) {
   }
 }
 
-void BackgroundLoop::CarryOut(AbortStepCommand command) {
+void BackgroundLoop::Apply(AbortStepCommand command) {
   FindSet(command.set_id)
       ->negotiator->AbortStep(command.key, command.step, command.why);
 }
 
-void BackgroundLoop::CarryOut(EndScopeCommand command) {
+void BackgroundLoop::Apply(EndScopeCommand command) {
   FindSet(command.set_id)
       ->negotiator->EndScope(command.name_prefix, command.text);
   ended_scope_ = {0, "", ""};
   if (!command.text.empty()) ended_scope_ = std::move(command);
 }
 
-void BackgroundLoop::CarryOut(EndCommand command) {
+void BackgroundLoop::Apply(EndCommand command) {
   if (!command.failed && !ended_scope_.text.empty()) {
     command.text += ". Earlier: " + ended_scope_.text;
   }

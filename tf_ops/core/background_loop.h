@@ -47,7 +47,7 @@ class BackgroundLoop {
   // Run.
   void Autotune(std::unique_ptr<AutotuneReport> report);
 
-  // Returns when an EndCommand that is not a failure has been carried out.
+  // Returns when an EndCommand that is not a failure has been applied.
   void Run();
 
   // Fulfilled once a failure that an EndCommand announces is sent. Any thread.
@@ -73,11 +73,11 @@ class BackgroundLoop {
   // Sleeps until something may have happened.
   void Wait();
 
-  void CarryOut(EnqueueCommand command);
-  void CarryOut(CancelCommand command);
-  void CarryOut(AbortStepCommand command);
-  void CarryOut(EndScopeCommand command);
-  void CarryOut(EndCommand command);
+  void Apply(EnqueueCommand command);
+  void Apply(CancelCommand command);
+  void Apply(AbortStepCommand command);
+  void Apply(EndScopeCommand command);
+  void Apply(EndCommand command);
 
   Status Handle(int peer, const Envelope& envelope);
   void HandleBeat(int peer, const Beat& beat);

@@ -221,14 +221,14 @@ void Executor::Finish(const std::shared_ptr<const Work>& work,
 bool Executor::Progress() { return transport_->Progress(); }
 
 Status Executor::Tune(const Tuning& tuning) {
-  const PieceLimits limits = transport_->piece_limits();
-  if (tuning.piece_bytes < 0 || tuning.piece_bytes > limits.most_bytes) {
-    return Internal("the log asks for pieces of " +
-                    std::to_string(tuning.piece_bytes) +
+  const ChunkLimits limits = transport_->chunk_limits();
+  if (tuning.chunk_bytes < 0 || tuning.chunk_bytes > limits.most_bytes) {
+    return Internal("the log asks for chunks of " +
+                    std::to_string(tuning.chunk_bytes) +
                     " bytes; this rank has memory for " +
                     std::to_string(limits.most_bytes) + ".");
   }
-  if (tuning.piece_bytes > 0) transport_->SetPieceBytes(tuning.piece_bytes);
+  if (tuning.chunk_bytes > 0) transport_->SetChunkBytes(tuning.chunk_bytes);
   return Status::Ok();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: carries out a set's agreed batches on its lane.
+// Executor: applies a set's agreed batches on its lane.
 #ifndef HVD_CORE_EXECUTOR_H_
 #define HVD_CORE_EXECUTOR_H_
 
@@ -33,7 +33,7 @@ class Executor {
 
   void Execute(ReadyBatch ready);
   bool Progress();
-  PieceLimits piece_limits() const { return transport_->piece_limits(); }
+  ChunkLimits chunk_limits() const { return transport_->chunk_limits(); }
   // Holds for the batches executed from now on. Not Ok if no leader of this
   // build asks for that.
   Status Tune(const Tuning& tuning);

@@ -27,7 +27,7 @@
 namespace hvd {
 
 // One rank of each set has a Leader, beside its Negotiator. The Negotiator
-// hands it the reports of all members, its own rank's included. It carries out
+// hands it the reports of all members, its own rank's included. It applies
 // the records that Next returns, and sends them to the members.
 //
 // The Leader reads no clock and knows no wire. Background thread only. Ranks
@@ -44,7 +44,7 @@ class Leader {
   // another build.
   Status Handle(int rank, const Report& report, Clock::time_point now);
 
-  // From now on `autotuner` chooses the fusion limit, the piece size and the
+  // From now on `autotuner` chooses the fusion limit, the chunk size and the
   // number of batches in flight.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
 

@@ -97,7 +97,7 @@ void Leader::Plan(int in_flight) {
 }
 
 // Called when the record is given out. The cache is then as every member will
-// have it when it carries out the record.
+// have it when it applies the record.
 AgreedBatch Leader::MakeBatch(std::vector<Agreed> tensors) {
   AgreedBatch batch;
   batch.tensors.reserve(tensors.size());

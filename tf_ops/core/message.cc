@@ -252,14 +252,14 @@ Eviction ReadEviction(Reader* reader) {
 
 void Write(Writer* writer, const Tuning& tuning) {
   writer->Signed(tuning.fusion_bytes);
-  writer->Signed(tuning.piece_bytes);
+  writer->Signed(tuning.chunk_bytes);
   writer->Signed(tuning.batches_in_flight);
 }
 
 Tuning ReadTuning(Reader* reader) {
   Tuning tuning;
   tuning.fusion_bytes = reader->Signed();
-  tuning.piece_bytes = reader->Signed();
+  tuning.chunk_bytes = reader->Signed();
   tuning.batches_in_flight = reader->Signed();
   return tuning;
 }

@@ -67,7 +67,7 @@ using ReportItem =
     std::variant<Submission, CachedSubmissions, Withdrawal, ScopeEnd>;
 
 struct Report {
-  uint64_t log_seen = 0;  // number of the last log record carried out
+  uint64_t log_seen = 0;  // number of the last log record applied
   std::vector<ReportItem> items;
 };
 
@@ -129,7 +129,7 @@ struct PeerEndMessage {
   int rank = 0;
   bool failed = false;
   std::string text;
-  // By process set id: the last log record that the rank has carried out. It
+  // By process set id: the last log record that the rank has applied. It
   // takes no part in batches after it.
   std::map<int, uint64_t> log_seen;
   // The first rank that failed, as far as the sender knows, and its words. -1:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports this rank's entries and carries out the set's log.
+// Reports this rank's entries and applies the set's log.
 #include "core/negotiator.h"
 
 #include <algorithm>
@@ -139,7 +139,7 @@ Status Negotiator::HandleLog(const LogMessage& log) {
                     std::to_string(log_seen_) + ".");
   }
   for (const LogRecord& record : log.records) {
-    HVD_RETURN_IF_ERROR(CarryOut(record));
+    HVD_RETURN_IF_ERROR(Apply(record));
   }
   FailIfEnded();
   return Status::Ok();
@@ -162,7 +162,7 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
   while (auto record = leader_->Next(batches_in_flight_(), now)) {
-    HVD_RETURN_IF_ERROR(CarryOut(*record));
+    HVD_RETURN_IF_ERROR(Apply(*record));
     log_news_.push_back(std::move(*record));
     moved = true;
   }
@@ -187,7 +187,7 @@ void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
   }
 }
 
-Status Negotiator::CarryOut(const LogRecord& record) {
+Status Negotiator::Apply(const LogRecord& record) {
   const Skipped* const skipped = std::get_if<Skipped>(&record);
   log_seen_ += skipped != nullptr ? skipped->count : 1;
   // A member that has ended takes no part in this record.
@@ -195,11 +195,10 @@ Status Negotiator::CarryOut(const LogRecord& record) {
     return Status::Ok();
   }
   if (is_closed_) return Status::Ok();
-  return std::visit([this](const auto& value) { return CarryOut(value); },
-                    record);
+  return std::visit([this](const auto& value) { return Apply(value); }, record);
 }
 
-Status Negotiator::CarryOut(const AgreedBatch& batch) {
+Status Negotiator::Apply(const AgreedBatch& batch) {
   ReadyBatch ready;
   ready.log_number = log_seen_;
   Status status = TakeBatch(batch, &ready);
@@ -249,7 +248,7 @@ Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
   return &remembered->KeyOf(key.instance, memory);
 }
 
-Status Negotiator::CarryOut(const Failure& failure) {
+Status Negotiator::Apply(const Failure& failure) {
   for (const FailedKey& failed : failure.keys) {
     const auto count = std::count_if(
         failed.ranks.begin(), failed.ranks.end(), [this](const RankRange& r) {
@@ -274,7 +273,7 @@ Status Negotiator::CarryOut(const Failure& failure) {
   return Status::Ok();
 }
 
-Status Negotiator::CarryOut(const Eviction& eviction) {
+Status Negotiator::Apply(const Eviction& eviction) {
   for (CacheId id : eviction.ids) cache_.Erase(id);
   return Status::Ok();
 }

@@ -66,7 +66,7 @@ class Negotiator {
   void AppendWaiting(std::vector<std::string>* names) const;
 
   // A member has ended. It took part up to that record. Later records are not
-  // carried out. Once this rank has seen that record, what is left fails with
+  // applied. Once this rank has seen that record, what is left fails with
   // `why`. So does what is submitted from now on.
   void EndAt(uint64_t log_number, const Status& why);
   // Fails everything at once, and takes no part in any later record.
@@ -87,13 +87,13 @@ class Negotiator {
   void AddNews(const Request& request);
   // The queue whose last entry has the ticket and is not cancelled. Null: none.
   Queue* FindByTicket(uint64_t ticket);
-  Status CarryOut(const LogRecord& record);
-  Status CarryOut(const AgreedBatch& batch);
+  Status Apply(const LogRecord& record);
+  Status Apply(const AgreedBatch& batch);
   Status TakeBatch(const AgreedBatch& batch, ReadyBatch* ready);
-  Status CarryOut(const Failure& failure);
-  Status CarryOut(const Eviction& eviction);
-  Status CarryOut(const Tuning& tuning) { return tune_(tuning); }
-  Status CarryOut(const Skipped&) { return Status::Ok(); }
+  Status Apply(const Failure& failure);
+  Status Apply(const Eviction& eviction);
+  Status Apply(const Tuning& tuning) { return tune_(tuning); }
+  Status Apply(const Skipped&) { return Status::Ok(); }
   // The key that a record names. A number is looked up. `memory` is where a key
   // with an instance is made.
   Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;

@@ -15,11 +15,11 @@ namespace hvd {
 // Horovod's name, default, range and one line of documentation.
 struct Options {
   int64_t fusion_bytes = 0;
-  int64_t piece_bytes = 0;
+  int64_t chunk_bytes = 0;
   int64_t shm = 0;
   int64_t shm_bytes = 0;
-  int64_t shm_piece_bytes = 0;
-  int64_t shm_stream = 0;
+  int64_t shm_chunk_bytes = 0;
+  int64_t shm_non_temporal = 0;
   int64_t copy_threads = 0;
   int64_t check_numerics = 0;
   int64_t cache_entries = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks whether this rank can carry out what a leader's log agrees on.
+// Checks whether this rank can apply what a leader's log agrees on.
 #ifndef HVD_CORE_RECORD_CHECK_H_
 #define HVD_CORE_RECORD_CHECK_H_
 

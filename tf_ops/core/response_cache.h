@@ -39,7 +39,7 @@ class ResponseCache {
   // The number that stands for `name` now. 0: none.
   CacheId IdOf(const std::string& name) const;
 
-  // Carries out an agreement or an eviction of the log.
+  // Applies an agreement or an eviction of the log.
   void Insert(CacheId id, std::string name,
               std::shared_ptr<const Signature> signature);
   void Erase(CacheId id);

@@ -55,8 +55,8 @@ struct Batch {
   int not_finite = -1;
 };
 
-// The size of the pieces that a transport cuts its batches into, for tuning.
-struct PieceLimits {
+// The size of the chunks that a transport cuts its batches into, for tuning.
+struct ChunkLimits {
   int64_t bytes = 0;       // in use; 0: nothing to tune
   int64_t most_bytes = 0;  // that there is memory for
   std::string knob;        // the variable that sets them
@@ -95,11 +95,11 @@ class Transport {
   // Ends the batch here with `why`. Unknown or finished ids are ignored.
   virtual void Cancel(BatchId id, const Status& why) = 0;
 
-  // The size of pieces, up to most_bytes. It does not change results. Every
+  // The size of chunks, up to most_bytes. It does not change results. Every
   // member must set it between the same two batches. It holds for batches that
   // are started afterwards.
-  virtual PieceLimits piece_limits() const { return {}; }
-  virtual void SetPieceBytes(int64_t) {}
+  virtual ChunkLimits chunk_limits() const { return {}; }
+  virtual void SetChunkBytes(int64_t) {}
 
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.

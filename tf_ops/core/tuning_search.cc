@@ -11,7 +11,7 @@ using Axis = std::vector<int64_t>;
 
 constexpr int64_t kLeastFusionBytes = 64 << 10;
 constexpr int64_t kMostFusionBytes = 128 << 20;
-constexpr int64_t kLeastPieceBytes = 32 << 10;
+constexpr int64_t kLeastChunkBytes = 32 << 10;
 constexpr int64_t kMostBatchesInFlight = 16;
 
 // A neighbour that is better by less than this factor may be so by chance.
@@ -52,14 +52,14 @@ double Median(std::vector<double> scores) {
 
 }  // namespace
 
-TuningSearch::TuningSearch(const Tuning& start, int64_t most_piece_bytes,
+TuningSearch::TuningSearch(const Tuning& start, int64_t most_chunk_bytes,
                            int64_t most_samples)
-    : axes_{start.piece_bytes > 0 ? MakeAxis(kLeastPieceBytes, most_piece_bytes,
-                                             start.piece_bytes)
+    : axes_{start.chunk_bytes > 0 ? MakeAxis(kLeastChunkBytes, most_chunk_bytes,
+                                             start.chunk_bytes)
                                   : Axis{0},
             MakeAxis(kLeastFusionBytes, kMostFusionBytes, start.fusion_bytes),
             MakeAxis(1, kMostBatchesInFlight, start.batches_in_flight)},
-      start_{IndexOf(axes_[0], start.piece_bytes),
+      start_{IndexOf(axes_[0], start.chunk_bytes),
              IndexOf(axes_[1], start.fusion_bytes),
              IndexOf(axes_[2], start.batches_in_flight)},
       most_samples_(most_samples),

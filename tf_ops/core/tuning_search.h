@@ -24,9 +24,9 @@ namespace hvd {
 class TuningSearch {
  public:
   // Begins at `start`. Its values need not be powers of two, and may lie
-  // outside the range. Pieces have at most `most_piece_bytes`. The search asks
+  // outside the range. Chunks have at most `most_chunk_bytes`. The search asks
   // for at most `most_samples` samples.
-  TuningSearch(const Tuning& start, int64_t most_piece_bytes,
+  TuningSearch(const Tuning& start, int64_t most_chunk_bytes,
                int64_t most_samples);
 
   // The values to measure. Nothing when the search is over.
@@ -62,8 +62,8 @@ class TuningSearch {
   std::vector<Place> Finalists() const;
   Place BestPlace() const;
 
-  // The values, ascending, in this order: piece bytes, fusion bytes, batches in
-  // flight. Piece bytes are first because wrong ones cost most, and hide the
+  // The values, ascending, in this order: chunk bytes, fusion bytes, batches in
+  // flight. Chunk bytes are first because wrong ones cost most, and hide the
   // effect of the others.
   std::array<std::vector<int64_t>, kAxes> axes_;
   Place start_{};

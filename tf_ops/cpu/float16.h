@@ -65,7 +65,7 @@ inline Float16 ToFloat16(float value) {
   const uint32_t bits = BitCast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t rest = bits & 0x7fffffffu;
-  // A carry out of the significand gives the next exponent, or infinity.
+  // A apply of the significand gives the next exponent, or infinity.
   const uint32_t normal =
       (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
   // float32 at 0.5 has the same spacing as float16 at 0, so the sum rounds.

@@ -10,7 +10,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
-// The pieces of a large batch follow one another closely. A helper looks for
+// The chunks of a large batch follow one another closely. A helper looks for
 // the next one for this time before it sleeps.
 constexpr microseconds kLookOut{30};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkThreads: a few threads that share the work of a large piece.
+// WorkThreads: a few threads that share the work of a large chunk.
 #ifndef HVD_CPU_WORK_THREADS_H_
 #define HVD_CPU_WORK_THREADS_H_
 

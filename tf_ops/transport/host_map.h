@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostMap: which ranks of a set share a host, for the pieces of a batch.
+// HostMap: which ranks of a set share a host, for the chunks of a batch.
 #ifndef HVD_TRANSPORT_HOST_MAP_H_
 #define HVD_TRANSPORT_HOST_MAP_H_
 

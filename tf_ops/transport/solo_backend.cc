@@ -24,7 +24,7 @@ class SoloWire final : public Wire {
   int size() const override { return 1; }
   StagingPool& staging() override { return staging_; }
   const HostMap& hosts() const override { return hosts_; }
-  bool lends(int) const override { return false; }
+  bool zero_copy(int) const override { return false; }
   MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
   MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
   bool Test(MoveId) override { return false; }
@@ -57,8 +57,8 @@ class SoloChannel final : public Channel {
 
 class SoloBackend final : public Backend {
  public:
-  explicit SoloBackend(int64_t piece_bytes)
-      : topology_(MakeTopology(0, {""})), piece_bytes_(piece_bytes) {
+  explicit SoloBackend(int64_t chunk_bytes)
+      : topology_(MakeTopology(0, {""})), chunk_bytes_(chunk_bytes) {
     char name[256] = "";
     // On failure the name stays empty.
     (void)gethostname(name, sizeof(name) - 1);
@@ -69,7 +69,7 @@ class SoloBackend final : public Backend {
   Result<std::unique_ptr<Transport>> NewTransport(
       int, const std::vector<int>& ranks) override {
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::make_unique<SoloWire>(), ranks, HeapPieces(piece_bytes_)));
+        std::make_unique<SoloWire>(), ranks, HeapChunks(chunk_bytes_)));
   }
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
   // Only messages that this thread itself has sent arrive.
@@ -81,7 +81,7 @@ class SoloBackend final : public Backend {
 
  private:
   Topology topology_;
-  const int64_t piece_bytes_;
+  const int64_t chunk_bytes_;
   SoloChannel channel_;
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
 };
@@ -107,7 +107,7 @@ Result<std::unique_ptr<Backend>> OpenSoloBackend(const JobArgs& args,
   const std::string alone = AloneWarning(get);
   if (!alone.empty()) Log(LogLevel::kWarning, alone);
   return std::unique_ptr<Backend>(
-      std::make_unique<SoloBackend>(options.piece_bytes));
+      std::make_unique<SoloBackend>(options.chunk_bytes));
 }
 
 }  // namespace hvd

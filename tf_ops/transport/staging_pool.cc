@@ -28,7 +28,7 @@ StagingBuffer HeapStagingPool::Take(size_t bytes, Urgency urgency) {
   const size_t wanted = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   StagingBuffer buffer;
   auto fit = kept_.lower_bound(wanted);
-  // A buffer that is much too large is left to pieces that need it.
+  // A buffer that is much too large is left to chunks that need it.
   if (fit != kept_.end() && fit->first <= 2 * wanted) {
     buffer = std::move(fit->second);
     kept_bytes_ -= buffer.bytes;

@@ -14,12 +14,12 @@ struct StagingBuffer {
   size_t bytes = 0;
 };
 
-// How urgently a piece needs memory. The oldest batch of a set always gets
-// some, so every set goes on. Small pieces get memory before large ones that
+// How urgently a chunk needs memory. The oldest batch of a set always gets
+// some, so every set goes on. Small chunks get memory before large ones that
 // can wait, so that they can pass a large batch.
 enum class Urgency { kCanWait, kSmall, kOldest };
 
-// A piece up to this size is small.
+// A chunk up to this size is small.
 inline constexpr size_t kSmallStagingBytes = 64 << 10;
 
 // Thread: the owner's.
@@ -33,7 +33,7 @@ class StagingPool {
 };
 
 // A pool on the heap. Fresh pages cost more than the copy into them. So buffers
-// are kept, up to limit_bytes. Pieces that can wait do so while that much is in
+// are kept, up to limit_bytes. Chunks that can wait do so while that much is in
 // use.
 class HeapStagingPool final : public StagingPool {
  public:

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "cpu/stream_choice.h"
+#include "cpu/store_choice.h"
 #include "transport/host_map.h"
 #include "transport/staging_pool.h"
 
@@ -18,8 +18,8 @@ namespace hvd {
 // Names a move until Test has returned true for it.
 using MoveId = uint64_t;
 
-// What a wire that lends has brought: memory of the sender. It is read only.
-struct Lent {
+// What a zero-copy wire has brought: memory of the sender. It is read only.
+struct Borrowed {
   const std::byte* data = nullptr;
   size_t bytes = 0;
 };
@@ -35,13 +35,13 @@ class Wire {
   virtual StagingPool& staging() = 0;
   // Chooses how to write blocks that peers read in place. Null: peers read no
   // blocks in place.
-  virtual StreamChoice* stream_choice() { return nullptr; }
+  virtual StoreChoice* store_choice() { return nullptr; }
   // Which ranks share a host. Moves within a host are cheap.
   virtual const HostMap& hosts() const = 0;
   // Whether this rank and `peer` read each other's data in place. It holds for
   // all pairs of ranks of a host, or for none. Then Receive gets no memory, and
   // a send is done when its receiver has released it.
-  virtual bool lends(int peer) const = 0;
+  virtual bool zero_copy(int peer) const = 0;
   // Tags are below 2^14. The wire uses the memory until the move is done.
   virtual MoveId Send(int peer, uint32_t tag, const void* data,
                       size_t bytes) = 0;
@@ -50,11 +50,11 @@ class Wire {
   // Looks for arrivals. Call it before a round of Tests.
   virtual void Poll() {}
   // True once the move is done. The id is invalid then, except for a receive
-  // from a peer that lends.
+  // from a zero-copy peer.
   virtual bool Test(MoveId id) = 0;
-  // For a receive from a peer that lends. Arrived returns the data. Release
+  // For a receive from a zero-copy peer. Arrived returns the data. Release
   // ends the reading of it, and the id is invalid then.
-  virtual Lent Arrived(MoveId) const { return {}; }
+  virtual Borrowed Arrived(MoveId) const { return {}; }
   virtual void Release(MoveId) {}
   // Not Ok for good once a move has failed. Moves in flight never end then.
   virtual Status status() const = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a batch into pieces; copies between segments and staging memory.
+// Cuts a batch into chunks; copies between segments and staging memory.
 #include "transport/collectives/batch_work.h"
 
 #include <chrono>
@@ -8,17 +8,17 @@
 #include <utility>
 
 #include "cpu/finite.h"
-#include "cpu/stream_copy.h"
+#include "cpu/non_temporal_copy.h"
 
 namespace hvd {
 namespace {
 
 // Elements that are packed, reduced and unpacked at a time. They stay in the
 // first-level cache between these steps.
-constexpr int64_t kReduceChunk = 2048;
+constexpr int64_t kTileElements = 2048;
 // The outputs of a larger batch do not stay in a core's cache until they are
 // read.
-constexpr int64_t kStreamedBytes = 8 << 20;
+constexpr int64_t kNonTemporalBytes = 8 << 20;
 // Batches of this size are worth several threads, which take this much at once.
 constexpr int64_t kLargeBytes = 1 << 20;
 constexpr int64_t kSharedBytes = 64 << 10;
@@ -84,7 +84,7 @@ SegmentMap::SegmentMap(const std::vector<int64_t>& counts) {
   for (int64_t count : counts) ends_.push_back(end += count);
 }
 
-BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
+BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t chunk_bytes,
                      Wire* wire)
     : batch_(std::move(batch)), sequence_(sequence), wire_(wire) {
   const bool reduces = batch_.verb == Verb::kAllreduce;
@@ -99,8 +99,8 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
       static_cast<int64_t>(SizeOf(reduces ? batch_.wire_dtype : batch_.dtype));
   if (batch_.verb == Verb::kAllgather) {
     const int64_t share =
-        std::max(piece_bytes / size(), kSmallestGatherPieceBytes);
-    piece_bytes = std::min(piece_bytes, share);
+        std::max(chunk_bytes / size(), kSmallestGatherChunkBytes);
+    chunk_bytes = std::min(chunk_bytes, share);
     offsets_.assign(batch_.segments.size(), {});
     for (size_t i = 0; i < batch_.segments.size(); ++i) {
       int64_t offset = 0;
@@ -122,20 +122,20 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes,
   int64_t elements = 0;
   for (const SegmentMap& map : maps_) elements += map.total();
   const int64_t bytes = elements * static_cast<int64_t>(SizeOf(batch_.dtype));
-  streams_ = bytes >= kStreamedBytes;
+  non_temporal_outputs_ = bytes >= kNonTemporalBytes;
   is_large_ = bytes >= kLargeBytes;
-  piece_elements_ =
-      std::max(kAlignedElements, piece_bytes / element_bytes_ /
+  chunk_elements_ =
+      std::max(kAlignedElements, chunk_bytes / element_bytes_ /
                                      kAlignedElements * kAlignedElements);
   for (const SegmentMap& map : maps_) {
-    const int64_t pieces =
-        RoundUp(map.total(), piece_elements_) / piece_elements_;
-    piece_count_ = std::max({piece_count_, pieces, int64_t{1}});
+    const int64_t chunks =
+        RoundUp(map.total(), chunk_elements_) / chunk_elements_;
+    chunk_count_ = std::max({chunk_count_, chunks, int64_t{1}});
   }
 }
 
 void BatchWork::Fail(Poison poison) {
-  if (!is_ghost()) poison_ = poison;
+  if (!is_detached()) poison_ = poison;
 }
 
 const Poison& BatchWork::FailIfNotFinite() {
@@ -166,34 +166,34 @@ void BatchWork::Share(int64_t begin, int64_t end, const Work& work) const {
 }
 
 void BatchWork::Pack(int64_t begin, int64_t end, std::byte* out) const {
-  const auto pack = [&](bool streams) {
+  const auto pack = [&](bool non_temporal) {
     Share(begin, end, [&](int64_t from, int64_t to) {
-      PackPart(from, to, out + (from - begin) * element_bytes_, streams);
+      PackRange(from, to, out + (from - begin) * element_bytes_, non_temporal);
     });
   };
-  StreamChoice* const choice = wire_->stream_choice();
+  StoreChoice* const choice = wire_->store_choice();
   if (choice == nullptr) return pack(false);
   using Clock = std::chrono::steady_clock;
   const auto bytes = static_cast<size_t>((end - begin) * element_bytes_);
-  const bool streams = choice->Next(bytes);
+  const bool non_temporal = choice->Next(bytes);
   const Clock::time_point start = Clock::now();
-  pack(streams);
-  choice->Took(bytes, streams,
+  pack(non_temporal);
+  choice->Took(bytes, non_temporal,
                std::chrono::duration<double>(Clock::now() - start).count());
 }
 
-void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out,
-                         bool streams) const {
+void BatchWork::PackRange(int64_t begin, int64_t end, std::byte* out,
+                          bool non_temporal) const {
   map(rank()).ForRange(
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         const Segment& of = batch_.segments[segment];
         std::byte* to = out + done * element_bytes_;
-        if (streams) return StreamInput(of, first, count, to);
+        if (non_temporal) return PackNonTemporal(of, first, count, to);
         // What has been checked must still be in the cache.
-        const int64_t chunk = batch_.check_finite ? kReduceChunk : count;
-        for (int64_t at = 0; at < count; at += chunk) {
-          const int64_t length = std::min(chunk, count - at);
+        const int64_t tile = batch_.check_finite ? kTileElements : count;
+        for (int64_t at = 0; at < count; at += tile) {
+          const int64_t length = std::min(tile, count - at);
           std::byte* const packed = to + at * element_bytes_;
           const std::byte* const input = Input(of, first + at, length, packed);
           if (input == packed) continue;
@@ -206,12 +206,12 @@ void BatchWork::PackPart(int64_t begin, int64_t end, std::byte* out,
 void BatchWork::Unpack(int rank, int64_t begin, int64_t end,
                        const std::byte* in) {
   Share(begin, end, [&](int64_t from, int64_t to) {
-    UnpackPart(rank, from, to, in + (from - begin) * element_bytes_);
+    UnpackRange(rank, from, to, in + (from - begin) * element_bytes_);
   });
 }
 
-void BatchWork::UnpackPart(int rank, int64_t begin, int64_t end,
-                           const std::byte* in) {
+void BatchWork::UnpackRange(int rank, int64_t begin, int64_t end,
+                            const std::byte* in) {
   const bool reduces = batch_.verb == Verb::kAllreduce;
   const int64_t out_bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   map(rank).ForRange(
@@ -244,8 +244,8 @@ void BatchWork::Copy(const Segment& segment, const std::byte* from,
                      std::byte* out, size_t bytes) const {
   // In place an allreduce has the lines of the output in the cache since it
   // read them.
-  if (streams_ && segment.in != segment.out) {
-    StreamCopy(out, from, bytes);
+  if (non_temporal_outputs_ && segment.in != segment.out) {
+    NonTemporalCopy(out, from, bytes);
   } else {
     std::memcpy(out, from, bytes);
   }
@@ -269,40 +269,40 @@ bool BatchWork::SendsUnchanged() const {
          (batch_.dtype == batch_.wire_dtype && batch_.prescale == 1.0);
 }
 
-void BatchWork::StreamInput(const Segment& segment, int64_t first,
-                            int64_t count, std::byte* out) const {
-  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
+void BatchWork::PackNonTemporal(const Segment& segment, int64_t first,
+                                int64_t count, std::byte* out) const {
+  alignas(64) std::byte packed[kTileElements * sizeof(double)];
   const bool at_once = SendsUnchanged() && !batch_.check_finite;
-  const int64_t chunk = at_once ? count : kReduceChunk;
-  for (int64_t at = 0; at < count; at += chunk) {
-    const int64_t length = std::min(chunk, count - at);
-    StreamCopy(out + at * element_bytes_,
-               Input(segment, first + at, length, packed),
-               static_cast<size_t>(length * element_bytes_));
+  const int64_t tile = at_once ? count : kTileElements;
+  for (int64_t at = 0; at < count; at += tile) {
+    const int64_t length = std::min(tile, count - at);
+    NonTemporalCopy(out + at * element_bytes_,
+                    Input(segment, first + at, length, packed),
+                    static_cast<size_t>(length * element_bytes_));
   }
 }
 
 void BatchWork::Reduce(int64_t begin, int64_t end,
                        const std::vector<const std::byte*>& blocks,
                        std::byte* result) {
-  StreamChoice* const choice = wire_->stream_choice();
-  const bool streams =
+  StoreChoice* const choice = wire_->store_choice();
+  const bool non_temporal =
       result != nullptr && choice != nullptr &&
-      choice->Streams(static_cast<size_t>((end - begin) * element_bytes_));
+      choice->NonTemporal(static_cast<size_t>((end - begin) * element_bytes_));
   Share(begin, end, [&](int64_t from, int64_t to) {
     const int64_t offset = (from - begin) * element_bytes_;
-    ReducePart(from, to, Advanced(blocks, offset),
-               result == nullptr ? nullptr : result + offset, streams);
+    ReduceRange(from, to, Advanced(blocks, offset),
+                result == nullptr ? nullptr : result + offset, non_temporal);
   });
 }
 
-void BatchWork::ReducePart(int64_t begin, int64_t end,
-                           const std::vector<const std::byte*>& blocks,
-                           std::byte* result, bool streams) {
+void BatchWork::ReduceRange(int64_t begin, int64_t end,
+                            const std::vector<const std::byte*>& blocks,
+                            std::byte* result, bool non_temporal) {
   const auto bytes = static_cast<int64_t>(SizeOf(batch_.dtype));
   const bool is_cast = batch_.dtype != batch_.wire_dtype;
-  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
-  alignas(64) std::byte reduced[kReduceChunk * sizeof(double)];
+  alignas(64) std::byte packed[kTileElements * sizeof(double)];
+  alignas(64) std::byte reduced[kTileElements * sizeof(double)];
   std::vector<const void*> parts(blocks.size());
   const auto reduce = [&](const Segment& segment, int64_t first, int64_t offset,
                           int64_t count) {
@@ -314,14 +314,14 @@ void BatchWork::ReducePart(int64_t begin, int64_t end,
     parts[rank()] = Input(segment, first, count, packed);
     std::byte* const sent =
         result == nullptr ? nullptr : result + offset * element_bytes_;
-    std::byte* const to = streams           ? reduced
+    std::byte* const to = non_temporal      ? reduced
                           : sent != nullptr ? sent
                           : is_cast         ? reduced
                                             : out;
     ReduceBlocks(batch_.wire_dtype, batch_.reduce_op, parts, to, count,
                  batch_.postscale);
-    if (streams) {
-      StreamCopy(sent, to, static_cast<size_t>(count * element_bytes_));
+    if (non_temporal) {
+      NonTemporalCopy(sent, to, static_cast<size_t>(count * element_bytes_));
     }
     if (is_cast) {
       hvd::Unpack(batch_.wire_dtype, batch_.dtype, to, out, count);
@@ -333,8 +333,9 @@ void BatchWork::ReducePart(int64_t begin, int64_t end,
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         const Segment& of = batch_.segments[segment];
-        for (int64_t at = 0; at < count; at += kReduceChunk) {
-          reduce(of, first + at, done + at, std::min(kReduceChunk, count - at));
+        for (int64_t at = 0; at < count; at += kTileElements) {
+          reduce(of, first + at, done + at,
+                 std::min(kTileElements, count - at));
         }
       });
 }
@@ -344,15 +345,15 @@ void BatchWork::ReduceWithinHost(int64_t begin, int64_t end,
                                  int own_place, std::byte* partial) const {
   Share(begin, end, [&](int64_t from, int64_t to) {
     const int64_t offset = (from - begin) * element_bytes_;
-    ReduceHostPart(from, to, Advanced(blocks, offset), own_place,
-                   partial + offset);
+    ReduceHostRange(from, to, Advanced(blocks, offset), own_place,
+                    partial + offset);
   });
 }
 
-void BatchWork::ReduceHostPart(int64_t begin, int64_t end,
-                               const std::vector<const std::byte*>& blocks,
-                               int own_place, std::byte* partial) const {
-  alignas(64) std::byte packed[kReduceChunk * sizeof(double)];
+void BatchWork::ReduceHostRange(int64_t begin, int64_t end,
+                                const std::vector<const std::byte*>& blocks,
+                                int own_place, std::byte* partial) const {
+  alignas(64) std::byte packed[kTileElements * sizeof(double)];
   const ReduceOp op = AveragesEarly(batch_) ? ReduceOp::kAverage
                       : batch_.reduce_op == ReduceOp::kAverage
                           ? ReduceOp::kSum
@@ -367,9 +368,9 @@ void BatchWork::ReduceHostPart(int64_t begin, int64_t end,
   map(rank()).ForRange(
       begin, end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
-        for (int64_t at = 0; at < count; at += kReduceChunk) {
+        for (int64_t at = 0; at < count; at += kTileElements) {
           reduce(batch_.segments[segment], first + at,
-                 std::min(kReduceChunk, count - at),
+                 std::min(kTileElements, count - at),
                  (done + at) * element_bytes_);
         }
       });

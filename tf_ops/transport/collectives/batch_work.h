@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// BatchWork: what the pieces of one staged batch share.
+// BatchWork: what the chunks of one staged batch share.
 #ifndef HVD_TRANSPORT_COLLECTIVES_BATCH_WORK_H_
 #define HVD_TRANSPORT_COLLECTIVES_BATCH_WORK_H_
 
@@ -17,12 +17,12 @@
 
 namespace hvd {
 
-// Pieces and their parts begin at multiples of it, for aligned vectors.
+// Chunks and their shards begin at multiples of it, for aligned vectors.
 inline constexpr int64_t kAlignedElements = 16;
 
-// An allgather moves a piece of every rank at once, so its pieces are smaller.
+// An allgather moves a chunk of every rank at once, so its chunks are smaller.
 // They are not smaller than this.
-inline constexpr int64_t kSmallestGatherPieceBytes = 16 << 10;
+inline constexpr int64_t kSmallestGatherChunkBytes = 16 << 10;
 
 // Why a rank sends no data. It travels instead of the data.
 struct Poison {
@@ -63,11 +63,11 @@ class SegmentMap {
 
 // A batch on a wire of `size` ranks. Only Pack, Unpack, KeepOwn, Reduce and
 // ReduceWithinHost touch the user's memory. They are not to be called once it
-// is a ghost.
+// is detached.
 class BatchWork {
  public:
   // The batch has been checked by CheckBatch.
-  BatchWork(Batch batch, uint64_t sequence, int64_t piece_bytes, Wire* wire);
+  BatchWork(Batch batch, uint64_t sequence, int64_t chunk_bytes, Wire* wire);
 
   const Batch& batch() const { return batch_; }
   Wire* wire() const { return wire_; }
@@ -77,9 +77,9 @@ class BatchWork {
 
   // Bytes of an element on the wire.
   int64_t element_bytes() const { return element_bytes_; }
-  int64_t piece_elements() const { return piece_elements_; }
+  int64_t chunk_elements() const { return chunk_elements_; }
   // At least 1, so that ranks hear of each other even if there is no element.
-  int64_t piece_count() const { return piece_count_; }
+  int64_t chunk_count() const { return chunk_count_; }
   // Elements that `rank` puts in. The same for all but in an allgather.
   int64_t element_count(int rank) const { return map(rank).total(); }
 
@@ -88,10 +88,11 @@ class BatchWork {
   // From now on they share the work. Null: they do not.
   void ShareWith(WorkThreads* threads) { threads_ = threads; }
 
-  // A ghost serves its peers, but has no memory and no result of its own.
-  bool is_ghost() const { return static_cast<bool>(poison_); }
+  // A detached batch serves its peers, but has no memory and no result of its
+  // own.
+  bool is_detached() const { return static_cast<bool>(poison_); }
   const Poison& poison() const { return poison_; }
-  // Makes it a ghost. Later calls change nothing.
+  // Makes it detached. Later calls change nothing.
   void Fail(Poison poison);
 
   // To be called after Pack, Reduce and ReduceWithinHost. If they met a value
@@ -135,16 +136,17 @@ class BatchWork {
   template <typename Work>
   void Share(int64_t begin, int64_t end, const Work& work) const;
 
-  // The same as the public ones of that name, on one thread. `streams` says
-  // whether what peers read is written past the cache.
-  void PackPart(int64_t begin, int64_t end, std::byte* out, bool streams) const;
-  void UnpackPart(int rank, int64_t begin, int64_t end, const std::byte* in);
-  void ReducePart(int64_t begin, int64_t end,
-                  const std::vector<const std::byte*>& blocks,
-                  std::byte* result, bool streams);
-  void ReduceHostPart(int64_t begin, int64_t end,
-                      const std::vector<const std::byte*>& blocks,
-                      int own_place, std::byte* partial) const;
+  // The same as the public ones of that name, on one thread. `non_temporal`
+  // says whether what peers read is written past the cache.
+  void PackRange(int64_t begin, int64_t end, std::byte* out,
+                 bool non_temporal) const;
+  void UnpackRange(int rank, int64_t begin, int64_t end, const std::byte* in);
+  void ReduceRange(int64_t begin, int64_t end,
+                   const std::vector<const std::byte*>& blocks,
+                   std::byte* result, bool non_temporal);
+  void ReduceHostRange(int64_t begin, int64_t end,
+                       const std::vector<const std::byte*>& blocks,
+                       int own_place, std::byte* partial) const;
 
   // Looks for values that are not finite, if the batch is to be checked.
   void Check(const Segment& segment, const std::byte* packed,
@@ -157,8 +159,8 @@ class BatchWork {
   // Whether elements of the input cross the wire as they are.
   bool SendsUnchanged() const;
   // Packs elements of one segment past the cache.
-  void StreamInput(const Segment& segment, int64_t first, int64_t count,
-                   std::byte* out) const;
+  void PackNonTemporal(const Segment& segment, int64_t first, int64_t count,
+                       std::byte* out) const;
   // Of unchanged elements into the segment's output.
   void Copy(const Segment& segment, const std::byte* from, std::byte* out,
             size_t bytes) const;
@@ -168,9 +170,9 @@ class BatchWork {
   Wire* const wire_;
   Averaged hosts_averaged_;  // what the hosts' partials stand for
   int64_t element_bytes_ = 0;
-  int64_t piece_elements_ = 0;
-  int64_t piece_count_ = 0;
-  bool streams_ = false;  // outputs are written past the cache
+  int64_t chunk_elements_ = 0;
+  int64_t chunk_count_ = 0;
+  bool non_temporal_outputs_ = false;  // outputs are written past the cache
   bool is_large_ = false;
   WorkThreads* threads_ = nullptr;
   Poison poison_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Range: the elements of a piece, or of a rank's part of it.
+// Range: the elements of a chunk, or of a rank's shard of it.
 #ifndef HVD_TRANSPORT_COLLECTIVES_RANGE_H_
 #define HVD_TRANSPORT_COLLECTIVES_RANGE_H_
 
@@ -18,18 +18,18 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// The elements of piece `index`, in a batch in which all ranks have equally
+// The elements of chunk `index`, in a batch in which all ranks have equally
 // many.
-inline Range PieceRange(const BatchWork& work, int64_t index) {
+inline Range ChunkRange(const BatchWork& work, int64_t index) {
   const int64_t total = work.element_count(work.rank());
-  const int64_t begin = std::min(index * work.piece_elements(), total);
-  return {begin, std::min(begin + work.piece_elements(), total)};
+  const int64_t begin = std::min(index * work.chunk_elements(), total);
+  return {begin, std::min(begin + work.chunk_elements(), total)};
 }
 
-// Part `index` of `count` parts of about the same size. Parts begin at
+// Shard `index` of `count` shards of about the same size. Parts begin at
 // multiples of kAlignedElements from the whole's begin. With few elements the
-// last parts are empty.
-inline Range PartOf(const Range& whole, int index, int count) {
+// last shards are empty.
+inline Range ShardOf(const Range& whole, int index, int count) {
   const int64_t share = (whole.size() + count - 1) / count;
   const int64_t step =
       (share + kAlignedElements - 1) / kAlignedElements * kAlignedElements;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs batches: windows of pieces, failures, ghosts.
+// Runs batches: windows of chunks, failures, detached batches.
 #include "transport/collectives/staged_transport.h"
 
 #include <algorithm>
@@ -24,30 +24,30 @@ Status ExplainNotFinite(int job_rank, const Batch& batch, int segment) {
                    end - first);
 }
 
-// The most pieces of a batch that are on the wire at a time.
+// The most chunks of a batch that are on the wire at a time.
 constexpr size_t kWindow = 4;
-static_assert(kWindow < kPieceTags);
-// Longer pieces are not faster.
-constexpr int64_t kMostHeapPieceBytes = 4 << 20;
+static_assert(kWindow < kChunkTags);
+// Longer chunks are not faster.
+constexpr int64_t kMostHeapChunkBytes = 4 << 20;
 
 }  // namespace
 
-PieceLimits HeapPieces(int64_t bytes) {
-  return {bytes, std::max(bytes, kMostHeapPieceBytes), "HVD_PIECE_BYTES"};
+ChunkLimits HeapChunks(int64_t bytes) {
+  return {bytes, std::max(bytes, kMostHeapChunkBytes), "HVD_CHUNK_BYTES"};
 }
 
 StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
-                                 std::vector<int> job_ranks, PieceLimits pieces,
+                                 std::vector<int> job_ranks, ChunkLimits chunks,
                                  std::shared_ptr<SpareCores> spare_cores)
     : job_ranks_(std::move(job_ranks)),
-      pieces_(std::move(pieces)),
+      chunks_(std::move(chunks)),
       spare_cores_(std::move(spare_cores)),
       wire_(std::move(wire)) {}
 
 StagedTransport::~StagedTransport() {
   std::vector<StagingBuffer> staging;
   for (auto& [id, flight] : flights_) {
-    for (auto& piece : flight.pieces) staging.push_back(piece->TakeStaging());
+    for (auto& chunk : flight.chunks) staging.push_back(chunk->TakeStaging());
   }
   if (!staging.empty()) wire_->Abandon(std::move(staging));
 }
@@ -60,7 +60,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   if (!flight.status.ok()) return id;
   const Status local_error = batch.local_error;
   const int not_finite = batch.not_finite;
-  flight.work = std::make_unique<BatchWork>(std::move(batch), id, pieces_.bytes,
+  flight.work = std::make_unique<BatchWork>(std::move(batch), id, chunks_.bytes,
                                             wire_.get());
   if (spare_cores_ != nullptr && flight.work->is_large()) {
     flight.work->ShareWith(spare_cores_->Threads());
@@ -71,7 +71,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   } else if (not_finite >= 0) {
     flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
   }
-  // Progress starts its pieces. If they were packed here, the leader's messages
+  // Progress starts its chunks. If they were packed here, the leader's messages
   // to the peers about the batch would have to wait.
   return id;
 }
@@ -115,37 +115,37 @@ int StagedTransport::in_flight() const {
 
 bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
   if (flight->work == nullptr) return false;
-  bool moved = StartPieces(id, flight);
-  for (auto& piece : flight->pieces) {
-    if (piece->finished()) continue;
-    const bool was_done = piece->output_done();
-    moved |= piece->Advance();
-    if (piece->output_done() && !was_done) ++flight->outputs_done;
+  bool moved = StartChunks(id, flight);
+  for (auto& chunk : flight->chunks) {
+    if (chunk->finished()) continue;
+    const bool was_done = chunk->output_done();
+    moved |= chunk->Advance();
+    if (chunk->output_done() && !was_done) ++flight->outputs_done;
   }
-  while (!flight->pieces.empty() && flight->pieces.front()->finished()) {
-    wire_->staging().Give(flight->pieces.front()->TakeStaging());
-    flight->pieces.pop_front();
+  while (!flight->chunks.empty() && flight->chunks.front()->finished()) {
+    wire_->staging().Give(flight->chunks.front()->TakeStaging());
+    flight->chunks.pop_front();
     moved = true;
   }
-  return moved | StartPieces(id, flight);
+  return moved | StartChunks(id, flight);
 }
 
-bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
+bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
   const BatchId oldest = flights_.begin()->first;
   if (id >= oldest + kBatchTags) return false;
   bool moved = false;
-  while (flight->pieces.size() < kWindow &&
-         flight->next_piece < flight->work->piece_count()) {
-    auto piece = NewPiece(flight->work.get(), flight->next_piece);
-    const size_t bytes = piece->staging_bytes();
+  while (flight->chunks.size() < kWindow &&
+         flight->next_chunk < flight->work->chunk_count()) {
+    auto chunk = NewChunk(flight->work.get(), flight->next_chunk);
+    const size_t bytes = chunk->staging_bytes();
     const Urgency urgency = id == oldest                  ? Urgency::kOldest
                             : bytes <= kSmallStagingBytes ? Urgency::kSmall
                                                           : Urgency::kCanWait;
     StagingBuffer staging = wire_->staging().Take(bytes, urgency);
-    if (staging.data == nullptr) break;  // wait for another piece to give back
-    piece->Start(std::move(staging));
-    flight->pieces.push_back(std::move(piece));
-    ++flight->next_piece;
+    if (staging.data == nullptr) break;  // wait for another chunk to give back
+    chunk->Start(std::move(staging));
+    flight->chunks.push_back(std::move(chunk));
+    ++flight->next_chunk;
     moved = true;
   }
   return moved;
@@ -154,8 +154,8 @@ bool StagedTransport::StartPieces(BatchId id, Flight* flight) {
 void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
   if (!flight->done) return;
   const bool complete = flight->work != nullptr &&
-                        flight->outputs_done == flight->work->piece_count();
-  if (flight->status.ok() && flight->work->is_ghost()) {
+                        flight->outputs_done == flight->work->chunk_count();
+  if (flight->status.ok() && flight->work->is_detached()) {
     flight->status = Explain(flight->work->poison(), flight->work->batch());
   }
   if (flight->status.ok() && !complete) return;
@@ -165,8 +165,8 @@ void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
 bool StagedTransport::Finished(const Flight& flight) const {
   if (flight.done) return false;
   return flight.work == nullptr ||
-         (flight.pieces.empty() &&
-          flight.next_piece == flight.work->piece_count());
+         (flight.chunks.empty() &&
+          flight.next_chunk == flight.work->chunk_count());
 }
 
 bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {

@@ -13,30 +13,30 @@
 #include "core/transport.h"
 #include "cpu/spare_cores.h"
 #include "transport/collectives/batch_work.h"
-#include "transport/collectives/piece.h"
+#include "transport/collectives/chunk.h"
 #include "transport/staging_pool.h"
 #include "transport/wire.h"
 
 namespace hvd {
 
-inline constexpr int64_t kDefaultPieceBytes = 1 << 20;
+inline constexpr int64_t kDefaultChunkBytes = 1 << 20;
 
-// The pieces of a transport whose staging memory is on the heap.
-[[nodiscard]] PieceLimits HeapPieces(int64_t bytes);
+// The chunks of a transport whose staging memory is on the heap.
+[[nodiscard]] ChunkLimits HeapChunks(int64_t bytes);
 
-// Cuts a batch into pieces. A few of them are on the wire at a time. Progress
+// Cuts a batch into chunks. A few of them are on the wire at a time. Progress
 // goes through all batches, so that a small one passes a large one.
 //
 // The wire uses staging memory only. So a batch that fails here can let go of
-// the user's memory at once. It lives on as a ghost. A ghost sends its peers
-// poison, or the data that it still has for them, until all have finished the
-// batch.
+// the user's memory at once. It lives on, detached. A detached batch sends its
+// peers poison, or the data that it still has for them, until all have finished
+// the batch.
 class StagedTransport final : public Transport {
  public:
-  // `job_ranks` are the members' ranks of the job, for messages. `pieces` must
+  // `job_ranks` are the members' ranks of the job, for messages. `chunks` must
   // be the same on all members. `spare_cores` may be null.
   StagedTransport(std::unique_ptr<Wire> wire, std::vector<int> job_ranks,
-                  PieceLimits pieces = HeapPieces(kDefaultPieceBytes),
+                  ChunkLimits chunks = HeapChunks(kDefaultChunkBytes),
                   std::shared_ptr<SpareCores> spare_cores = nullptr);
   ~StagedTransport() override;
 
@@ -45,8 +45,8 @@ class StagedTransport final : public Transport {
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
   void Cancel(BatchId id, const Status& why) override;
-  PieceLimits piece_limits() const override { return pieces_; }
-  void SetPieceBytes(int64_t bytes) override { pieces_.bytes = bytes; }
+  ChunkLimits chunk_limits() const override { return chunks_; }
+  void SetChunkBytes(int64_t bytes) override { chunks_.bytes = bytes; }
   int in_flight() const override;
 
  private:
@@ -54,10 +54,10 @@ class StagedTransport final : public Transport {
     std::unique_ptr<BatchWork> work;  // null: CheckBatch refused it
     BatchDone done;                   // null once called
     Status status;                    // not Ok: why it failed here
-    int64_t next_piece = 0;
+    int64_t next_chunk = 0;
     int64_t outputs_done = 0;
-    std::deque<std::unique_ptr<Piece>> pieces;  // on the wire
-    int64_t front_piece = 0;                    // index of pieces.front()
+    std::deque<std::unique_ptr<Chunk>> chunks;  // on the wire
+    int64_t front_chunk = 0;                    // index of chunks.front()
   };
   using Flights = std::map<BatchId, Flight>;
   struct Call {
@@ -66,7 +66,7 @@ class StagedTransport final : public Transport {
   };
 
   bool AdvanceFlight(BatchId id, Flight* flight);
-  bool StartPieces(BatchId id, Flight* flight);
+  bool StartChunks(BatchId id, Flight* flight);
   // If the batch is done for its caller, adds the call of `done`, which is made
   // later.
   void Settle(Flight* flight, std::vector<Call>* calls);
@@ -75,7 +75,7 @@ class StagedTransport final : public Transport {
   Status Explain(const Poison& poison, const Batch& batch) const;
 
   const std::vector<int> job_ranks_;
-  PieceLimits pieces_;
+  ChunkLimits chunks_;
   const std::shared_ptr<SpareCores> spare_cores_;
   std::unique_ptr<Wire> wire_;
   BatchId next_id_ = 1;

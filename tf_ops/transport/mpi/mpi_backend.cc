@@ -27,7 +27,7 @@ class MpiBackend final : public WireBackend {
              const Options& options)
       : session_(std::move(session)),
         topology_(std::move(topology)),
-        piece_bytes_(options.piece_bytes),
+        chunk_bytes_(options.chunk_bytes),
         spare_cores_(std::make_shared<SpareCores>(options.copy_threads,
                                                   topology_.local_size)),
         channel_(session_) {}
@@ -58,7 +58,7 @@ class MpiBackend final : public WireBackend {
     Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, HeapPieces(piece_bytes_),
+        std::move(wire.value()), ranks, HeapChunks(chunk_bytes_),
         spare_cores_));
   }
 
@@ -85,7 +85,7 @@ class MpiBackend final : public WireBackend {
  private:
   const std::shared_ptr<MpiSession> session_;
   const Topology topology_;
-  const int64_t piece_bytes_;
+  const int64_t chunk_bytes_;
   const std::shared_ptr<SpareCores> spare_cores_;
   MpiChannel channel_;
   const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<LocalDoorbell>();
@@ -113,7 +113,7 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike("hvd_tf", BuildStamp()));
   // The messages depend on it.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
-      "HVD_PIECE_BYTES", std::to_string(options.piece_bytes)));
+      "HVD_CHUNK_BYTES", std::to_string(options.chunk_bytes)));
   // Memory is reserved for all values that autotune may choose.
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
       "HVD_AUTOTUNE", std::to_string(options.autotune)));

@@ -28,7 +28,7 @@ class MpiWire final : public Wire {
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return staging_; }
   const HostMap& hosts() const override { return hosts_; }
-  bool lends(int) const override { return false; }
+  bool zero_copy(int) const override { return false; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
   bool Test(MoveId id) override;

@@ -11,8 +11,8 @@
 
 namespace hvd {
 
-// It has a fixed size. Pieces that can wait leave a quarter of it to small
-// pieces. Thread: the rank's background thread.
+// It has a fixed size. Chunks that can wait leave a quarter of it to small
+// chunks. Thread: the rank's background thread.
 class ShmArena final : public StagingPool {
  public:
   // `owner` keeps the memory, for the pool and for buffers that outlive it.

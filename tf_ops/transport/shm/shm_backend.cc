@@ -13,8 +13,8 @@
 #include "transport/host_map.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_doorbell.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/shm/shm_host.h"
-#include "transport/shm/shm_port.h"
 #include "transport/shm/shm_segment.h"
 #include "transport/shm/shm_wire.h"
 #include "transport/shm/two_level_channel.h"
@@ -30,16 +30,16 @@ bool SpansHosts(const Topology& topology) {
 }
 
 // Of a set that does span hosts, or not. There must be memory for the most of
-// them: autotune tries pieces of up to 1 MB.
-PieceLimits PiecesOf(const Options& options, bool spans_hosts) {
+// them: autotune tries chunks of up to 1 MB.
+ChunkLimits ChunksOf(const Options& options, bool spans_hosts) {
   constexpr int64_t kMostTunedBytes = 1 << 20;
-  PieceLimits pieces;
-  pieces.bytes = spans_hosts ? options.piece_bytes : options.shm_piece_bytes;
-  pieces.most_bytes = options.autotune != 0
-                          ? std::max(pieces.bytes, kMostTunedBytes)
-                          : pieces.bytes;
-  pieces.knob = spans_hosts ? "HVD_PIECE_BYTES" : "HVD_SHM_PIECE_BYTES";
-  return pieces;
+  ChunkLimits chunks;
+  chunks.bytes = spans_hosts ? options.chunk_bytes : options.shm_chunk_bytes;
+  chunks.most_bytes = options.autotune != 0
+                          ? std::max(chunks.bytes, kMostTunedBytes)
+                          : chunks.bytes;
+  chunks.knob = spans_hosts ? "HVD_CHUNK_BYTES" : "HVD_SHM_CHUNK_BYTES";
+  return chunks;
 }
 
 // The hosts of a set's ranks.
@@ -49,21 +49,21 @@ HostMap HostsOf(const Topology& topology, const std::vector<int>& ranks) {
   return MakeHostMap(keys);
 }
 
-// What a set's pieces need at least of the memory of each of its ranks; see the
-// blocks that they reserve. In a set that spans hosts, pieces are those of the
+// What a set's chunks need at least of the memory of each of its ranks; see the
+// blocks that they reserve. In a set that spans hosts, chunks are those of the
 // wire between them, and what comes from there is staged, too. A set that has
 // one rank on each host shares no memory.
 size_t ReserveBytes(const Options& options, const HostMap& hosts, int size) {
-  constexpr size_t kPerRank = 1024, kSmallPieces = 16 << 10;
+  constexpr size_t kPerRank = 1024, kSmallChunks = 16 << 10;
   const bool spans_hosts = hosts.host_count() > 1;
   if (spans_hosts && !hosts.has_two_levels()) return 0;
   const auto ranks = static_cast<size_t>(size);
-  const size_t blocks = kPerRank * ranks + kSmallPieces;
-  const auto piece_bytes =
-      static_cast<size_t>(PiecesOf(options, spans_hosts).most_bytes);
-  if (!spans_hosts) return piece_bytes + blocks;
-  return 2 * std::max(piece_bytes,
-                      static_cast<size_t>(kSmallestGatherPieceBytes) * ranks) +
+  const size_t blocks = kPerRank * ranks + kSmallChunks;
+  const auto chunk_bytes =
+      static_cast<size_t>(ChunksOf(options, spans_hosts).most_bytes);
+  if (!spans_hosts) return chunk_bytes + blocks;
+  return 2 * std::max(chunk_bytes,
+                      static_cast<size_t>(kSmallestGatherChunkBytes) * ranks) +
          blocks;
 }
 
@@ -73,9 +73,9 @@ class ShmBackend final : public Backend {
              const Options& options)
       : base_(std::move(base)),
         options_(options),
-        port_(std::make_shared<ShmPort>(host, base_->topology().local_rank,
-                                        options.shm_stream)),
-        within_(host, port_, base_->topology().local_rank),
+        endpoint_(std::make_shared<ShmEndpoint>(
+            host, base_->topology().local_rank, options.shm_non_temporal)),
+        within_(host, endpoint_, base_->topology().local_rank),
         channel_(base_->topology(), &within_, &base_->channel()),
         doorbell_(std::make_shared<ShmDoorbell>(
             host->doorbell(base_->topology().local_rank), host->segment())) {}
@@ -116,10 +116,10 @@ class ShmBackend final : public Backend {
     Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     auto wire = std::make_unique<ShmWire>(
-        port_, set_id, LocalRanks(ranks),
+        endpoint_, set_id, LocalRanks(ranks),
         static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, PiecesOf(options_, false),
+        std::move(wire), ranks, ChunksOf(options_, false),
         base_->spare_cores()));
   }
 
@@ -131,10 +131,10 @@ class ShmBackend final : public Backend {
     Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     auto wire = std::make_unique<TwoLevelWire>(
-        port_, set_id, std::move(hosts), LocalRanks(ranks),
+        endpoint_, set_id, std::move(hosts), LocalRanks(ranks),
         std::move(across.value()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire), ranks, PiecesOf(options_, true),
+        std::move(wire), ranks, ChunksOf(options_, true),
         base_->spare_cores()));
   }
 
@@ -152,7 +152,7 @@ class ShmBackend final : public Backend {
 
   Result<StagingBuffer> Reserve(int set_id, const std::vector<int>& ranks,
                                 const HostMap& hosts) {
-    StagingBuffer reserve = port_->arena().Take(
+    StagingBuffer reserve = endpoint_->arena().Take(
         ReserveBytes(options_, hosts, static_cast<int>(ranks.size())),
         Urgency::kOldest);
     if (reserve.data == nullptr) {
@@ -165,7 +165,7 @@ class ShmBackend final : public Backend {
 
   const std::unique_ptr<WireBackend> base_;
   const Options options_;
-  const std::shared_ptr<ShmPort> port_;
+  const std::shared_ptr<ShmEndpoint> endpoint_;
   ShmChannel within_;
   TwoLevelChannel channel_;
   const std::shared_ptr<ShmDoorbell> doorbell_;
@@ -218,7 +218,7 @@ Result<std::shared_ptr<ShmSegment>> Share(
 Status CheckAlike(const Strings& values) {
   for (size_t rank = 1; rank < values.size(); ++rank) {
     if (values[rank] == values[0]) continue;
-    return InvalidArgument("HVD_SHM, HVD_SHM_BYTES, HVD_SHM_PIECE_BYTES are " +
+    return InvalidArgument("HVD_SHM, HVD_SHM_BYTES, HVD_SHM_CHUNK_BYTES are " +
                            values[0] + " on rank 0 and " + values[rank] +
                            " on rank " + std::to_string(rank) +
                            "; give every rank the same.");
@@ -264,7 +264,7 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
     const ProcessSets& process_sets) {
   Result<Strings> knobs = base->Exchange(
       std::to_string(options.shm) + ", " + std::to_string(options.shm_bytes) +
-      ", " + std::to_string(options.shm_piece_bytes));
+      ", " + std::to_string(options.shm_chunk_bytes));
   if (!knobs.ok()) return knobs.status();
   HVD_RETURN_IF_ERROR(CheckAlike(knobs.value()));
   if (options.shm == 0) return std::unique_ptr<Backend>(std::move(base));

@@ -15,8 +15,8 @@ constexpr size_t kLengthBytes = sizeof(uint32_t);
 }  // namespace
 
 ShmChannel::ShmChannel(std::shared_ptr<ShmHost> host,
-                       std::shared_ptr<ShmPort> port, int rank)
-    : host_(std::move(host)), port_(std::move(port)) {
+                       std::shared_ptr<ShmEndpoint> endpoint, int rank)
+    : host_(std::move(host)), endpoint_(std::move(endpoint)) {
   for (int peer = 0; peer < host_->ranks(); ++peer) {
     peers_.push_back(
         {host_->messages(rank, peer), host_->messages(peer, rank), {}, 0, {}});
@@ -58,8 +58,8 @@ void ShmChannel::FlushTo(int rank) {
 }
 
 bool ShmChannel::Flush() {
-  port_->Poll();
-  bool is_waiting = port_->is_holding();
+  endpoint_->Poll();
+  bool is_waiting = endpoint_->is_holding();
   for (int rank = 0; rank < host_->ranks(); ++rank) {
     FlushTo(rank);
     is_waiting |= !peers_[rank].waiting.empty();

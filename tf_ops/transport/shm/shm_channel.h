@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/shm/shm_host.h"
-#include "transport/shm/shm_port.h"
 
 namespace hvd {
 
@@ -19,9 +19,9 @@ namespace hvd {
 // message may be longer than the ring. Ranks are local ranks.
 class ShmChannel final : public Channel {
  public:
-  // Flush also sends what the port holds back.
-  ShmChannel(std::shared_ptr<ShmHost> host, std::shared_ptr<ShmPort> port,
-             int rank);
+  // Flush also sends what the endpoint holds back.
+  ShmChannel(std::shared_ptr<ShmHost> host,
+             std::shared_ptr<ShmEndpoint> endpoint, int rank);
   void Send(int peer, SharedBytes message) override;
   bool Receive(int* peer, std::string* message) override;
   bool Flush() override;
@@ -42,7 +42,7 @@ class ShmChannel final : public Channel {
   bool ReadSome(int rank, size_t wanted);
 
   const std::shared_ptr<ShmHost> host_;
-  const std::shared_ptr<ShmPort> port_;
+  const std::shared_ptr<ShmEndpoint> endpoint_;
   std::vector<Peer> peers_;
   int next_ = 0;  // the peer to look at first
   Status status_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds the set's id to the tags, for the rank's port.
+// Adds the set's id to the tags, for the rank's endpoint.
 #include "transport/shm/shm_wire.h"
 
 #include <utility>
@@ -32,28 +32,28 @@ void ShmSetStaging::Give(StagingBuffer buffer) {
   }
 }
 
-ShmWire::ShmWire(std::shared_ptr<ShmPort> port, int set_id,
+ShmWire::ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
                  std::vector<int> ranks, int rank, StagingBuffer reserve)
-    : port_(std::move(port)),
+    : endpoint_(std::move(endpoint)),
       set_id_(static_cast<uint32_t>(set_id)),
       ranks_(std::move(ranks)),
       rank_(rank),
       hosts_(OneHost(static_cast<int>(ranks_.size()))),
-      staging_(std::make_unique<ShmSetStaging>(&port_->arena(),
+      staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
                                                std::move(reserve))) {}
 
-ShmWire::~ShmWire() { port_->Close(set_id_, std::move(abandoned_)); }
+ShmWire::~ShmWire() { endpoint_->Close(set_id_, std::move(abandoned_)); }
 
 MoveId ShmWire::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
-  return port_->Send(ranks_[peer], ShmTag(set_id_, tag), data, bytes);
+  return endpoint_->Send(ranks_[peer], ShmTag(set_id_, tag), data, bytes);
 }
 
 MoveId ShmWire::Receive(int peer, uint32_t tag, void*, size_t) {
-  return port_->Receive(ranks_[peer], ShmTag(set_id_, tag));
+  return endpoint_->Receive(ranks_[peer], ShmTag(set_id_, tag));
 }
 
 void ShmWire::Abandon(std::vector<StagingBuffer> memory) {
-  abandoned_ = HoldMemory(port_, std::move(memory));
+  abandoned_ = HoldMemory(endpoint_, std::move(memory));
 }
 
 }  // namespace hvd

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/shm/shm_port.h"
+#include "transport/shm/shm_endpoint.h"
 #include "transport/wire.h"
 
 namespace hvd {
@@ -30,27 +30,27 @@ class ShmWire final : public Wire {
  public:
   // `ranks` are the members' local ranks. This rank has the place `rank` among
   // them.
-  ShmWire(std::shared_ptr<ShmPort> port, int set_id, std::vector<int> ranks,
-          int rank, StagingBuffer reserve);
+  ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
+          std::vector<int> ranks, int rank, StagingBuffer reserve);
   ~ShmWire() override;
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   StagingPool& staging() override { return *staging_; }
-  StreamChoice* stream_choice() override { return &port_->stream_choice(); }
+  StoreChoice* store_choice() override { return &endpoint_->store_choice(); }
   const HostMap& hosts() const override { return hosts_; }
-  bool lends(int) const override { return true; }
+  bool zero_copy(int) const override { return true; }
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes) override;
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override;
-  void Poll() override { port_->Poll(); }
-  bool Test(MoveId id) override { return port_->Test(id); }
-  Lent Arrived(MoveId id) const override { return port_->Arrived(id); }
-  void Release(MoveId id) override { port_->Release(id); }
-  Status status() const override { return port_->status(); }
+  void Poll() override { endpoint_->Poll(); }
+  bool Test(MoveId id) override { return endpoint_->Test(id); }
+  Borrowed Arrived(MoveId id) const override { return endpoint_->Arrived(id); }
+  void Release(MoveId id) override { endpoint_->Release(id); }
+  Status status() const override { return endpoint_->status(); }
   void Abandon(std::vector<StagingBuffer> memory) override;
 
  private:
-  const std::shared_ptr<ShmPort> port_;
+  const std::shared_ptr<ShmEndpoint> endpoint_;
   const uint32_t set_id_;
   const std::vector<int> ranks_;
   const int rank_;

@@ -16,55 +16,57 @@ MoveId Below(MoveId id) { return id >> 1; }
 
 }  // namespace
 
-TwoLevelWire::TwoLevelWire(std::shared_ptr<ShmPort> port, int set_id,
+TwoLevelWire::TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
                            HostMap hosts, std::vector<int> local_ranks,
                            std::unique_ptr<Wire> across, StagingBuffer reserve)
-    : port_(std::move(port)),
+    : endpoint_(std::move(endpoint)),
       set_id_(static_cast<uint32_t>(set_id)),
       hosts_(std::move(hosts)),
       local_ranks_(std::move(local_ranks)),
       across_(std::move(across)),
-      staging_(std::make_unique<ShmSetStaging>(&port_->arena(),
+      staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
                                                std::move(reserve))) {}
 
-TwoLevelWire::~TwoLevelWire() { port_->Close(set_id_, std::move(abandoned_)); }
+TwoLevelWire::~TwoLevelWire() {
+  endpoint_->Close(set_id_, std::move(abandoned_));
+}
 
 MoveId TwoLevelWire::Send(int peer, uint32_t tag, const void* data,
                           size_t bytes) {
-  if (!lends(peer)) return Across(across_->Send(peer, tag, data, bytes));
+  if (!zero_copy(peer)) return Across(across_->Send(peer, tag, data, bytes));
   return Within(
-      port_->Send(local_ranks_[peer], ShmTag(set_id_, tag), data, bytes));
+      endpoint_->Send(local_ranks_[peer], ShmTag(set_id_, tag), data, bytes));
 }
 
 MoveId TwoLevelWire::Receive(int peer, uint32_t tag, void* data, size_t bytes) {
-  if (!lends(peer)) return Across(across_->Receive(peer, tag, data, bytes));
-  return Within(port_->Receive(local_ranks_[peer], ShmTag(set_id_, tag)));
+  if (!zero_copy(peer)) return Across(across_->Receive(peer, tag, data, bytes));
+  return Within(endpoint_->Receive(local_ranks_[peer], ShmTag(set_id_, tag)));
 }
 
 void TwoLevelWire::Poll() {
-  port_->Poll();
+  endpoint_->Poll();
   across_->Poll();
 }
 
 bool TwoLevelWire::Test(MoveId id) {
-  return IsAcross(id) ? across_->Test(Below(id)) : port_->Test(Below(id));
+  return IsAcross(id) ? across_->Test(Below(id)) : endpoint_->Test(Below(id));
 }
 
-Lent TwoLevelWire::Arrived(MoveId id) const {
-  return port_->Arrived(Below(id));
+Borrowed TwoLevelWire::Arrived(MoveId id) const {
+  return endpoint_->Arrived(Below(id));
 }
 
-void TwoLevelWire::Release(MoveId id) { port_->Release(Below(id)); }
+void TwoLevelWire::Release(MoveId id) { endpoint_->Release(Below(id)); }
 
 Status TwoLevelWire::status() const {
-  return port_->status().ok() ? across_->status() : port_->status();
+  return endpoint_->status().ok() ? across_->status() : endpoint_->status();
 }
 
 void TwoLevelWire::Abandon(std::vector<StagingBuffer> memory) {
   // Moves of both wires may still use it. It goes back to the arena when
   // neither wire holds it.
   std::vector<StagingBuffer> held;
-  const std::shared_ptr<void> hold = HoldMemory(port_, memory);
+  const std::shared_ptr<void> hold = HoldMemory(endpoint_, memory);
   for (const StagingBuffer& buffer : memory) {
     held.push_back(
         {std::shared_ptr<std::byte>(hold, buffer.data.get()), buffer.bytes});

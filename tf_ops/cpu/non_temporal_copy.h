@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamCopy: a copy to memory that nobody reads soon.
-#ifndef HVD_CPU_STREAM_COPY_H_
-#define HVD_CPU_STREAM_COPY_H_
+// NonTemporalCopy: a copy to memory that nobody reads soon.
+#ifndef HVD_CPU_NON_TEMPORAL_COPY_H_
+#define HVD_CPU_NON_TEMPORAL_COPY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace hvd {
 // They write the lines of `out` without reading them first, and evict nothing
 // from the cache. It is faster where `out` is larger than the cache and `in` is
 // in it.
-inline void StreamCopy(void* out, const void* in, size_t bytes) {
+inline void NonTemporalCopy(void* out, const void* in, size_t bytes) {
 #if defined(__SSE2__)
   constexpr size_t kLine = 64, kVector = sizeof(__m128i);
   auto* to = static_cast<std::byte*>(out);
@@ -47,4 +47,4 @@ inline void StreamCopy(void* out, const void* in, size_t bytes) {
 
 }  // namespace hvd
 
-#endif  // HVD_CPU_STREAM_COPY_H_
+#endif  // HVD_CPU_NON_TEMPORAL_COPY_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code that all pieces share: headers, tags and staging memory.
-#include "transport/collectives/piece.h"
+// The code that all chunks share: headers, tags and staging memory.
+#include "transport/collectives/chunk.h"
 
 #include <cstring>
 #include <utility>
@@ -15,46 +15,46 @@ constexpr uint8_t kHeaderCheck = 0xb7;
 constexpr size_t kLine = 64;
 constexpr size_t kHeaderOffset = kLine - sizeof(BlockHeader);
 constexpr int kPhaseBits = 2;
-constexpr int kPieceBits = 4;
+constexpr int kChunkBits = 4;
 
-static_assert(kPieceTags == 1 << kPieceBits);
-static_assert(kBatchTags << (kPieceBits + kPhaseBits) == 1 << 14);
+static_assert(kChunkTags == 1 << kChunkBits);
+static_assert(kBatchTags << (kChunkBits + kPhaseBits) == 1 << 14);
 
 }  // namespace
 
-std::unique_ptr<Piece> NewPiece(BatchWork* work, int64_t index) {
+std::unique_ptr<Chunk> NewChunk(BatchWork* work, int64_t index) {
   switch (work->batch().verb) {
     case Verb::kAllreduce:
-      return NewAllreducePiece(work, index);
+      return NewAllreduceChunk(work, index);
     case Verb::kAllgather:
-      return NewAllgatherPiece(work, index);
+      return NewAllgatherChunk(work, index);
     case Verb::kBroadcast:
-      return NewBroadcastPiece(work, index);
+      return NewBroadcastChunk(work, index);
   }
   return nullptr;  // CheckBatch refuses other verbs
 }
 
-void Piece::Start(StagingBuffer staging) {
+void Chunk::Start(StagingBuffer staging) {
   staging_ = std::move(staging);
   Post();
 }
 
-Piece::Block Piece::AddBlock(int64_t payload_bytes) {
+Chunk::Block Chunk::AddBlock(int64_t payload_bytes) {
   const Block block{staging_bytes_ + kHeaderOffset, payload_bytes, false, {}};
   const size_t bytes = kLine + static_cast<size_t>(payload_bytes);
   staging_bytes_ += (bytes + kLine - 1) / kLine * kLine;
   return block;
 }
 
-Piece::Block Piece::AddArrival(int peer, int64_t payload_bytes) {
-  return lends(peer) ? Block{0, payload_bytes, true, {}}
-                     : AddBlock(payload_bytes);
+Chunk::Block Chunk::AddArrival(int peer, int64_t payload_bytes) {
+  return zero_copy(peer) ? Block{0, payload_bytes, true, {}}
+                         : AddBlock(payload_bytes);
 }
 
-void Piece::Label(const Block& block, const Poison& poison) {
+void Chunk::Label(const Block& block, const Poison& poison) {
   BlockHeader header;
   header.sequence = static_cast<uint32_t>(work_->sequence());
-  header.piece = static_cast<uint32_t>(index_);
+  header.chunk = static_cast<uint32_t>(index_);
   header.payload_bytes =
       static_cast<uint32_t>(poison ? poison.segment + 1 : block.payload_bytes);
   header.origin = static_cast<uint16_t>(poison.origin);
@@ -63,30 +63,30 @@ void Piece::Label(const Block& block, const Poison& poison) {
   std::memcpy(staging_.data.get() + block.offset, &header, sizeof(header));
 }
 
-void Piece::PackBlock(const Block& block, int64_t begin, int64_t end) {
-  if (!work_->is_ghost()) {
+void Chunk::PackBlock(const Block& block, int64_t begin, int64_t end) {
+  if (!work_->is_detached()) {
     work_->Pack(begin, end, Payload(block));
     work_->FailIfNotFinite();
   }
   Label(block, work_->poison());
 }
 
-void Piece::UnpackBlock(const Block& block, int rank, int64_t begin,
+void Chunk::UnpackBlock(const Block& block, int rank, int64_t begin,
                         int64_t end) {
-  if (!work_->is_ghost()) work_->Unpack(rank, begin, end, Content(block));
+  if (!work_->is_detached()) work_->Unpack(rank, begin, end, Content(block));
 }
 
-BlockHeader Piece::ReadHeader(const Block& block) const {
+BlockHeader Chunk::ReadHeader(const Block& block) const {
   BlockHeader header;
   std::memcpy(&header, Begin(block), sizeof(header));
   return header;
 }
 
-Poison Piece::Read(const Block& block) {
-  // A lent block has the length that its sender gave. A header of zeros is
+Poison Chunk::Read(const Block& block) {
+  // A borrowed block has the length that its sender gave. A header of zeros is
   // never valid.
   const bool has_header =
-      !block.is_lent || block.lent.bytes >= sizeof(BlockHeader);
+      !block.is_borrowed || block.borrowed.bytes >= sizeof(BlockHeader);
   const BlockHeader header = has_header ? ReadHeader(block) : BlockHeader{};
   Poison poison{static_cast<StatusCode>(header.code), header.origin};
   const uint32_t payload_bytes = poison ? 0 : header.payload_bytes;
@@ -94,19 +94,19 @@ Poison Piece::Read(const Block& block) {
   const bool fits =
       header.check == kHeaderCheck &&
       header.sequence == static_cast<uint32_t>(work_->sequence()) &&
-      header.piece == static_cast<uint32_t>(index_) &&
+      header.chunk == static_cast<uint32_t>(index_) &&
       header.code < kStatusCodeCount && header.origin < work_->size() &&
       (poison ? header.payload_bytes <= segments
               : header.payload_bytes == block.payload_bytes) &&
-      (!block.is_lent ||
-       block.lent.bytes == sizeof(BlockHeader) + payload_bytes);
+      (!block.is_borrowed ||
+       block.borrowed.bytes == sizeof(BlockHeader) + payload_bytes);
   if (poison) poison.segment = static_cast<int>(header.payload_bytes) - 1;
   if (!fits) poison = {StatusCode::kInternal, work_->rank()};
   if (poison) work_->Fail(poison);
   return poison;
 }
 
-MoveId Piece::Send(int peer, int phase, const Block& block) {
+MoveId Chunk::Send(int peer, int phase, const Block& block) {
   const BlockHeader header = ReadHeader(block);
   const bool is_ok = header.code == static_cast<uint8_t>(StatusCode::kOk);
   const size_t bytes = sizeof(BlockHeader) + (is_ok ? header.payload_bytes : 0);
@@ -114,31 +114,31 @@ MoveId Piece::Send(int peer, int phase, const Block& block) {
                              staging_.data.get() + block.offset, bytes);
 }
 
-MoveId Piece::Receive(int peer, int phase, const Block& block) {
-  if (block.is_lent) {
+MoveId Chunk::Receive(int peer, int phase, const Block& block) {
+  if (block.is_borrowed) {
     return work_->wire()->Receive(
         peer, Tag(phase), nullptr,
         sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
   }
-  // So that the header of an earlier piece is not taken for an arrival.
+  // So that the header of an earlier chunk is not taken for an arrival.
   std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
   return work_->wire()->Receive(
       peer, Tag(phase), staging_.data.get() + block.offset,
       sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
 }
 
-bool Piece::Arrive(MoveId move, Block* block) {
+bool Chunk::Arrive(MoveId move, Block* block) {
   if (!Test(move)) return false;
-  if (block->is_lent) block->lent = work_->wire()->Arrived(move);
+  if (block->is_borrowed) block->borrowed = work_->wire()->Arrived(move);
   return true;
 }
 
-void Piece::Release(MoveId move, Block* block) {
-  if (block->is_lent) work_->wire()->Release(move);
-  block->lent = {};
+void Chunk::Release(MoveId move, Block* block) {
+  if (block->is_borrowed) work_->wire()->Release(move);
+  block->borrowed = {};
 }
 
-bool Piece::Sweep(std::vector<MoveId>* moves) {
+bool Chunk::Sweep(std::vector<MoveId>* moves) {
   size_t kept = 0;
   for (MoveId move : *moves) {
     if (!Test(move)) (*moves)[kept++] = move;
@@ -148,10 +148,10 @@ bool Piece::Sweep(std::vector<MoveId>* moves) {
   return moved;
 }
 
-uint32_t Piece::Tag(int phase) const {
+uint32_t Chunk::Tag(int phase) const {
   const uint32_t batch = work_->sequence() % kBatchTags;
-  const uint32_t piece = index_ % kPieceTags;
-  return (batch << kPieceBits | piece) << kPhaseBits |
+  const uint32_t chunk = index_ % kChunkTags;
+  return (batch << kChunkBits | chunk) << kPhaseBits |
          static_cast<uint32_t>(phase);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matches sends that were announced with receives that were posted.
-#include "transport/shm/shm_port.h"
+#include "transport/shm/shm_endpoint.h"
 
 #include <algorithm>
 #include <iterator>
@@ -9,11 +9,12 @@
 
 namespace hvd {
 
-ShmPort::ShmPort(std::shared_ptr<ShmHost> host, int rank, int64_t stream_policy)
+ShmEndpoint::ShmEndpoint(std::shared_ptr<ShmHost> host, int rank,
+                         int64_t store_policy)
     : host_(std::move(host)),
       rank_(rank),
       arena_(host_->arena(rank), host_->arena_bytes(), host_->segment()),
-      stream_choice_(stream_policy),
+      store_choice_(store_policy),
       held_(host_->ranks()) {
   for (int peer = 0; peer < host_->ranks(); ++peer) {
     to_.push_back(host_->moves(rank, peer));
@@ -21,7 +22,7 @@ ShmPort::ShmPort(std::shared_ptr<ShmHost> host, int rank, int64_t stream_policy)
   }
 }
 
-MoveId ShmPort::NewMove(int peer, uint32_t tag, bool is_receive) {
+MoveId ShmEndpoint::NewMove(int peer, uint32_t tag, bool is_receive) {
   if (free_.empty()) {
     free_.push_back(moves_.size());
     moves_.push_back({});
@@ -32,12 +33,13 @@ MoveId ShmPort::NewMove(int peer, uint32_t tag, bool is_receive) {
   return id;
 }
 
-void ShmPort::Forget(MoveId id) {
+void ShmEndpoint::Forget(MoveId id) {
   moves_[id].in_use = false;
   free_.push_back(id);
 }
 
-MoveId ShmPort::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
+MoveId ShmEndpoint::Send(int peer, uint32_t tag, const void* data,
+                         size_t bytes) {
   const MoveId id = NewMove(peer, tag, false);
   const auto offset = static_cast<uint64_t>(
       static_cast<const std::byte*>(data) - host_->arena(rank_));
@@ -45,7 +47,7 @@ MoveId ShmPort::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
   return id;
 }
 
-MoveId ShmPort::Receive(int peer, uint32_t tag) {
+MoveId ShmEndpoint::Receive(int peer, uint32_t tag) {
   const MoveId id = NewMove(peer, tag, true);
   auto found = arrived_.find(KeyOf(peer, tag));
   if (found == arrived_.end()) {
@@ -57,28 +59,28 @@ MoveId ShmPort::Receive(int peer, uint32_t tag) {
   if (found->second.empty()) arrived_.erase(found);
   moves_[id].done = true;
   moves_[id].sender_id = arrival.sender_id;
-  moves_[id].lent = arrival.lent;
+  moves_[id].borrowed = arrival.borrowed;
   return id;
 }
 
-bool ShmPort::Test(MoveId id) {
+bool ShmEndpoint::Test(MoveId id) {
   if (!moves_[id].done || !status_.ok()) return false;
   if (!moves_[id].is_receive) Forget(id);
   return true;
 }
 
-void ShmPort::Release(MoveId id) {
+void ShmEndpoint::Release(MoveId id) {
   const Move& move = moves_[id];
   Put(move.peer, {kDone, move.tag, move.sender_id, 0, 0});
   Forget(id);
 }
 
-void ShmPort::Put(int peer, const ShmMove& move) {
+void ShmEndpoint::Put(int peer, const ShmMove& move) {
   held_[peer].push_back(move);
   FlushTo(peer);
 }
 
-void ShmPort::FlushTo(int peer) {
+void ShmEndpoint::FlushTo(int peer) {
   std::deque<ShmMove>& held = held_[peer];
   if (held.empty()) return;
   bool written = false;
@@ -94,7 +96,7 @@ void ShmPort::FlushTo(int peer) {
   if (written) Ring(host_->doorbell(peer));
 }
 
-void ShmPort::Poll() {
+void ShmEndpoint::Poll() {
   for (int peer = 0; peer < host_->ranks(); ++peer) {
     Take(peer);
     FlushTo(peer);
@@ -102,12 +104,12 @@ void ShmPort::Poll() {
   if (!orphans_.empty()) SweepOrphans();
 }
 
-bool ShmPort::is_holding() const {
+bool ShmEndpoint::is_holding() const {
   return std::any_of(held_.begin(), held_.end(),
                      [](const auto& held) { return !held.empty(); });
 }
 
-void ShmPort::SweepOrphans() {
+void ShmEndpoint::SweepOrphans() {
   for (auto orphans = orphans_.begin(); orphans != orphans_.end();) {
     std::set<MoveId>& sends = orphans->sends;
     for (auto id = sends.begin(); id != sends.end();) {
@@ -121,7 +123,7 @@ void ShmPort::SweepOrphans() {
   }
 }
 
-void ShmPort::Take(int peer) {
+void ShmEndpoint::Take(int peer) {
   ShmMove move;
   bool wants_ring = false;
   while (from_[peer].readable() >= sizeof(move)) {
@@ -132,13 +134,13 @@ void ShmPort::Take(int peer) {
   if (wants_ring) Ring(host_->doorbell(peer));
 }
 
-void ShmPort::Handle(int peer, const ShmMove& move) {
+void ShmEndpoint::Handle(int peer, const ShmMove& move) {
   if (move.kind == kSend) return HandleSend(peer, move);
   if (move.kind == kDone) return HandleDone(peer, move);
   Break(peer);
 }
 
-void ShmPort::HandleSend(int peer, const ShmMove& move) {
+void ShmEndpoint::HandleSend(int peer, const ShmMove& move) {
   if (move.offset > host_->arena_bytes() ||
       move.bytes > host_->arena_bytes() - move.offset) {
     return Break(peer);
@@ -146,10 +148,10 @@ void ShmPort::HandleSend(int peer, const ShmMove& move) {
   if (closed_sets_.count(move.tag >> kShmSetShift) > 0) {
     return Put(peer, {kDone, move.tag, move.id, 0, 0});
   }
-  const Lent lent{host_->arena(peer) + move.offset, move.bytes};
+  const Borrowed borrowed{host_->arena(peer) + move.offset, move.bytes};
   auto found = posted_.find(KeyOf(peer, move.tag));
   if (found == posted_.end()) {
-    arrived_[KeyOf(peer, move.tag)].push_back({move.id, lent});
+    arrived_[KeyOf(peer, move.tag)].push_back({move.id, borrowed});
     return;
   }
   Move& receive = moves_[found->second.front()];
@@ -157,10 +159,10 @@ void ShmPort::HandleSend(int peer, const ShmMove& move) {
   if (found->second.empty()) posted_.erase(found);
   receive.done = true;
   receive.sender_id = move.id;
-  receive.lent = lent;
+  receive.borrowed = borrowed;
 }
 
-void ShmPort::HandleDone(int peer, const ShmMove& move) {
+void ShmEndpoint::HandleDone(int peer, const ShmMove& move) {
   const bool fits = move.id < moves_.size() && moves_[move.id].in_use &&
                     !moves_[move.id].is_receive &&
                     moves_[move.id].peer == peer && !moves_[move.id].done;
@@ -168,13 +170,13 @@ void ShmPort::HandleDone(int peer, const ShmMove& move) {
   moves_[move.id].done = true;
 }
 
-void ShmPort::Break(int peer) {
+void ShmEndpoint::Break(int peer) {
   if (!status_.ok()) return;
   status_ = Internal("bytes in the memory shared with local rank " +
                      std::to_string(peer) + " make no sense.");
 }
 
-void ShmPort::Close(uint32_t set_id, std::shared_ptr<void> memory) {
+void ShmEndpoint::Close(uint32_t set_id, std::shared_ptr<void> memory) {
   closed_sets_.insert(set_id);
   const auto of_set = [&](Key key) {
     return static_cast<uint32_t>(key) >> kShmSetShift == set_id;
@@ -212,25 +214,25 @@ void ShmPort::Close(uint32_t set_id, std::shared_ptr<void> memory) {
 namespace {
 
 struct Hold {
-  Hold(std::weak_ptr<ShmPort> of, std::vector<StagingBuffer> buffers)
-      : port(std::move(of)), memory(std::move(buffers)) {}
+  Hold(std::weak_ptr<ShmEndpoint> of, std::vector<StagingBuffer> buffers)
+      : endpoint(std::move(of)), memory(std::move(buffers)) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   ~Hold() {
-    const std::shared_ptr<ShmPort> alive = port.lock();
+    const std::shared_ptr<ShmEndpoint> alive = endpoint.lock();
     if (alive == nullptr) return;
     for (StagingBuffer& buffer : memory) alive->arena().Give(std::move(buffer));
   }
 
-  const std::weak_ptr<ShmPort> port;
+  const std::weak_ptr<ShmEndpoint> endpoint;
   std::vector<StagingBuffer> memory;
 };
 
 }  // namespace
 
-std::shared_ptr<void> HoldMemory(const std::shared_ptr<ShmPort>& port,
+std::shared_ptr<void> HoldMemory(const std::shared_ptr<ShmEndpoint>& endpoint,
                                  std::vector<StagingBuffer> memory) {
-  return std::make_shared<Hold>(port, std::move(memory));
+  return std::make_shared<Hold>(endpoint, std::move(memory));
 }
 
 }  // namespace hvd

@@ -4,18 +4,18 @@
 // head.
 #include <algorithm>
 
-#include "transport/collectives/piece.h"
+#include "transport/collectives/chunk.h"
 
 namespace hvd {
 namespace {
 
-class BroadcastPiece final : public Piece {
+class BroadcastChunk final : public Chunk {
  public:
-  BroadcastPiece(BatchWork* work, int64_t index)
-      : Piece(work, index), host_(hosts().host[work->rank()]) {
+  BroadcastChunk(BatchWork* work, int64_t index)
+      : Chunk(work, index), host_(hosts().host[work->rank()]) {
     const int64_t total = work->element_count(work->rank());
-    begin_ = std::min(index * work->piece_elements(), total);
-    end_ = std::min(begin_ + work->piece_elements(), total);
+    begin_ = std::min(index * work->chunk_elements(), total);
+    end_ = std::min(begin_ + work->chunk_elements(), total);
     const int64_t bytes = (end_ - begin_) * work->element_bytes();
     block_ = is_root() ? AddBlock(bytes) : AddArrival(parent(), bytes);
   }
@@ -26,7 +26,7 @@ class BroadcastPiece final : public Piece {
       awaited_ = false;
       moved = true;
       const Poison poison = Read(block_);
-      // A rank forwards what it got even if its own batch is a ghost.
+      // A rank forwards what it got even if its own batch is detached.
       if (is_head()) Forward(poison);
       if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
       Release(receive_, &block_);
@@ -45,7 +45,7 @@ class BroadcastPiece final : public Piece {
     }
     PackBlock(block_, begin_, end_);
     Forward(work_->poison());
-    if (!work_->is_ghost()) work_->KeepOwn(begin_, end_);
+    if (!work_->is_detached()) work_->KeepOwn(begin_, end_);
   }
 
  private:
@@ -100,8 +100,8 @@ class BroadcastPiece final : public Piece {
 
 }  // namespace
 
-std::unique_ptr<Piece> NewBroadcastPiece(BatchWork* work, int64_t index) {
-  return std::make_unique<BroadcastPiece>(work, index);
+std::unique_ptr<Chunk> NewBroadcastChunk(BatchWork* work, int64_t index) {
+  return std::make_unique<BroadcastChunk>(work, index);
 }
 
 }  // namespace hvd

@@ -3,7 +3,7 @@
 // itself. So a byte crosses the network no more often than in a ring over
 // hosts.
 //
-// A piece is cut into as many slices as the smallest host has ranks. On every
+// A chunk is cut into as many slices as the smallest host has ranks. On every
 // host, the rank at place s owns slice s. It works like this:
 //
 // 1. The owner reduces the slice over the ranks of its host. The result is the
@@ -15,7 +15,7 @@
 // 4. Owners send results to the other ranks of their host.
 #include <utility>
 
-#include "transport/collectives/piece.h"
+#include "transport/collectives/chunk.h"
 #include "transport/collectives/range.h"
 
 namespace hvd {
@@ -29,16 +29,16 @@ struct Expected {
   bool awaited = false;
 };
 
-class TwoLevelPiece final : public Piece {
+class TwoLevelChunk final : public Chunk {
  public:
-  TwoLevelPiece(BatchWork* work, int64_t index)
-      : Piece(work, index),
-        range_(PieceRange(*work, index)),
+  TwoLevelChunk(BatchWork* work, int64_t index)
+      : Chunk(work, index),
+        range_(ChunkRange(*work, index)),
         host_(hosts().host[work->rank()]),
         place_(hosts().place[work->rank()]) {
     slices_.resize(hosts().smallest_host());
     for (int s = 0; s < slice_count(); ++s) {
-      slices_[s].range = PartOf(range_, s, slice_count());
+      slices_[s].range = ShardOf(range_, s, slice_count());
       if (slices_[s].range.empty()) continue;
       if (s == place_) {
         ReserveOwn(&slices_[s]);
@@ -129,7 +129,7 @@ class TwoLevelPiece final : public Piece {
     partials_.resize(host_count());
     for (int host = 0; host < host_count(); ++host) {
       Part& part = slice->parts[host];
-      part.range = PartOf(slice->range, host, host_count());
+      part.range = ShardOf(slice->range, host, host_count());
       if (!part.range.empty()) part.block = AddBlock(BytesOf(part.range));
     }
     const Range own = slice->parts[host_].range;
@@ -273,7 +273,7 @@ class TwoLevelPiece final : public Piece {
     slice->parts.resize(host_count());
     for (int host = 0; host < host_count(); ++host) {
       Part& part = slice->parts[host];
-      part.range = PartOf(slice->range, host, host_count());
+      part.range = ShardOf(slice->range, host, host_count());
       if (part.range.empty()) continue;
       part.block = AddArrival(OwnerOf(s, host_), BytesOf(part.range));
     }
@@ -327,14 +327,14 @@ class TwoLevelPiece final : public Piece {
 
   // The poison of the batch, if it has one. Else the first that has arrived.
   Poison FirstPoison(const std::vector<Input>& inputs) const {
-    if (work_->is_ghost()) return work_->poison();
+    if (work_->is_detached()) return work_->poison();
     for (const Input& input : inputs) {
       if (input.poison) return input.poison;
     }
     return {};
   }
 
-  const Range range_;  // of the piece
+  const Range range_;  // of the chunk
   const int host_;
   const int place_;
   std::vector<Slice> slices_;  // by the owner's place
@@ -352,9 +352,9 @@ class TwoLevelPiece final : public Piece {
 
 }  // namespace
 
-std::unique_ptr<Piece> NewTwoLevelAllreducePiece(BatchWork* work,
+std::unique_ptr<Chunk> NewTwoLevelAllreduceChunk(BatchWork* work,
                                                  int64_t index) {
-  return std::make_unique<TwoLevelPiece>(work, index);
+  return std::make_unique<TwoLevelChunk>(work, index);
 }
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamChoice: chooses how blocks that peers read are written.
-#ifndef HVD_CPU_STREAM_CHOICE_H_
-#define HVD_CPU_STREAM_CHOICE_H_
+// StoreChoice: chooses how blocks that peers read are written.
+#ifndef HVD_CPU_STORE_CHOICE_H_
+#define HVD_CPU_STORE_CHOICE_H_
 
 #include <algorithm>
 #include <array>
@@ -11,32 +11,32 @@
 
 namespace hvd {
 
-// There are two ways: plain stores, and non-temporal stores (streaming). Cores
+// There are two ways: plain stores, and non-temporal stores. Cores
 // that share a cache hand a block over in it. Where they share none, a plain
 // store to a line that a peer has read must first take the line from the peer's
-// core. A Zen 4 packs at 2.5 GB/s then, and at 18 by streaming. On cores of one
-// complex it is 15 and 11.
+// core. A Zen 4 packs at 2.5 GB/s then, and at 18 by non-temporal stores. On
+// cores of one complex it is 15 and 11.
 //
 // No file says which it is, because ranks move, and so do a guest's processors.
 // So blocks are timed. Now and then three of them are written in the other way.
 //
 // The choice changes no bit of any result. A rank has one, for the transports
 // of all its sets. Background thread only.
-class StreamChoice {
+class StoreChoice {
  public:
   enum Policy : int64_t { kMeasured = -1, kNever = 0, kAlways = 1 };
 
-  // `policy` is HVD_SHM_STREAM.
-  explicit StreamChoice(int64_t policy = kMeasured);
+  // `policy` is HVD_SHM_NON_TEMPORAL.
+  explicit StoreChoice(int64_t policy = kMeasured);
 
-  // Whether to stream the next block, which has so many bytes. Call Took once
-  // it is packed.
+  // Whether to write past the cache the next block, which has so many bytes.
+  // Call Took once it is packed.
   bool Next(size_t bytes);
-  void Took(size_t bytes, bool streamed, double seconds);
+  void Took(size_t bytes, bool non_temporal, double seconds);
 
   // The same for a block that is written while others are read. It is not
   // timed, because its time says nothing.
-  bool Streams(size_t bytes) const;
+  bool NonTemporal(size_t bytes) const;
 
  private:
   // The seconds for each byte of the last few blocks written in one way.
@@ -53,16 +53,16 @@ class StreamChoice {
   bool IsMeasured(size_t bytes) const;
   void StartTrial();
   void Decide();
-  // Whether plain stores take more than so many times as long as streaming.
+  // Whether plain stores take more than so many times as long as the other way.
   bool LooksWorth(double times) const;
 
   const int64_t policy_;
-  bool streams_;
-  Cost cached_, streamed_;
+  bool choice_;
+  Cost cached_, non_temporal_;
   size_t bytes_to_trial_;
   int trial_blocks_ = 0;  // still to write in the other way
 };
 
 }  // namespace hvd
 
-#endif  // HVD_CPU_STREAM_CHOICE_H_
+#endif  // HVD_CPU_STORE_CHOICE_H_

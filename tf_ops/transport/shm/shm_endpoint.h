@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmPort: one rank's moves to and from the other ranks of its host.
-#ifndef HVD_TRANSPORT_SHM_SHM_PORT_H_
-#define HVD_TRANSPORT_SHM_SHM_PORT_H_
+// ShmEndpoint: one rank's moves to and from the other ranks of its host.
+#ifndef HVD_TRANSPORT_SHM_SHM_ENDPOINT_H_
+#define HVD_TRANSPORT_SHM_SHM_ENDPOINT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "cpu/stream_choice.h"
+#include "cpu/store_choice.h"
 #include "transport/shm/shm_arena.h"
 #include "transport/shm/shm_host.h"
 #include "transport/wire.h"
@@ -30,7 +30,7 @@ inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
 
 // One message in a ring of moves.
 struct ShmMove {
-  uint32_t kind;  // ShmPort::Kind
+  uint32_t kind;  // ShmEndpoint::Kind
   uint32_t tag;   // with the process set in its upper bits
   uint64_t id;    // the sender's for the move
   uint64_t offset;
@@ -40,24 +40,24 @@ static_assert(sizeof(ShmMove) == 32);
 
 // A send tells the peer where in this rank's arena the bytes are. The peer
 // reads them there, and answers when it has done so. The wires of all the
-// rank's process sets share one port. Ranks are local ranks. Thread: the rank's
-// background thread.
-class ShmPort {
+// rank's process sets share one endpoint. Ranks are local ranks. Thread: the
+// rank's background thread.
+class ShmEndpoint {
  public:
-  // `stream_policy` is the policy of the StreamChoice.
-  ShmPort(std::shared_ptr<ShmHost> host, int rank,
-          int64_t stream_policy = StreamChoice::kMeasured);
+  // `store_policy` is the policy of the StoreChoice.
+  ShmEndpoint(std::shared_ptr<ShmHost> host, int rank,
+              int64_t store_policy = StoreChoice::kMeasured);
 
   ShmArena& arena() { return arena_; }
   // Decides how blocks in the arena are written.
-  StreamChoice& stream_choice() { return stream_choice_; }
+  StoreChoice& store_choice() { return store_choice_; }
   const Status& status() const { return status_; }
 
   MoveId Send(int peer, uint32_t tag, const void* data, size_t bytes);
   MoveId Receive(int peer, uint32_t tag);
-  // Like those of a Wire that lends.
+  // Like those of a zero-copy Wire.
   bool Test(MoveId id);
-  Lent Arrived(MoveId id) const { return moves_[id].lent; }
+  Borrowed Arrived(MoveId id) const { return moves_[id].borrowed; }
   void Release(MoveId id);
 
   // Takes the moves that have come, and sends those that a full ring has held
@@ -81,11 +81,11 @@ class ShmPort {
     int peer = 0;
     uint32_t tag = 0;
     uint64_t sender_id = 0;  // of a receive that is done
-    Lent lent;
+    Borrowed borrowed;
   };
   struct Arrival {
     uint64_t sender_id;
-    Lent lent;
+    Borrowed borrowed;
   };
   using Key = uint64_t;  // peer and tag
   struct Orphans {
@@ -110,7 +110,7 @@ class ShmPort {
   const std::shared_ptr<ShmHost> host_;
   const int rank_;
   ShmArena arena_;
-  StreamChoice stream_choice_;
+  StoreChoice store_choice_;
   Status status_;
   std::vector<ShmRing> to_, from_;         // by peer
   std::vector<std::deque<ShmMove>> held_;  // by peer: moves for a full ring
@@ -122,11 +122,12 @@ class ShmPort {
   std::list<Orphans> orphans_;
 };
 
-// Holds memory of the port's arena that moves may still use. When nobody holds
-// it any more, it goes back to the arena, if that still exists.
+// Holds memory of the endpoint's arena that moves may still use. When nobody
+// holds it any more, it goes back to the arena, if that still exists.
 [[nodiscard]] std::shared_ptr<void> HoldMemory(
-    const std::shared_ptr<ShmPort>& port, std::vector<StagingBuffer> memory);
+    const std::shared_ptr<ShmEndpoint>& endpoint,
+    std::vector<StagingBuffer> memory);
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_SHM_SHM_PORT_H_
+#endif  // HVD_TRANSPORT_SHM_SHM_ENDPOINT_H_

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce: all to all for small pieces, by parts for large ones.
+// Allreduce: all to all for small chunks, by shards for large ones.
 //
 // Both reduce every element from the ranks' blocks in rank order. So the result
-// does not depend on the way, the piece or the owner.
+// does not depend on the way, the chunk or the owner.
 #include <algorithm>
 #include <utility>
 
-#include "transport/collectives/piece.h"
+#include "transport/collectives/chunk.h"
 #include "transport/collectives/range.h"
 
 namespace hvd {
 namespace {
 
 // Up to this size one round of P * (P - 1) messages is faster than two rounds
-// of parts.
+// of shards.
 constexpr int64_t kOneRoundBytes = 4096;
 constexpr int kOneRoundRanks = 8;
 
 // Gathers the peers' blocks of one range, and reduces them together with this
 // rank's own data.
-class AllreducePiece : public Piece {
+class AllreduceChunk : public Chunk {
  public:
-  AllreducePiece(BatchWork* work, int64_t index)
-      : Piece(work, index), range_(PieceRange(*work, index)) {}
+  AllreduceChunk(BatchWork* work, int64_t index)
+      : Chunk(work, index), range_(ChunkRange(*work, index)) {}
 
  protected:
   // The block of a peer. This rank's own stays empty, because its data is in
@@ -99,7 +99,7 @@ class AllreducePiece : public Piece {
     }
   }
 
-  const Range range_;  // of the piece
+  const Range range_;  // of the chunk
 
  private:
   std::vector<Contribution> contributions_;  // by rank
@@ -107,9 +107,9 @@ class AllreducePiece : public Piece {
 };
 
 // Every rank sends its block to all, and reduces all blocks itself.
-class OneRoundPiece final : public AllreducePiece {
+class OneRoundChunk final : public AllreduceChunk {
  public:
-  OneRoundPiece(BatchWork* work, int64_t index) : AllreducePiece(work, index) {
+  OneRoundChunk(BatchWork* work, int64_t index) : AllreduceChunk(work, index) {
     AddContributions(range_);
     sent_ = AddBlock(BytesOf(range_));
   }
@@ -140,20 +140,20 @@ class OneRoundPiece final : public AllreducePiece {
   std::vector<MoveId> sends_;
 };
 
-// Every rank owns a part. It gets that part from all ranks, and sends the
+// Every rank owns a shard. It gets that shard from all ranks, and sends the
 // result back.
-class ByPartsPiece final : public AllreducePiece {
+class ByShardsChunk final : public AllreduceChunk {
  public:
-  ByPartsPiece(BatchWork* work, int64_t index) : AllreducePiece(work, index) {
-    parts_.resize(work->size());
+  ByShardsChunk(BatchWork* work, int64_t index) : AllreduceChunk(work, index) {
+    shards_.resize(work->size());
     for (int owner = 0; owner < work->size(); ++owner) {
-      Part& part = parts_[owner];
-      part.range = PartOf(range_, owner, work->size());
-      if (part.range.empty()) continue;
-      const int64_t bytes = BytesOf(part.range);
-      part.block = AddBlock(bytes);
-      // Without lending, the result arrives where the data was sent from.
-      part.result = lends(owner) ? AddArrival(owner, bytes) : part.block;
+      Shard& shard = shards_[owner];
+      shard.range = ShardOf(range_, owner, work->size());
+      if (shard.range.empty()) continue;
+      const int64_t bytes = BytesOf(shard.range);
+      shard.block = AddBlock(bytes);
+      // Without zero-copy, the result arrives where the data was sent from.
+      shard.result = zero_copy(owner) ? AddArrival(owner, bytes) : shard.block;
     }
     if (!own().empty()) AddContributions(own());
   }
@@ -161,10 +161,10 @@ class ByPartsPiece final : public AllreducePiece {
   bool Advance() override {
     bool moved = AdvanceOwn();
     for (int owner = 0; owner < work_->size(); ++owner) {
-      moved |= AdvancePart(owner);
+      moved |= AdvanceShard(owner);
     }
     moved |= Sweep(&result_sends_);
-    output_done_ = open_parts_ == 0;
+    output_done_ = open_shards_ == 0;
     finished_ = output_done_ && open_sends_ == 0 && result_sends_.empty();
     return moved;
   }
@@ -172,28 +172,28 @@ class ByPartsPiece final : public AllreducePiece {
  protected:
   void Post() override {
     // It begins with the rank after this one, so that not all ranks send to the
-    // same one first. This rank's own part comes last.
+    // same one first. This rank's own shard comes last.
     for (int i = 1; i <= work_->size(); ++i) {
       const int owner = (work_->rank() + i) % work_->size();
-      Part& part = parts_[owner];
-      if (part.range.empty()) continue;
-      ++open_parts_;
+      Shard& shard = shards_[owner];
+      if (shard.range.empty()) continue;
+      ++open_shards_;
       if (owner == work_->rank()) {
         ReceiveContributions();
         continue;
       }
-      PackBlock(part.block, part.range.begin, part.range.end);
-      part.send = Send(owner, 0, part.block);
-      part.sending = true;
+      PackBlock(shard.block, shard.range.begin, shard.range.end);
+      shard.send = Send(owner, 0, shard.block);
+      shard.sending = true;
       ++open_sends_;
-      if (lends(owner)) PostResult(owner);
+      if (zero_copy(owner)) PostResult(owner);
     }
   }
 
  private:
-  // One owner's part of the piece. This rank's data goes there, and the result
-  // comes back. The part that this rank owns has one block, for the result.
-  struct Part {
+  // One owner's shard of the chunk. This rank's data goes there, and the result
+  // comes back. The shard that this rank owns has one block, for the result.
+  struct Shard {
     Range range;
     Block block;
     Block result;
@@ -203,8 +203,8 @@ class ByPartsPiece final : public AllreducePiece {
     MoveId receive = 0;
   };
 
-  const Range& own() { return parts_[work_->rank()].range; }
-  const Block& own_block() { return parts_[work_->rank()].block; }
+  const Range& own() { return shards_[work_->rank()].range; }
+  const Block& own_block() { return shards_[work_->rank()].block; }
 
   bool AdvanceOwn() {
     if (own_done_ || own().empty()) return false;
@@ -216,59 +216,60 @@ class ByPartsPiece final : public AllreducePiece {
       result_sends_.push_back(Send(peer, 1, own_block()));
     }
     own_done_ = true;
-    --open_parts_;
+    --open_shards_;
     return true;
   }
 
   void PostResult(int owner) {
-    Part& part = parts_[owner];
-    part.receive = Receive(owner, 1, part.result);
-    part.receiving = true;
+    Shard& shard = shards_[owner];
+    shard.receive = Receive(owner, 1, shard.result);
+    shard.receiving = true;
   }
 
-  bool AdvancePart(int owner) {
-    Part& part = parts_[owner];
+  bool AdvanceShard(int owner) {
+    Shard& shard = shards_[owner];
     bool moved = false;
-    if (part.sending && Test(part.send)) {
-      part.sending = false;
+    if (shard.sending && Test(shard.send)) {
+      shard.sending = false;
       --open_sends_;
-      if (!lends(owner)) PostResult(owner);
+      if (!zero_copy(owner)) PostResult(owner);
       moved = true;
     }
-    if (!part.receiving || !Arrive(part.receive, &part.result)) return moved;
-    if (!Read(part.result)) {
-      UnpackBlock(part.result, work_->rank(), part.range.begin, part.range.end);
+    if (!shard.receiving || !Arrive(shard.receive, &shard.result)) return moved;
+    if (!Read(shard.result)) {
+      UnpackBlock(shard.result, work_->rank(), shard.range.begin,
+                  shard.range.end);
     }
-    Release(part.receive, &part.result);
-    part.receiving = false;
-    --open_parts_;
+    Release(shard.receive, &shard.result);
+    shard.receiving = false;
+    --open_shards_;
     return true;
   }
 
-  std::vector<Part> parts_;  // by owner
+  std::vector<Shard> shards_;  // by owner
   std::vector<MoveId> result_sends_;
-  int open_parts_ = 0;
+  int open_shards_ = 0;
   int open_sends_ = 0;
   bool own_done_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Piece> NewAllreducePiece(BatchWork* work, int64_t index) {
-  const Range range = PieceRange(*work, index);
+std::unique_ptr<Chunk> NewAllreduceChunk(BatchWork* work, int64_t index) {
+  const Range range = ChunkRange(*work, index);
   const int64_t bytes = (range.end - range.begin) * work->element_bytes();
-  // Without elements no rank owns a part, but ranks must still hear of each
+  // Without elements no rank owns a shard, but ranks must still hear of each
   // other.
-  if (range.empty()) return std::make_unique<OneRoundPiece>(work, index);
+  if (range.empty()) return std::make_unique<OneRoundChunk>(work, index);
   // This holds for every size, so that the order of additions does not depend
   // on the size.
   if (work->wire()->hosts().has_two_levels()) {
-    return NewTwoLevelAllreducePiece(work, index);
+    return NewTwoLevelAllreduceChunk(work, index);
   }
   if (bytes <= kOneRoundBytes && work->size() <= kOneRoundRanks) {
-    return std::make_unique<OneRoundPiece>(work, index);
+    return std::make_unique<OneRoundChunk>(work, index);
   }
-  return std::make_unique<ByPartsPiece>(work, index);
+  return std::make_unique<ByShardsChunk>(work, index);
 }
 
 }  // namespace hvd
