@@ -142,8 +142,8 @@ struct Letter {
 class Rank {
  public:
   Rank(int rank, const std::vector<int>& ranks)
-      : executor_(std::make_unique<InstantTransport>(
-            rank, static_cast<int>(ranks.size()))),
+      : executor_(LaneTable::HostOnly(std::make_unique<InstantTransport>(
+            rank, static_cast<int>(ranks.size())))),
         negotiator_(
             0, rank, ranks, Options::Defaults(),
             [this](ReadyBatch ready) { executor_.Execute(std::move(ready)); },
@@ -161,7 +161,7 @@ class Rank {
     entry->inputs = {nullptr};
     entry->outputs = {nullptr};
     if (entry->request.signature.verb == Verb::kAllgather) {
-      entry->allocate = [](const std::vector<Shape>&,
+      entry->allocate = [](const std::vector<Shape>&, const RankCounts&,
                            std::vector<void*>* outputs) {
         *outputs = {nullptr};
         return Status::Ok();

@@ -10,7 +10,7 @@
 #include "harness.h"
 #include "shared_contract.h"
 #include "thread_backend.h"
-#include "transport/collectives/batch_work.h"
+#include "transport/collectives/reducer.h"
 #include "transport_contract.h"
 
 namespace hvd {
@@ -28,25 +28,14 @@ TEST(AveragesOverHostsOf1And2And7) {
             {"a", "b", "b", "c", "c", "c", "c", "c", "c", "c"});
 }
 
-// Of a rank that only computes.
-class IdleWire final : public Wire {
- public:
-  explicit IdleWire(HostMap hosts) : hosts_(std::move(hosts)) {}
-  int rank() const override { return 0; }
-  int size() const override { return static_cast<int>(hosts_.host.size()); }
-  StagingPool& staging() override { return staging_; }
-  const HostMap& hosts() const override { return hosts_; }
-  bool zero_copy(int) const override { return false; }
-  MoveId Send(int, uint32_t, const void*, size_t) override { return 0; }
-  MoveId Receive(int, uint32_t, void*, size_t) override { return 0; }
-  bool Test(MoveId) override { return false; }
-  Status status() const override { return Status::Ok(); }
-  void Abandon(std::vector<StagingBuffer>) override {}
-
- private:
-  const HostMap hosts_;
-  HeapStagingPool staging_;
-};
+// Averages one value in half precision.
+Operands OneHalf(const uint16_t* in, uint16_t* out) {
+  Operands operands;
+  operands.dtype = operands.wire_dtype = DataType::kFloat16;
+  operands.reduce_op = ReduceOp::kAverage;
+  operands.segments = {{in, out, 1}};
+  return operands;
+}
 
 // The average when every rank has `value`, of as many ranks as `sizes` says for
 // each host.
@@ -67,24 +56,17 @@ float AverageOverHosts(const std::vector<int>& sizes, float value) {
         order.begin(),
         order.begin() + std::accumulate(sizes.begin(), sizes.begin() + host, 0),
         order.end());
-    IdleWire wire(MakeHostMap(order));
-    Batch batch;
-    batch.dtype = batch.wire_dtype = DataType::kFloat16;
-    batch.reduce_op = ReduceOp::kAverage;
-    batch.segments = {{&half, &result, 1}};
-    const BatchWork work(std::move(batch), 0, 1024, &wire);
     auto* partial = reinterpret_cast<std::byte*>(&partials[host]);
-    work.ReduceWithinHost(
-        0, 1, std::vector<const std::byte*>(sizes[host], block), 0, partial);
+    const Packer packer(OneHalf(&half, &result), nullptr, 2);
+    const Reducer reducer(&packer, MakeHostMap(order), 0);
+    reducer.ReduceWithinHost(SegmentMap({1}), 0, 1,
+                             std::vector<const std::byte*>(sizes[host], block),
+                             0, partial);
     blocks.push_back(partial);
   }
-  IdleWire wire(MakeHostMap(keys));
-  Batch batch;
-  batch.dtype = batch.wire_dtype = DataType::kFloat16;
-  batch.reduce_op = ReduceOp::kAverage;
-  batch.segments = {{&half, &result, 1}};
-  const BatchWork work(std::move(batch), 0, 1024, &wire);
-  work.ReduceAcrossHosts(1, blocks, reinterpret_cast<std::byte*>(&result));
+  const Packer packer(OneHalf(&half, &result), nullptr, 2);
+  const Reducer reducer(&packer, MakeHostMap(keys), 0);
+  reducer.ReduceAcrossHosts(1, blocks, reinterpret_cast<std::byte*>(&result));
   return ToFloat(Float16{result});
 }
 

@@ -72,7 +72,7 @@ ReadyBatch MakeBatch(uint64_t log_number, std::vector<uint64_t> tickets,
 TEST(executor_knows_the_entries_on_the_wire) {
   auto transport = std::make_unique<HeldTransport>();
   HeldTransport* held = transport.get();
-  Executor executor(std::move(transport));
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
   int done = 0;
   executor.Execute(MakeBatch(1, {11, 12}, &done));
   ReadyBatch second = MakeBatch(2, {21, 22}, &done);
@@ -107,7 +107,7 @@ struct HeldRunner {
 
 TEST(executor_leaves_dones_to_each_ones_runner) {
   auto transport = std::make_unique<HeldTransport>();
-  Executor executor(std::move(transport));
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
   HeldRunner runner, another;
   int done = 0;
   ReadyBatch batch = MakeBatch(1, {1, 2, 3, 4}, &done);
@@ -132,7 +132,7 @@ TEST(executor_leaves_dones_to_each_ones_runner) {
 TEST(executor_ends_a_batch_that_nobody_waits_for) {
   auto transport = std::make_unique<HeldTransport>();
   HeldTransport* held = transport.get();
-  Executor executor(std::move(transport));
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
   const Executor::Clock::time_point limit{std::chrono::seconds(5)};
   int done = 0;
   ReadyBatch batch = MakeBatch(1, {1, 2, 3}, &done);
@@ -159,7 +159,7 @@ TEST(executor_ends_a_batch_that_nobody_waits_for) {
 TEST(executor_calls_the_dones_of_a_failure_itself) {
   auto transport = std::make_unique<HeldTransport>();
   HeldTransport* held = transport.get();
-  Executor executor(std::move(transport));
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
   HeldRunner runner;
   int done = 0;
   ReadyBatch batch = MakeBatch(1, {1, 2}, &done);
@@ -174,7 +174,8 @@ TEST(executor_calls_the_dones_of_a_failure_itself) {
 TEST(executor_takes_chunks_that_there_is_memory_for_and_refuses_others) {
   ThreadWorld world(1, {}, 4096);
   auto backend = world.Open(0);
-  Executor executor(std::move(backend->NewTransport(0, {0}).value()));
+  Executor executor(
+      LaneTable::HostOnly(std::move(backend->NewTransport(0, {0}).value())));
   const ChunkLimits limits = executor.chunk_limits();
   EXPECT_EQ(limits.bytes, 4096);
   EXPECT_EQ(executor.Tune({1, limits.most_bytes, 1}).message(), "");

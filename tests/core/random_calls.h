@@ -16,6 +16,7 @@
 
 #include "core/request.h"
 #include "core/runtime.h"
+#include "core/verbs/verb_rules.h"
 #include "harness.h"
 #include "typed_values.h"
 
@@ -37,7 +38,7 @@ struct RandomCall {
   std::string name;
   int set = 0;
   Signature signature;          // root: within the set; no shapes
-  std::vector<int64_t> counts;  // elements; allgather: fewer than that many
+  std::vector<int64_t> counts;  // elements; varying verbs: up to that many
 };
 
 inline RandomCall DrawCall(Random& random, std::string name,
@@ -53,8 +54,8 @@ inline RandomCall DrawCall(Random& random, std::string name,
   signature.dtype = signature.wire_dtype = Pick(random, kReducedTypes);
   signature.root =
       static_cast<int32_t>(Below(random, sets[call.set].ranks.size()));
-  if (signature.verb == Verb::kAllreduce) {
-    signature.root = 0;
+  if (signature.verb != Verb::kBroadcast) signature.root = 0;
+  if (RulesOf(signature.verb).reduces) {
     signature.reduce_op = Pick(random, kReduceOps);
     if (signature.reduce_op == ReduceOp::kSum && random() % 2 == 0) {
       signature.prescale = Pick<double>(random, {0.5, 2.0});
@@ -86,7 +87,11 @@ class CallBuffers {
       for (int64_t k = 0; k < count; ++k) {
         PutValue(dtype(), in_[i].data(), k, Input(i, set.rank, k));
       }
-      if (call.signature.verb != Verb::kAllgather) out_[i] = in_[i];
+      if (!varies()) out_[i] = in_[i];
+      if (call.signature.verb == Verb::kReducescatter) {
+        out_[i].resize(static_cast<size_t>(Owned(i).size()) *
+                       SizeOf(call.signature.dtype));
+      }
     }
   }
 
@@ -96,13 +101,21 @@ class CallBuffers {
     for (size_t i = 0; i < in_.size(); ++i) {
       entry->request.signature.shapes.push_back({Count(i, set_.rank)});
       entry->inputs.push_back(in_[i].data());
-      if (call_.signature.verb != Verb::kAllgather) {
-        entry->outputs.push_back(out_[i].data());
+      if (!varies()) entry->outputs.push_back(out_[i].data());
+      if (call_.signature.verb == Verb::kAlltoall) {
+        std::vector<int64_t>& splits = entry->splits.emplace_back();
+        for (int to = 0; to < ranks(); ++to) {
+          splits.push_back(Split(i, set_.rank, to));
+        }
       }
     }
     entry->allocate = [this](const std::vector<Shape>& shapes,
+                             const RankCounts& rows,
                              std::vector<void*>* outputs) {
       for (size_t i = 0; i < shapes.size(); ++i) {
+        int64_t total = 0;
+        for (int64_t count : rows[i]) total += count;
+        EXPECT_EQ(total, shapes[i][0]);
         out_[i].resize(CountOf(shapes[i]) * SizeOf(dtype()));
         outputs->push_back(out_[i].data());
       }
@@ -135,10 +148,29 @@ class CallBuffers {
   DataType dtype() const { return call_.signature.dtype; }
   int ranks() const { return static_cast<int>(set_.ranks.size()); }
 
+  bool varies() const { return RulesOf(call_.signature.verb).first_dim_varies; }
+
   int64_t Count(size_t tensor, int rank) const {
     const int64_t count = call_.counts[tensor];
-    if (call_.signature.verb != Verb::kAllgather) return count;
+    if (!varies()) return count;
     return (salt_ + rank * 7) * (count + 1) % 11 * count / 11;
+  }
+  // What a reduction gives this rank.
+  RowRange Owned(size_t tensor) const {
+    const int64_t count = call_.counts[tensor];
+    return call_.signature.verb == Verb::kReducescatter
+               ? ScatteredRows(count, set_.rank, ranks())
+               : RowRange{0, count};
+  }
+  // Rows that go from one rank to another: cuts of the sender's rows.
+  int64_t Split(size_t tensor, int from, int to) const {
+    return Cut(tensor, from, to + 1) - Cut(tensor, from, to);
+  }
+  int64_t Cut(size_t tensor, int from, int to) const {
+    const int64_t count = Count(tensor, from);
+    if (to == 0 || to == ranks()) return to == 0 ? 0 : count;
+    const int64_t even = count * to / ranks();
+    return (salt_ + from) % 3 == 0 ? (even < count / 2 ? 0 : count) : even;
   }
 
   double Input(size_t tensor, int rank, int64_t k) const {
@@ -152,8 +184,18 @@ class CallBuffers {
   std::vector<double> Wanted(size_t tensor) const {
     const Signature& signature = call_.signature;
     std::vector<double> wanted;
-    if (signature.verb == Verb::kAllreduce) {
-      for (int64_t k = 0; k < call_.counts[tensor]; ++k) {
+    if (signature.verb == Verb::kAlltoall) {
+      for (int rank = 0; rank < ranks(); ++rank) {
+        for (int64_t k = Cut(tensor, rank, set_.rank);
+             k < Cut(tensor, rank, set_.rank + 1); ++k) {
+          wanted.push_back(Input(tensor, rank, k));
+        }
+      }
+      return wanted;
+    }
+    if (RulesOf(signature.verb).reduces) {
+      const RowRange own = Owned(tensor);
+      for (int64_t k = own.begin; k < own.end; ++k) {
         wanted.push_back(ExpectedReduction(
             dtype(), signature.wire_dtype, signature.reduce_op, ranks(),
             Shifted(tensor, k), signature.prescale, signature.postscale));
@@ -161,8 +203,10 @@ class CallBuffers {
       return wanted;
     }
     for (int rank = 0; rank < ranks(); ++rank) {
-      const bool gathered = signature.verb == Verb::kAllgather;
-      if (!gathered && rank != signature.root) continue;
+      // A barrier leaves all as it is.
+      const int from =
+          signature.verb == Verb::kBarrier ? set_.rank : signature.root;
+      if (signature.verb != Verb::kAllgather && rank != from) continue;
       for (int64_t k = 0; k < Count(tensor, rank); ++k) {
         wanted.push_back(Input(tensor, rank, k));
       }
@@ -174,7 +218,7 @@ class CallBuffers {
     const double epsilon =
         std::max(Epsilon(dtype()), Epsilon(call_.signature.wire_dtype));
     // Sums of 8 samples, twice that by a prescale, and products stay below.
-    return call_.signature.verb == Verb::kAllreduce ? epsilon * 64 : 0;
+    return RulesOf(call_.signature.verb).reduces ? epsilon * 64 : 0;
   }
 
   const RandomCall call_;

@@ -2,6 +2,7 @@
 // ResponseCache: numbers, first dimensions, order of use.
 #include "core/response_cache.h"
 
+#include "core/verbs/verb_rules.h"
 #include "harness.h"
 
 namespace hvd {

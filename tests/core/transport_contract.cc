@@ -32,6 +32,7 @@ void Call::Start(Transport* transport, Batch batch) {
   if (batch.segments.empty()) {
     batch.segments = {
         {in_.data(), out_.data(), static_cast<int64_t>(in_.size())}};
+    batch.segments[0].rows = batch.segments[0].count;
   }
   id_ = transport->Start(std::move(batch), [this](const Status& status) {
     EXPECT_FALSE(done_);
@@ -75,7 +76,8 @@ int TakeFailures() { return test::failures.exchange(0); }
 
 std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
-  for (const auto& more : {AverageCases(), LifeCases(), FiniteCases()}) {
+  for (const auto& more :
+       {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

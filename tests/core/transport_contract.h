@@ -99,11 +99,14 @@ struct ContractCase {
 
 // Numbers: transport_contract_numbers.cc. Averages:
 // transport_contract_averages.cc. Lives: transport_contract_lives.cc. NaN and
-// infinity: transport_contract_finite.cc.
+// infinity: transport_contract_finite.cc. Verbs that divide rows:
+// transport_contract_rows.cc. Several phases: transport_contract_phases.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
 std::vector<ContractCase> FiniteCases();
+std::vector<ContractCase> RowCases();
+std::vector<ContractCase> PhaseCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

@@ -34,7 +34,7 @@ class Group {
       batch_.segments.push_back(
           {in_.back().data(), out_.back().data(), count, &name});
       if (is_gathered_) {
-        batch_.counts.push_back(std::vector<int64_t>(size, count));
+        batch_.rows.push_back(std::vector<int64_t>(size, count));
       }
     }
   }

@@ -110,32 +110,57 @@ void DoneMayStartAndCancel(ContractRank* self) {
 
 // --- Cancelled and refused ---
 
+const std::vector<Verb> kVerbs = {Verb::kAllreduce, Verb::kBroadcast,
+                                  Verb::kAllgather, Verb::kAlltoall,
+                                  Verb::kReducescatter};
+
+// `count` elements of each rank, which are rows too.
 Batch BatchOf(Verb verb, int64_t count, int size) {
   Batch batch;
   batch.verb = verb;
   if (verb == Verb::kAllgather) {
-    batch.counts = {std::vector<int64_t>(size, count)};
+    batch.rows = {std::vector<int64_t>(size, count)};
+  } else if (verb == Verb::kAlltoall) {
+    std::vector<int64_t>& rows = batch.rows.emplace_back();
+    for (int rank = 0; rank < size; ++rank) {
+      rows.push_back(ScatteredRows(count, rank, size).size());
+    }
   }
   return batch;
 }
 
 Call CallOf(Verb verb, int64_t count, int rank, int size) {
-  return Call(Filled(count, static_cast<float>(rank + 1)),
-              verb == Verb::kAllgather ? count * size : count);
+  const int64_t own = ScatteredRows(count, rank, size).size();
+  const int64_t out = verb == Verb::kAllgather       ? count * size
+                      : verb == Verb::kAlltoall      ? own * size
+                      : verb == Verb::kReducescatter ? own
+                                                     : count;
+  return Call(Filled(count, static_cast<float>(rank + 1)), out);
 }
 
 void ExpectNumbers(Verb verb, int64_t count, int size, Call* call) {
-  if (verb == Verb::kAllreduce) {
-    EXPECT_TRUE(call->out() ==
-                Filled(count, static_cast<float>(size * (size + 1) / 2)));
-  } else if (verb == Verb::kBroadcast) {
-    EXPECT_TRUE(call->out() == Filled(count, 1.0f));
-  } else {
-    for (int rank = 0; rank < size; ++rank) {
-      const auto part = call->out().begin() + rank * count;
-      EXPECT_EQ(std::count(part, part + count, static_cast<float>(rank + 1)),
-                count);
-    }
+  const auto out_count = static_cast<int64_t>(call->out().size());
+  switch (verb) {
+    case Verb::kAllreduce:
+    case Verb::kReducescatter:
+      EXPECT_TRUE(call->out() ==
+                  Filled(out_count, static_cast<float>(size * (size + 1) / 2)));
+      EXPECT_TRUE(verb == Verb::kReducescatter || out_count == count);
+      return;
+    case Verb::kBroadcast:
+      EXPECT_TRUE(call->out() == Filled(count, 1.0f));
+      return;
+    case Verb::kAllgather:
+    case Verb::kAlltoall:
+      for (int rank = 0; rank < size; ++rank) {
+        const int64_t share = out_count / size;
+        const auto part = call->out().begin() + rank * share;
+        EXPECT_EQ(std::count(part, part + share, static_cast<float>(rank + 1)),
+                  share);
+      }
+      return;
+    case Verb::kBarrier:
+      return;
   }
 }
 
@@ -177,7 +202,7 @@ void CheckCancel(ContractRank* self, Transport* transport, Verb verb,
 
 void CancelledInFlight(ContractRank* self) {
   auto transport = self->NewTransport();
-  for (Verb verb : {Verb::kAllreduce, Verb::kBroadcast, Verb::kAllgather}) {
+  for (Verb verb : kVerbs) {
     for (int64_t count : {int64_t{5}, self->Elements(12)}) {
       for (int steps : {0, 1, 2, 5, 20}) {
         CheckCancel(self, transport.get(), verb, count, steps);
@@ -206,6 +231,7 @@ void CheckLocalError(ContractRank* self, Transport* transport, Verb verb,
   if (self->rank() == failing) {
     batch.local_error = ResourceExhausted("no memory here");
     batch.segments = {{nullptr, nullptr, count}};
+    batch.segments[0].rows = count;
   }
   call.Start(transport, batch);
   Drive(transport, [&] { return transport->in_flight() == 0; });
@@ -228,7 +254,7 @@ void CheckLocalError(ContractRank* self, Transport* transport, Verb verb,
 
 void LocalErrorFailsAllRanks(ContractRank* self) {
   auto transport = self->NewTransport();
-  for (Verb verb : {Verb::kAllreduce, Verb::kBroadcast, Verb::kAllgather}) {
+  for (Verb verb : kVerbs) {
     for (int64_t count : {int64_t{0}, int64_t{3}, self->Elements(9)}) {
       CheckLocalError(self, transport.get(), verb, count);
       CheckSetIsWell(transport.get());

@@ -253,7 +253,7 @@ void CheckAllgather(Transport* transport, DataType dtype, int64_t unit) {
         std::accumulate(counts.begin(), counts.end(), int64_t{0});
     out[s].resize(static_cast<size_t>(total) * SizeOf(dtype));
     batch.segments.push_back({in[s].data(), out[s].data(), mine});
-    batch.counts.push_back(std::move(counts));
+    batch.rows.push_back(std::move(counts));
   }
   Status result = Internal("not done");
   bool done = false;
@@ -267,7 +267,7 @@ void CheckAllgather(Transport* transport, DataType dtype, int64_t unit) {
   for (int s = 0; s < kSegments; ++s) {
     int64_t at = 0;
     for (int rank = 0; rank < transport->size(); ++rank) {
-      for (int64_t i = 0; i < batch.counts[s][rank]; ++i, ++at) {
+      for (int64_t i = 0; i < batch.rows[s][rank]; ++i, ++at) {
         wrong += GetValue(dtype, out[s].data(), at) != GatherValue(rank, s, i);
       }
     }
@@ -371,7 +371,7 @@ void NothingToMove(ContractRank* self) {
       batch.verb = verb;
       batch.segments.resize(segments);
       if (verb == Verb::kAllgather) {
-        batch.counts.assign(segments, std::vector<int64_t>(self->size(), 0));
+        batch.rows.assign(segments, std::vector<int64_t>(self->size(), 0));
       }
       bool done = false;
       transport->Start(batch, [&](const Status& status) {

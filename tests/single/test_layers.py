@@ -23,14 +23,14 @@ FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h
 CHOOSER = "transport/backends.cc"
 # For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.
 INCLUDES = {
-    "core": r"(core|cpu)/\w+\.h",
+    "core": r"(core|core/verbs|cpu)/\w+\.h",
     "cpu": r"cpu/\w+\.h|core/(types|status)\.h",
     "transport": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/shm": rf"{FOR_TRANSPORTS}|transport/(collectives|shm)/\w+\.h",
     "transport/mpi": rf"{FOR_TRANSPORTS}|transport/(collectives|mpi)/\w+\.h",
     CHOOSER: rf"{FOR_TRANSPORTS}|transport/\w+/\w+\.h",
-    "adapter": r"(adapter|core|cpu)/\w+\.h|transport/backends\.h",
+    "adapter": r"(adapter|core|core/verbs|cpu)/\w+\.h|transport/backends\.h",
 }
 # Headers of others, and the only files that may include them.
 FOREIGN = {

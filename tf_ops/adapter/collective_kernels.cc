@@ -171,6 +171,7 @@ class AllgatherKernel : public CollectiveKernel {
       call->tensors.push_back(ctx->input(i));
     }
     call->entry.allocate = [ctx, call](const std::vector<Shape>& shapes,
+                                       const RankCounts& /*rows*/,
                                        std::vector<void*>* outputs) -> Status {
       outputs->clear();
       for (size_t i = 0; i < shapes.size(); ++i) {

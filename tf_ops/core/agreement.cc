@@ -2,46 +2,17 @@
 // Compares the ranks' signatures, and puts the differences into words.
 #include "core/agreement.h"
 
-#include <charconv>
-#include <functional>
+#include <algorithm>
 #include <utility>
 
-#include "core/response_cache.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 namespace {
 
 using Ranks = std::vector<RankRequest>;
-using ValueText = std::function<std::string(const Signature&, const Ranks&)>;
 
-// Something that must be equal on all ranks.
-struct Property {
-  const char* name;
-  const char* remedy;
-  ValueText value;
-};
-
-std::string NumberText(double value) {
-  char text[32];
-  auto end = std::to_chars(text, text + sizeof(text), value).ptr;
-  return std::string(text, end);
-}
-
-std::string ShapesText(const Signature& signature, bool skip_first_dim) {
-  std::string text;
-  for (const Shape& shape : signature.shapes) {
-    if (!text.empty()) text += ' ';
-    if (skip_first_dim && !shape.empty()) {
-      std::string rest = ToString(Shape(shape.begin() + 1, shape.end()));
-      text += shape.size() == 1 ? "[?]" : "[?," + rest.substr(1);
-    } else {
-      text += ToString(shape);
-    }
-  }
-  return text;
-}
-
-std::string MemoryText(const Signature& signature, const Ranks&) {
+std::string MemoryText(const Signature& signature, const std::vector<int>&) {
   return signature.memory == MemoryKind::kHost ? "CPU" : "GPU";
 }
 
@@ -49,72 +20,30 @@ std::string MemoryText(const Signature& signature, const Ranks&) {
 const std::vector<Property>& CommonProperties() {
   static const auto* properties = new std::vector<Property>{
       {"operation", "Every rank must call the same one under a name.",
-       [](const Signature& s, const Ranks&) {
+       [](const Signature& s, const std::vector<int>&) {
          return std::string(Name(s.verb));
        }},
       {"dtype", "Cast it to the same dtype on every rank.",
-       [](const Signature& s, const Ranks&) {
+       [](const Signature& s, const std::vector<int>&) {
          return std::string(Name(s.dtype));
        }},
       {"device", "Place it on the same kind of device on every rank.",
        MemoryText},
       {"number of tensors", "Group the same tensors on every rank.",
-       [](const Signature& s, const Ranks&) {
+       [](const Signature& s, const std::vector<int>&) {
          return std::to_string(s.shapes.size());
        }},
   };
   return *properties;
 }
 
-const std::vector<Property>& PropertiesOf(Verb verb) {
-  static const auto* allreduce = new std::vector<Property>{
-      {"shape", "Pass the same shape on every rank.",
-       [](const Signature& s, const Ranks&) { return ShapesText(s, false); }},
-      {"reduce op", "Pass the same op= on every rank.",
-       [](const Signature& s, const Ranks&) {
-         return std::string(Name(s.reduce_op));
-       }},
-      {"prescale_factor", "Pass the same prescale_factor= on every rank.",
-       [](const Signature& s, const Ranks&) { return NumberText(s.prescale); }},
-      {"postscale_factor", "Pass the same postscale_factor= on every rank.",
-       [](const Signature& s, const Ranks&) {
-         return NumberText(s.postscale);
-       }},
-      {"compression", "Pass the same compression= on every rank.",
-       [](const Signature& s, const Ranks&) {
-         return s.wire_dtype == s.dtype ? std::string("none")
-                                        : std::string(Name(s.wire_dtype));
-       }},
-  };
-  static const auto* allgather = new std::vector<Property>{
-      {"shape behind the first dimension",
-       "Only the first dimension may differ between ranks.",
-       [](const Signature& s, const Ranks&) { return ShapesText(s, true); }},
-  };
-  static const auto* broadcast = new std::vector<Property>{
-      {"root rank", "Pass the same root_rank on every rank.",
-       [](const Signature& s, const Ranks& ranks) {
-         return std::to_string(ranks[s.root].job_rank);
-       }},
-      {"shape", "Pass the same shape on every rank.",
-       [](const Signature& s, const Ranks&) { return ShapesText(s, false); }},
-  };
-  switch (verb) {
-    case Verb::kAllreduce:
-      return *allreduce;
-    case Verb::kAllgather:
-      return *allgather;
-    case Verb::kBroadcast:
-      return *broadcast;
-  }
-  return *broadcast;
-}
-
 // Such as "ranks 0-1: float32; rank 2: float64". Empty when all are equal.
 std::string Differences(const Property& property, const Ranks& ranks) {
+  std::vector<int> job_ranks;
+  for (const RankRequest& rank : ranks) job_ranks.push_back(rank.job_rank);
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const RankRequest& rank : ranks) {
-    std::string value = property.value(*rank.signature, ranks);
+    std::string value = property.value(*rank.signature, job_ranks);
     auto group = groups.begin();
     while (group != groups.end() && group->first != value) ++group;
     if (group == groups.end()) {
@@ -187,17 +116,16 @@ Status CheckAgreement(const std::string& name,
   const Signature& first = *ranks[0].signature;
   if (!SameOnAll(ranks)) {
     HVD_RETURN_IF_ERROR(Compare(name, CommonProperties(), ranks));
-    HVD_RETURN_IF_ERROR(Compare(name, PropertiesOf(first.verb), ranks));
+    HVD_RETURN_IF_ERROR(Compare(name, RulesOf(first.verb).properties, ranks));
   }
-  if (first.verb == Verb::kAllgather) {
-    for (const Shape& shape : first.shapes) {
-      if (shape.empty()) {
-        return FailedPrecondition(
-            "allgather '" + name +
-            "' was given a scalar, which has no dimension to gather along; "
-            "give it the shape [1].");
-      }
-    }
+  const char* const lacks = RulesOf(first.verb).scalar_lacks;
+  const bool has_scalar =
+      std::any_of(first.shapes.begin(), first.shapes.end(),
+                  [](const Shape& shape) { return shape.empty(); });
+  if (lacks != nullptr && has_scalar) {
+    return FailedPrecondition(std::string(Name(first.verb)) + " '" + name +
+                              "' was given a scalar, which has no " + lacks +
+                              "; give it the shape [1].");
   }
   return Status::Ok();
 }

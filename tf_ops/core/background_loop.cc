@@ -88,8 +88,9 @@ BackgroundLoop::~BackgroundLoop() = default;
 Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
   auto transport = backend_->NewTransport(id, members.ranks);
   if (!transport.ok()) return transport.status();
-  auto executor = std::make_unique<Executor>(std::move(transport.value()),
-                                             options_.check_numerics != 0);
+  auto executor = std::make_unique<Executor>(
+      LaneTable::HostOnly(std::move(transport.value())),
+      options_.check_numerics != 0);
   Executor* lane = executor.get();
   auto negotiator = std::make_unique<Negotiator>(
       id, members.rank, members.ranks, options_,

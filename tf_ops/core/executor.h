@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: applies a set's agreed batches on its lane.
+// Executor: executes a set's agreed batches, each on the lane of its memory.
 #ifndef HVD_CORE_EXECUTOR_H_
 #define HVD_CORE_EXECUTOR_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +11,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/executor_batch.h"
 #include "core/ready_batch.h"
 #include "core/status.h"
 #include "core/transport.h"
@@ -19,25 +22,39 @@
 
 namespace hvd {
 
-// Turns a ReadyBatch into the transport's Batch. It allocates gathered outputs
-// and lists the segments. When the wire is done, it calls each entry's done, or
-// leaves that to the entry's runner. Background thread only.
+// The transport of each kind of memory. Null: this build or this machine has
+// none.
+struct LaneTable {
+  std::array<std::unique_ptr<Transport>, kMemoryKindCount> transports;
+
+  Transport* of(MemoryKind memory) const {
+    return transports[static_cast<size_t>(memory)].get();
+  }
+  static LaneTable HostOnly(std::unique_ptr<Transport> host) {
+    LaneTable lanes;
+    lanes.transports[static_cast<size_t>(MemoryKind::kHost)] = std::move(host);
+    return lanes;
+  }
+};
+
+// Hands each batch to the transport of its memory. When the wire is done, it
+// calls each entry's done, or leaves that to the entry's runner. A verb that
+// uses no wire is done at once. Background thread only.
 class Executor {
  public:
   using Clock = std::chrono::steady_clock;
 
   // `check_finite`: an allreduce or allgather of a NaN or an infinity fails.
-  explicit Executor(std::unique_ptr<Transport> host_transport,
-                    bool check_finite = false);
+  explicit Executor(LaneTable lanes, bool check_finite = false);
   ~Executor();
 
   void Execute(ReadyBatch ready);
   bool Progress();
-  ChunkLimits chunk_limits() const { return transport_->chunk_limits(); }
+  ChunkLimits chunk_limits() const { return host().chunk_limits(); }
   // Holds for the batches executed from now on. Not Ok if no leader of this
   // build asks for that.
   Status Tune(const Tuning& tuning);
-  int in_flight() const { return transport_->in_flight(); }
+  int in_flight() const;
   // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const { return in_flight() - cancelled_; }
 
@@ -66,10 +83,10 @@ class Executor {
   void CancelAfter(uint64_t log_number, const Status& why);
 
  private:
-  struct Work;
   struct Running {
+    Transport* lane;
     BatchId id;
-    std::shared_ptr<const Work> work;
+    std::shared_ptr<const ExecutorWork> work;
     // The number of its entries that nobody waits for, and what Unwant said.
     size_t unwanted = 0;
     Status why;
@@ -77,10 +94,12 @@ class Executor {
   };
 
   // The wire is done with the batch.
-  void Finish(const std::shared_ptr<const Work>& work, const Status& status);
+  void Finish(const std::shared_ptr<const ExecutorWork>& work,
+              const Status& status);
+  Transport& host() const { return *lanes_.of(MemoryKind::kHost); }
 
   const bool check_finite_;
-  std::unique_ptr<Transport> transport_;
+  const LaneTable lanes_;
   std::map<uint64_t, Running> running_;  // by log number
   int cancelled_ = 0;
   std::optional<Breakdown> breakdown_;  // the one with the lowest number

@@ -2,6 +2,8 @@
 // Greedy fusion: a tensor joins the open batch of its kind if it fits.
 #include "core/fusion.h"
 
+#include "core/verbs/verb_rules.h"
+
 namespace hvd {
 namespace {
 
@@ -15,18 +17,8 @@ struct OpenBatch {
 }  // namespace
 
 bool MoveAlike(const Signature& a, const Signature& b) {
-  if (a.verb != b.verb || a.memory != b.memory) return false;
-  switch (a.verb) {
-    case Verb::kAllreduce:
-      return a.dtype == b.dtype && a.wire_dtype == b.wire_dtype &&
-             a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
-             a.postscale == b.postscale;
-    case Verb::kAllgather:
-      return true;  // the dtype does not matter: bytes are moved
-    case Verb::kBroadcast:
-      return a.root == b.root;
-  }
-  return false;
+  return a.verb == b.verb && a.memory == b.memory &&
+         RulesOf(a.verb).fuses(a, b);
 }
 
 std::vector<std::vector<size_t>> PlanFusion(

@@ -11,9 +11,7 @@
 namespace hvd {
 
 // Whether tensors of these signatures may be in one batch. They need the same
-// verb and memory. Also:
-// - An allreduce needs the same dtype, wire dtype, op and scales.
-// - A broadcast needs the same root.
+// verb and memory, and the verb's rules must allow it.
 [[nodiscard]] bool MoveAlike(const Signature& a, const Signature& b);
 
 struct FusionCandidate {

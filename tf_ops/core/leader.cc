@@ -5,35 +5,21 @@
 #include <algorithm>
 
 #include "core/agreement.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 namespace {
-
-// The bytes that an agreed tensor moves. Of an allgather: those of all ranks.
-int64_t BytesOf(const Signature& signature,
-                const std::vector<std::vector<int64_t>>& first_dims) {
-  int64_t count = 0;
-  for (size_t i = 0; i < signature.shapes.size(); ++i) {
-    const Shape& shape = signature.shapes[i];
-    if (signature.verb != Verb::kAllgather) {
-      count += CountOf(shape);
-      continue;
-    }
-    int64_t row = CountOf(Shape(shape.begin() + 1, shape.end()));
-    for (int64_t rows : first_dims[i]) count += rows * row;
-  }
-  return count * static_cast<int64_t>(SizeOf(signature.dtype));
-}
 
 Status UnknownNumber(CacheId id) {
   return Internal("unknown cache number " + std::to_string(id) + ".");
 }
 
-// For a submission under a number. An allgather has one dimension for each
-// shape.
-Status CheckFirstDims(const Signature& signature, const Shape& first_dims) {
+// For a submission under a number. Where the log has the first dimensions, it
+// comes with one for each shape.
+Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
+                      int size) {
   const size_t due =
-      signature.verb == Verb::kAllgather ? signature.shapes.size() : 0;
+      SizesInLog(signature.verb, size) ? signature.shapes.size() : 0;
   if (first_dims.size() == due) return Status::Ok();
   return Internal(std::string(Name(signature.verb)) + " of " +
                   std::to_string(signature.shapes.size()) +
@@ -93,7 +79,8 @@ Status Leader::HandleItem(int rank, const Submission& submission,
     if (remembered == nullptr) return UnknownNumber(submission.cache_id);
     kept = remembered->signature;
     signature = kept.get();
-    HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, submission.first_dims));
+    HVD_RETURN_IF_ERROR(
+        CheckFirstDims(*signature, submission.first_dims, size_));
     key = &remembered->KeyOf(submission.key.instance, &composed);
   }
   if (signature->root < 0 || signature->root >= size_) {
@@ -102,11 +89,11 @@ Status Leader::HandleItem(int rank, const Submission& submission,
   }
   if (!Admit(rank, *key, submission.step, now)) return Status::Ok();
   Waiting waiting{nullptr, submission.step, nullptr};
-  const bool gathers = signature->verb == Verb::kAllgather;
-  if (gathers || !submission.error.ok()) {
+  const bool tells_sizes = SizesInLog(signature->verb, size_);
+  if (tells_sizes || !submission.error.ok()) {
     waiting.extra = std::make_unique<Extra>();
     waiting.extra->error = submission.error;
-    if (gathers) {
+    if (tells_sizes) {
       waiting.extra->first_dims =
           kept != nullptr ? submission.first_dims : FirstDims(*signature);
     }
@@ -130,7 +117,7 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     const auto* remembered = Recall(id);
     if (remembered == nullptr) return UnknownNumber(id);
     const auto& signature = remembered->signature;
-    HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}));
+    HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}, size_));
     if (!Admit(rank, remembered->key, cached.step, now)) continue;
     Pending* pending = FindOrAddPending(remembered->key, now);
     Waiting waiting{nullptr, cached.step, nullptr};
@@ -250,7 +237,7 @@ Leader::Pending* Leader::Decide(Pending* pending) {
   agreed.id = pending->id;
   agreed.number = ++agreements_;
   agreed.signature = shares ? pending->signature : own.extra->signature;
-  if (agreed.signature->verb == Verb::kAllgather) {
+  if (SizesInLog(agreed.signature->verb, size_)) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {
       agreed.first_dims[i].reserve(size_);
@@ -259,7 +246,7 @@ Leader::Pending* Leader::Decide(Pending* pending) {
       }
     }
   }
-  agreed.bytes = BytesOf(*agreed.signature, agreed.first_dims);
+  agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
   if (autotuner_ != nullptr)
     autotuner_->Agreed(agreed.key, agreed.bytes, last_submission_);
   agreed_.push_back(std::move(agreed));

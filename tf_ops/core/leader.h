@@ -71,7 +71,7 @@ class Leader {
   // The part of a submission that few submissions have.
   struct Extra {
     std::shared_ptr<const Signature> signature;  // null: Pending's is the same
-    Shape first_dims;  // of an allgather: dimension 0 of each shape
+    Shape first_dims;  // dimension 0 of each shape, where the log has it
     Status error;
   };
   // One rank's submission of a key. It is small, because each pending key has

@@ -10,6 +10,7 @@
 
 #include "core/fusion.h"
 #include "core/leader.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 

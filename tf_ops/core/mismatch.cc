@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/agreement.h"
-#include "core/response_cache.h"
 #include "core/stall.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 namespace {

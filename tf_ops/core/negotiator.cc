@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/record_check.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 namespace {
@@ -63,8 +64,8 @@ void Negotiator::Submit(EntryPtr entry) {
 void Negotiator::AddNews(const Request& request) {
   CacheId id = 0;
   if (request.error.ok()) id = cache_.Find(request.key.name, request.signature);
-  const bool gathers = request.signature.verb == Verb::kAllgather;
-  if (id != 0 && request.key.instance == 0 && !gathers) {
+  const bool tells_sizes = SizesInLog(request.signature.verb, size_);
+  if (id != 0 && request.key.instance == 0 && !tells_sizes) {
     auto* last =
         news_.empty() ? nullptr : std::get_if<CachedSubmissions>(&news_.back());
     if (last == nullptr || last->step != request.step) {
@@ -79,7 +80,7 @@ void Negotiator::AddNews(const Request& request) {
   submission.key.instance = request.key.instance;
   submission.step = request.step;
   if (id != 0) {
-    if (gathers) submission.first_dims = FirstDims(request.signature);
+    if (tells_sizes) submission.first_dims = FirstDims(request.signature);
   } else {
     submission.key.name = request.key.name;
     submission.signature = request.signature;

@@ -9,6 +9,7 @@
 
 #include "core/fusion.h"
 #include "core/types.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 namespace {
@@ -37,8 +38,8 @@ Status CheckFirstDims(const Request& request,
                       const std::vector<std::vector<int64_t>>& first_dims,
                       int rank, int size) {
   const std::vector<Shape>& shapes = request.signature.shapes;
-  const bool gathers = request.signature.verb == Verb::kAllgather;
-  if (first_dims.size() != (gathers ? shapes.size() : 0)) {
+  const bool tells_sizes = SizesInLog(request.signature.verb, size);
+  if (first_dims.size() != (tells_sizes ? shapes.size() : 0)) {
     return MakesNoSense(request, std::to_string(first_dims.size()) +
                                      " lists of first dimensions");
   }

@@ -44,15 +44,8 @@ struct KeyHash {
 // A grouped collective is one Signature with several shapes. It is agreed,
 // travels and fails as a whole.
 //
-// | field        | allreduce | allgather             | broadcast  |
-// | shapes       | equal     | equal but dimension 0 | equal      |
-// | wire_dtype   | equal     | = dtype               | = dtype    |
-// | reduce_op    | equal     | unused                | unused     |
-// | prescale,    | equal     | unused                | unused     |
-// | postscale    |           |                       |            |
-// | root         | unused    | unused                | equal, a   |
-// |              |           |                       | rank of the|
-// |              |           |                       | set        |
+// core/verbs/ says which fields a verb uses, and what must be equal. The others
+// keep their defaults.
 struct Signature {
   Verb verb = Verb::kAllreduce;
   DataType dtype = DataType::kFloat32;
@@ -100,14 +93,20 @@ struct Entry {
   uint64_t ticket = 0;
   // One for each shape of the signature. May be null where the count is 0.
   std::vector<const void*> inputs;
-  // One for each shape. Of an allgather: empty until `allocate` has been
-  // called.
+  // One for each shape. Of a verb whose first dimension varies: empty until
+  // `allocate` has been called.
   std::vector<void*> outputs;
-  // For an allgather alone. Allocates the outputs once the first dimensions of
-  // all ranks are known. Never called after `done`.
-  std::function<Status(const std::vector<Shape>& shapes,
+  // An alltoall alone: the rows of [shape][rank of the set] that this rank
+  // sends. Those of a shape add up to its first dimension.
+  RankCounts splits;
+  // For verbs whose first dimension varies. Allocates outputs of these shapes,
+  // once all sizes are known. `rows` of [shape][rank] are what comes from each
+  // rank. Never called after `done`.
+  std::function<Status(const std::vector<Shape>& shapes, const RankCounts& rows,
                        std::vector<void*>* outputs)>
       allocate;
+  // See Segment::ready.
+  std::shared_ptr<const void> ready;
   std::function<void(const Status&)> done;
   // Null: no runner calls `done`. Else it lives until `done` is called. It may
   // call `done`, and so may the runner of another entry of the batch.

@@ -6,31 +6,9 @@
 #include <iterator>
 #include <utility>
 
+#include "core/verbs/verb_rules.h"
+
 namespace hvd {
-namespace {
-
-// Whether the shapes are equal but for dimension 0. Both must have that.
-bool SameButFirstDim(const Shape& a, const Shape& b) {
-  return a.size() == b.size() && !a.empty() &&
-         std::equal(a.begin() + 1, a.end(), b.begin() + 1);
-}
-
-}  // namespace
-
-bool SameButFirstDims(const Signature& a, const Signature& b) {
-  if (a.verb != Verb::kAllgather || b.verb != Verb::kAllgather) return a == b;
-  return a.dtype == b.dtype && a.memory == b.memory &&
-         std::equal(a.shapes.begin(), a.shapes.end(), b.shapes.begin(),
-                    b.shapes.end(), SameButFirstDim);
-}
-
-Shape FirstDims(const Signature& signature) {
-  Shape dims;
-  for (const Shape& shape : signature.shapes) {
-    dims.push_back(shape.empty() ? 0 : shape[0]);
-  }
-  return dims;
-}
 
 const Key& ResponseCache::Remembered::KeyOf(uint64_t instance,
                                             Key* memory) const {

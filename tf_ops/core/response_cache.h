@@ -60,13 +60,6 @@ class ResponseCache {
   std::list<CacheId> by_use_;  // least recently used first
 };
 
-// Whether the signatures are equal in everything that must not change from step
-// to step.
-[[nodiscard]] bool SameButFirstDims(const Signature& a, const Signature& b);
-
-// Dimension 0 of each shape of the signature.
-[[nodiscard]] Shape FirstDims(const Signature& signature);
-
 }  // namespace hvd
 
 #endif  // HVD_CORE_RESPONSE_CACHE_H_

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,18 +21,33 @@ struct Segment {
   int64_t count = 0;
   // The tensor's, for errors; null: it has none.
   const std::string* name = nullptr;
+  // For verbs that divide a tensor at rows: this rank's rows, and the elements
+  // of one. `count` is their product.
+  int64_t rows = 0;
+  int64_t row_count = 1;
+  // Opaque to all but the lane of the batch's memory: `in` may be read once
+  // this is so. Null: it may be read now.
+  std::shared_ptr<const void> ready = nullptr;
 };
 
 // Tensors that travel together, and what is done with them.
 //
 // It is the same on every rank of the set, but for the pointers, `local_error`,
-// `check_finite` and `not_finite`. In an allgather Segment::count may differ
-// too.
+// `check_finite` and `not_finite`. In an allgather or alltoall Segment::count
+// may differ too, and in an alltoall `rows`.
+//
+// | verb          | `in` has     | `out` gets                               |
+// | allreduce     | count        | count                                    |
+// | broadcast     | count        | count                                    |
+// | allgather     | own rows     | the ranks' rows, in rank order           |
+// | alltoall      | rows for all | the rows for this rank, in rank order    |
+// | reducescatter | count        | rows ScatteredRows of the reduced tensor |
 struct Batch {
   Verb verb = Verb::kAllreduce;
+  MemoryKind memory = MemoryKind::kHost;
   DataType dtype = DataType::kFloat32;
-  // allreduce: the type that crosses the wire. Sums are formed in float32 at
-  // least, whatever this type is.
+  // Verbs that reduce: the type that crosses the wire. Sums are formed in
+  // float32 at least, whatever this type is.
   DataType wire_dtype = DataType::kFloat32;
   // kAverage: the sum is divided by the size of the set.
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -39,15 +55,22 @@ struct Batch {
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set
   std::vector<Segment> segments;
-  // allgather: the element counts of [segment][rank]. `out` gets the parts of a
-  // segment one after another, in rank order.
-  std::vector<std::vector<int64_t>> counts;
+  // Rows of [segment][rank]. Allgather: that the rank puts in. Empty: nobody
+  // knows them all, so the ranks tell each other. Alltoall: that this rank
+  // sends to the rank; `in` has them in rank order.
+  RankCounts rows;
+  // Allgather and alltoall. Gives the outputs, one for each segment, once it is
+  // known how many rows come from which rank: [segment][rank]. Called at most
+  // once, by Start or Progress, and never after `done`. If it fails, that is a
+  // local_error. Empty: the segments have their outputs.
+  std::function<Status(const RankCounts& rows, std::vector<void*>* outputs)>
+      allocate;
   // Not Ok: this rank cannot take part, for example for lack of memory. It
   // still starts the batch. The batch then fails on every rank, with an error
   // that names this rank.
   Status local_error;
-  // Allreduce: a NaN or an infinity in this rank's input, as it crosses the
-  // wire, fails the batch on every rank. The error names the rank and the
+  // Verbs that reduce: a NaN or an infinity in this rank's input, as it crosses
+  // the wire, fails the batch on every rank. The error names the rank and the
   // tensor. Other ranks need not check.
   bool check_finite = false;
   // Not -1: this segment of this rank was found to have such a value. The batch
@@ -81,6 +104,8 @@ using BatchDone = std::function<void(const Status&)>;
 //   wrong numbers. On the other ranks it completes with the right ones, or
 //   fails with a Status that names that rank. An allreduce with a local_error
 //   always fails. The set goes on.
+// - A batch may have several phases, such as the sizes and then the data. All
+//   of the above holds in each of them, and between two.
 class Transport {
  public:
   virtual ~Transport() = default;

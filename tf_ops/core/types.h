@@ -13,12 +13,23 @@
 
 namespace hvd {
 
+// Every verb: its name in code, its number on the wire, its name for people.
+// core/verbs/ has the rules of each, and transport/collectives/ its way over a
+// wire.
+#define HVD_FOR_EACH_VERB(V)           \
+  V(Allreduce, 0, "allreduce")         \
+  V(Allgather, 1, "allgather")         \
+  V(Broadcast, 2, "broadcast")         \
+  V(Alltoall, 3, "alltoall")           \
+  V(Reducescatter, 4, "reducescatter") \
+  V(Barrier, 5, "barrier")
+
 enum class Verb : uint8_t {
-  kAllreduce = 0,
-  kAllgather = 1,
-  kBroadcast = 2,
+#define HVD_VERB_NUMBER(verb, number, text) k##verb = number,
+  HVD_FOR_EACH_VERB(HVD_VERB_NUMBER)
+#undef HVD_VERB_NUMBER
 };
-inline constexpr uint8_t kVerbCount = 3;
+inline constexpr uint8_t kVerbCount = 6;
 
 enum class DataType : uint8_t {
   kUint8 = 0,
@@ -106,12 +117,11 @@ using Shape = std::vector<int64_t>;
 
 [[nodiscard]] constexpr const char* Name(Verb verb) {
   switch (verb) {
-    case Verb::kAllreduce:
-      return "allreduce";
-    case Verb::kAllgather:
-      return "allgather";
-    case Verb::kBroadcast:
-      return "broadcast";
+#define HVD_VERB_NAME(verb, number, text) \
+  case Verb::k##verb:                     \
+    return text;
+    HVD_FOR_EACH_VERB(HVD_VERB_NAME)
+#undef HVD_VERB_NAME
   }
   return "unknown verb";
 }
@@ -136,6 +146,29 @@ using Shape = std::vector<int64_t>;
   return op == ReduceOp::kAverage || op == ReduceOp::kSum ||
          op == ReduceOp::kMin || op == ReduceOp::kMax ||
          op == ReduceOp::kProduct;
+}
+
+// The memory kinds above.
+inline constexpr uint8_t kMemoryKindCount = 2;
+
+// One number for each [segment or shape][rank of the set].
+using RankCounts = std::vector<std::vector<int64_t>>;
+
+// Some rows of a tensor: [begin, end) of its first dimension.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+};
+
+// The rows that `rank` gets of a reducescatter of `rows`. They are as even as
+// can be. The first ranks get one row more, as Horovod's do.
+[[nodiscard]] constexpr RowRange ScatteredRows(int64_t rows, int rank,
+                                               int size) {
+  const int64_t share = rows / size, more = rows % size;
+  const int64_t begin = rank * share + (rank < more ? rank : more);
+  return {begin, begin + share + (rank < more ? 1 : 0)};
 }
 
 // The number of elements of a shape. 1 for a scalar.

@@ -3,45 +3,73 @@
 #include "transport/collectives/batch_check.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
 namespace hvd {
 namespace {
 
-Status CheckCounts(const Batch& batch, int rank, int size) {
-  if (batch.counts.size() != batch.segments.size()) {
+bool AllPositive(const std::vector<int64_t>& rows) {
+  return std::all_of(rows.begin(), rows.end(),
+                     [](int64_t count) { return count >= 0; });
+}
+
+Status CheckRows(const Batch& batch, int rank, int size) {
+  const bool gathers = batch.verb == Verb::kAllgather;
+  if (gathers && batch.rows.empty()) return Status::Ok();
+  const std::string verb = Name(batch.verb);
+  if (batch.rows.size() != batch.segments.size()) {
     return Internal(
-        "an allgather batch has " + std::to_string(batch.segments.size()) +
-        " segments but counts of " + std::to_string(batch.counts.size()) + ".");
+        "a batch of " + verb + " has " + std::to_string(batch.segments.size()) +
+        " segments but rows of " + std::to_string(batch.rows.size()) + ".");
   }
-  for (size_t i = 0; i < batch.counts.size(); ++i) {
-    const std::vector<int64_t>& counts = batch.counts[i];
-    const bool fits = counts.size() == static_cast<size_t>(size) &&
-                      counts[rank] == batch.segments[i].count &&
-                      std::all_of(counts.begin(), counts.end(),
-                                  [](int64_t count) { return count >= 0; });
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    const std::vector<int64_t>& rows = batch.rows[i];
+    const Segment& segment = batch.segments[i];
+    const bool fits =
+        rows.size() == static_cast<size_t>(size) && AllPositive(rows) &&
+        (gathers ? rows[static_cast<size_t>(rank)]
+                 : std::accumulate(rows.begin(), rows.end(), int64_t{0})) *
+                segment.row_count ==
+            segment.count;
     if (!fits) {
-      return Internal("the counts of segment " + std::to_string(i) +
-                      " of an allgather batch make no sense.");
+      return Internal("the rows of segment " + std::to_string(i) +
+                      " of a batch of " + verb + " make no sense.");
     }
+  }
+  return Status::Ok();
+}
+
+// Whether the tensors can be divided between ranks at rows.
+Status CheckDivision(const Batch& batch) {
+  for (const Segment& segment : batch.segments) {
+    if (segment.rows >= 0 && segment.row_count >= 0 &&
+        segment.rows * segment.row_count == segment.count) {
+      continue;
+    }
+    return Internal("a segment of a batch of " + std::string(Name(batch.verb)) +
+                    " has " + std::to_string(segment.rows) + " rows of " +
+                    std::to_string(segment.row_count) + " elements, but " +
+                    std::to_string(segment.count) + " elements.");
   }
   return Status::Ok();
 }
 
 Status CheckReduction(const Batch& batch) {
   if (!IsValid(batch.reduce_op)) {
-    return InvalidArgument("allreduce does not know the reduce op " +
-                           std::to_string(static_cast<int>(batch.reduce_op)) +
-                           ".");
+    return InvalidArgument(
+        std::string(Name(batch.verb)) + " does not know the reduce op " +
+        std::to_string(static_cast<int>(batch.reduce_op)) + ".");
   }
   if (batch.dtype == DataType::kBool) {
     return InvalidArgument(
-        "allreduce is not defined for bool; cast the tensor to an integer.");
+        std::string(Name(batch.verb)) +
+        " is not defined for bool; cast the tensor to an integer.");
   }
   if (batch.wire_dtype != batch.dtype &&
       !(IsFloating(batch.dtype) && IsFloating(batch.wire_dtype))) {
-    return InvalidArgument(std::string("allreduce cannot send ") +
+    return InvalidArgument(std::string(Name(batch.verb)) + " cannot send " +
                            Name(batch.dtype) + " as " + Name(batch.wire_dtype) +
                            "; only floating point is compressed.");
   }
@@ -58,13 +86,19 @@ Status CheckBatch(const Batch& batch, int rank, int size) {
     case Verb::kAllreduce:
       return CheckReduction(batch);
     case Verb::kAllgather:
-      return CheckCounts(batch, rank, size);
+    case Verb::kAlltoall:
+      return CheckRows(batch, rank, size);
+    case Verb::kReducescatter:
+      HVD_RETURN_IF_ERROR(CheckDivision(batch));
+      return CheckReduction(batch);
     case Verb::kBroadcast:
       if (batch.root >= 0 && batch.root < size) return Status::Ok();
       return InvalidArgument("broadcast has the root " +
                              std::to_string(batch.root) +
                              "; the ranks of the process set are 0 to " +
                              std::to_string(size - 1) + ".");
+    case Verb::kBarrier:
+      return Internal("a barrier uses no transport.");
   }
   return Internal("a batch has an unknown verb.");
 }

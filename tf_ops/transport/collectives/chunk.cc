@@ -14,25 +14,15 @@ constexpr uint8_t kHeaderCheck = 0xb7;
 // alignment at a third of its speed (Zen 4, by `rep movsb`).
 constexpr size_t kLine = 64;
 constexpr size_t kHeaderOffset = kLine - sizeof(BlockHeader);
-constexpr int kPhaseBits = 2;
+constexpr int kHopBits = 2;
 constexpr int kChunkBits = 4;
+// A batch of 2^28 chunks would have terabytes.
+constexpr int kPhaseShift = 28;
 
 static_assert(kChunkTags == 1 << kChunkBits);
-static_assert(kBatchTags << (kChunkBits + kPhaseBits) == 1 << 14);
+static_assert(kBatchTags << (kChunkBits + kHopBits) == 1 << 14);
 
 }  // namespace
-
-std::unique_ptr<Chunk> NewChunk(BatchWork* work, int64_t index) {
-  switch (work->batch().verb) {
-    case Verb::kAllreduce:
-      return NewAllreduceChunk(work, index);
-    case Verb::kAllgather:
-      return NewAllgatherChunk(work, index);
-    case Verb::kBroadcast:
-      return NewBroadcastChunk(work, index);
-  }
-  return nullptr;  // CheckBatch refuses other verbs
-}
 
 void Chunk::Start(StagingBuffer staging) {
   staging_ = std::move(staging);
@@ -52,9 +42,10 @@ Chunk::Block Chunk::AddArrival(int peer, int64_t payload_bytes) {
 }
 
 void Chunk::Label(const Block& block, const Poison& poison) {
+  if (poison) phase_->NotePoison();
   BlockHeader header;
   header.sequence = static_cast<uint32_t>(work_->sequence());
-  header.chunk = static_cast<uint32_t>(index_);
+  header.chunk = Number();
   header.payload_bytes =
       static_cast<uint32_t>(poison ? poison.segment + 1 : block.payload_bytes);
   header.origin = static_cast<uint16_t>(poison.origin);
@@ -63,17 +54,21 @@ void Chunk::Label(const Block& block, const Poison& poison) {
   std::memcpy(staging_.data.get() + block.offset, &header, sizeof(header));
 }
 
-void Chunk::PackBlock(const Block& block, int64_t begin, int64_t end) {
+bool Chunk::PackBlock(const Block& block, const SegmentMap& map, int64_t begin,
+                      int64_t end) {
   if (!work_->is_detached()) {
-    work_->Pack(begin, end, Payload(block));
-    work_->FailIfNotFinite();
+    phase_->packer().Pack(map, begin, end, Payload(block));
+    phase_->FailIfNotFinite();
   }
   Label(block, work_->poison());
+  return !work_->is_detached();
 }
 
-void Chunk::UnpackBlock(const Block& block, int rank, int64_t begin,
-                        int64_t end) {
-  if (!work_->is_detached()) work_->Unpack(rank, begin, end, Content(block));
+void Chunk::UnpackBlock(const Block& block, const SegmentMap& map,
+                        int64_t begin, int64_t end) {
+  if (phase_->has_memory()) {
+    phase_->packer().Unpack(map, begin, end, Content(block));
+  }
 }
 
 BlockHeader Chunk::ReadHeader(const Block& block) const {
@@ -94,36 +89,39 @@ Poison Chunk::Read(const Block& block) {
   const bool fits =
       header.check == kHeaderCheck &&
       header.sequence == static_cast<uint32_t>(work_->sequence()) &&
-      header.chunk == static_cast<uint32_t>(index_) &&
-      header.code < kStatusCodeCount && header.origin < work_->size() &&
+      header.chunk == Number() && header.code < kStatusCodeCount &&
+      header.origin < work_->size() &&
       (poison ? header.payload_bytes <= segments
               : header.payload_bytes == block.payload_bytes) &&
       (!block.is_borrowed ||
        block.borrowed.bytes == sizeof(BlockHeader) + payload_bytes);
   if (poison) poison.segment = static_cast<int>(header.payload_bytes) - 1;
   if (!fits) poison = {StatusCode::kInternal, work_->rank()};
-  if (poison) work_->Fail(poison);
+  if (poison) {
+    phase_->NotePoison();
+    work_->Fail(poison);
+  }
   return poison;
 }
 
-MoveId Chunk::Send(int peer, int phase, const Block& block) {
+MoveId Chunk::Send(int peer, int hop, const Block& block) {
   const BlockHeader header = ReadHeader(block);
   const bool is_ok = header.code == static_cast<uint8_t>(StatusCode::kOk);
   const size_t bytes = sizeof(BlockHeader) + (is_ok ? header.payload_bytes : 0);
-  return work_->wire()->Send(peer, Tag(phase),
-                             staging_.data.get() + block.offset, bytes);
+  return work_->wire()->Send(peer, Tag(hop), staging_.data.get() + block.offset,
+                             bytes);
 }
 
-MoveId Chunk::Receive(int peer, int phase, const Block& block) {
+MoveId Chunk::Receive(int peer, int hop, const Block& block) {
   if (block.is_borrowed) {
     return work_->wire()->Receive(
-        peer, Tag(phase), nullptr,
+        peer, Tag(hop), nullptr,
         sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
   }
   // So that the header of an earlier chunk is not taken for an arrival.
   std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
   return work_->wire()->Receive(
-      peer, Tag(phase), staging_.data.get() + block.offset,
+      peer, Tag(hop), staging_.data.get() + block.offset,
       sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
 }
 
@@ -148,11 +146,15 @@ bool Chunk::Sweep(std::vector<MoveId>* moves) {
   return moved;
 }
 
-uint32_t Chunk::Tag(int phase) const {
+uint32_t Chunk::Tag(int hop) const {
   const uint32_t batch = work_->sequence() % kBatchTags;
   const uint32_t chunk = index_ % kChunkTags;
-  return (batch << kChunkBits | chunk) << kPhaseBits |
-         static_cast<uint32_t>(phase);
+  return (batch << kChunkBits | chunk) << kHopBits | static_cast<uint32_t>(hop);
+}
+
+uint32_t Chunk::Number() const {
+  return static_cast<uint32_t>(phase_->number()) << kPhaseShift |
+         static_cast<uint32_t>(index_);
 }
 
 }  // namespace hvd

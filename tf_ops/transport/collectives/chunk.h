@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunk: one chunk of a staged batch on the wire, as a state machine.
+// Chunk: one chunk of a phase on the wire, as a state machine.
 #ifndef HVD_TRANSPORT_COLLECTIVES_CHUNK_H_
 #define HVD_TRANSPORT_COLLECTIVES_CHUNK_H_
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transport/collectives/batch_work.h"
+#include "transport/collectives/phase.h"
 #include "transport/staging_pool.h"
 #include "transport/wire.h"
 
@@ -18,7 +19,7 @@ namespace hvd {
 // sends the header alone, with the reason.
 struct BlockHeader {
   uint32_t sequence;  // the batch's, its low 32 bits
-  uint32_t chunk;
+  uint32_t chunk;     // its index, and above kPhaseShift its phase's number
   uint32_t payload_bytes;  // with poison: its segment + 1, and no payload
   uint16_t origin;         // of the poison: rank within the set
   uint8_t code;            // StatusCode
@@ -26,13 +27,15 @@ struct BlockHeader {
 };
 static_assert(sizeof(BlockHeader) == 16);
 
-// Every member of the set runs the same chunks, with the same messages, even if
-// its batch is detached. So no member waits for a message in vain.
+// Every member of the set runs matching chunks, with the same messages, even if
+// its batch is detached. So no member waits for a message in vain. Of a phase,
+// all sends and receives of a chunk have been posted when its output is done.
 //
-// Owner: StagedTransport. Its BatchWork and Wire live longer.
+// Owner: StagedTransport. Its Phase, BatchWork and Wire live longer.
 class Chunk {
  public:
-  Chunk(BatchWork* work, int64_t index) : work_(work), index_(index) {}
+  Chunk(Phase* phase, int64_t index)
+      : phase_(phase), work_(phase->work()), index_(index) {}
   virtual ~Chunk() = default;
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
@@ -76,29 +79,33 @@ class Chunk {
   }
   // Writes the header: of a block with data, or with poison instead.
   void Label(const Block& block, const Poison& poison);
-  // Labels the block and fills it with this rank's elements [begin, end),
-  // unless the batch is detached, or one of them must not be sent.
-  void PackBlock(const Block& block, int64_t begin, int64_t end);
-  // Copies the elements [begin, end) of `rank` to the user, unless the batch is
-  // detached.
-  void UnpackBlock(const Block& block, int rank, int64_t begin, int64_t end);
+  // Labels the block and fills it with elements [begin, end) of `map`, unless
+  // the batch has failed, or one of them must not be sent. True: it has them.
+  bool PackBlock(const Block& block, const SegmentMap& map, int64_t begin,
+                 int64_t end);
+  // Copies the block to elements [begin, end) of `map` in the outputs, if there
+  // is memory.
+  void UnpackBlock(const Block& block, const SegmentMap& map, int64_t begin,
+                   int64_t end);
 
   // Reads the header of a block that has arrived. If the block has poison, the
   // batch has failed with it. Bytes that make no sense count as poison of this
   // rank.
   Poison Read(const Block& block);
 
-  MoveId Send(int peer, int phase, const Block& block);
-  MoveId Receive(int peer, int phase, const Block& block);
+  // `hop` tells the moves of a chunk between two ranks apart: 0 to 3.
+  MoveId Send(int peer, int hop, const Block& block);
+  MoveId Receive(int peer, int hop, const Block& block);
   bool Test(MoveId move) { return work_->wire()->Test(move); }
   // Test for a receive. When it is true, the block can be read until Release.
   bool Arrive(MoveId move, Block* block);
   void Release(MoveId move, Block* block);
   bool zero_copy(int peer) const { return work_->wire()->zero_copy(peer); }
-  const HostMap& hosts() const { return work_->wire()->hosts(); }
+  const HostMap& hosts() const { return phase_->hosts(); }
   // Removes the moves that are done. True if there was one.
   bool Sweep(std::vector<MoveId>* moves);
 
+  Phase* const phase_;
   BatchWork* const work_;
   const int64_t index_;
   bool output_done_ = false;
@@ -110,20 +117,12 @@ class Chunk {
                                           : staging_.data.get() + block.offset;
   }
   BlockHeader ReadHeader(const Block& block) const;
-  uint32_t Tag(int phase) const;
+  uint32_t Tag(int hop) const;
+  uint32_t Number() const;
 
   size_t staging_bytes_ = 0;
   StagingBuffer staging_;
 };
-
-// NewChunk makes the chunk of the batch's verb. The others are in files such as
-// allreduce_chunk.cc.
-std::unique_ptr<Chunk> NewAllreduceChunk(BatchWork* work, int64_t index);
-std::unique_ptr<Chunk> NewTwoLevelAllreduceChunk(BatchWork* work,
-                                                 int64_t index);
-std::unique_ptr<Chunk> NewAllgatherChunk(BatchWork* work, int64_t index);
-std::unique_ptr<Chunk> NewBroadcastChunk(BatchWork* work, int64_t index);
-std::unique_ptr<Chunk> NewChunk(BatchWork* work, int64_t index);
 
 // Tags have room for so many chunks of a batch, and so many batches of a set,
 // at once. StagedTransport keeps to these limits.

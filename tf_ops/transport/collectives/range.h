@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "transport/collectives/batch_work.h"
+#include "transport/collectives/packer.h"
+#include "transport/collectives/phase.h"
 
 namespace hvd {
 
@@ -18,21 +19,18 @@ struct Range {
   bool empty() const { return begin == end; }
 };
 
-// The elements of chunk `index`, in a batch in which all ranks have equally
-// many.
-inline Range ChunkRange(const BatchWork& work, int64_t index) {
-  const int64_t total = work.element_count(work.rank());
-  const int64_t begin = std::min(index * work.chunk_elements(), total);
-  return {begin, std::min(begin + work.chunk_elements(), total)};
+// The elements of chunk `index`, out of `total`. Empty behind the end.
+inline Range ChunkRange(const ChunkPlan& plan, int64_t total, int64_t index) {
+  const int64_t begin = std::min(index * plan.chunk_elements, total);
+  return {begin, std::min(begin + plan.chunk_elements, total)};
 }
 
-// Shard `index` of `count` shards of about the same size. Parts begin at
+// Shard `index` of `count` shards of about the same size. Shards begin at
 // multiples of kAlignedElements from the whole's begin. With few elements the
 // last shards are empty.
 inline Range ShardOf(const Range& whole, int index, int count) {
   const int64_t share = (whole.size() + count - 1) / count;
-  const int64_t step =
-      (share + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  const int64_t step = RoundUp(share, kAlignedElements);
   const int64_t begin = std::min(index * step, whole.size());
   const int64_t end = std::min(begin + step, whole.size());
   return {whole.begin + begin, whole.begin + end};

@@ -60,17 +60,15 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   if (!flight.status.ok()) return id;
   const Status local_error = batch.local_error;
   const int not_finite = batch.not_finite;
-  flight.work = std::make_unique<BatchWork>(std::move(batch), id, chunks_.bytes,
-                                            wire_.get());
-  if (spare_cores_ != nullptr && flight.work->is_large()) {
-    flight.work->ShareWith(spare_cores_->Threads());
-  }
+  flight.work = std::make_unique<BatchWork>(
+      std::move(batch), id, chunks_.bytes, wire_.get(),
+      spare_cores_ != nullptr ? spare_cores_->Threads() : nullptr);
   if (!local_error.ok()) {
-    flight.status = local_error;
-    flight.work->Fail({local_error.code(), rank()});
+    flight.work->FailHere(local_error);
   } else if (not_finite >= 0) {
     flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
   }
+  flight.phases.push_back(NewFirstPhase(flight.work.get()));
   // Progress starts its chunks. If they were packed here, the leader's messages
   // to the peers about the batch would have to wait.
   return id;
@@ -127,7 +125,22 @@ bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
     flight->chunks.pop_front();
     moved = true;
   }
+  EndPhase(flight);
   return moved | StartChunks(id, flight);
+}
+
+void StagedTransport::EndPhase(Flight* flight) {
+  if (flight->complete ||
+      flight->outputs_done < flight->phase()->chunk_count()) {
+    return;
+  }
+  std::unique_ptr<Phase> next = flight->phase()->MakeNext();
+  if (next == nullptr) {
+    flight->complete = true;
+    return;
+  }
+  flight->phases.push_back(std::move(next));
+  flight->next_chunk = flight->outputs_done = 0;
 }
 
 bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
@@ -135,8 +148,8 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
   if (id >= oldest + kBatchTags) return false;
   bool moved = false;
   while (flight->chunks.size() < kWindow &&
-         flight->next_chunk < flight->work->chunk_count()) {
-    auto chunk = NewChunk(flight->work.get(), flight->next_chunk);
+         flight->next_chunk < flight->phase()->chunk_count()) {
+    auto chunk = flight->phase()->NewChunk(flight->next_chunk);
     const size_t bytes = chunk->staging_bytes();
     const Urgency urgency = id == oldest                  ? Urgency::kOldest
                             : bytes <= kSmallStagingBytes ? Urgency::kSmall
@@ -153,20 +166,18 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
 
 void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
   if (!flight->done) return;
-  const bool complete = flight->work != nullptr &&
-                        flight->outputs_done == flight->work->chunk_count();
   if (flight->status.ok() && flight->work->is_detached()) {
-    flight->status = Explain(flight->work->poison(), flight->work->batch());
+    const Status& own = flight->work->local_error();
+    flight->status =
+        own.ok() ? Explain(flight->work->poison(), flight->work->batch()) : own;
   }
-  if (flight->status.ok() && !complete) return;
+  if (flight->status.ok() && !flight->complete) return;
   calls->push_back({std::exchange(flight->done, nullptr), flight->status});
 }
 
 bool StagedTransport::Finished(const Flight& flight) const {
   if (flight.done) return false;
-  return flight.work == nullptr ||
-         (flight.chunks.empty() &&
-          flight.next_chunk == flight.work->chunk_count());
+  return flight.work == nullptr || (flight.chunks.empty() && flight.complete);
 }
 
 bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {

@@ -14,6 +14,7 @@
 #include "cpu/spare_cores.h"
 #include "transport/collectives/batch_work.h"
 #include "transport/collectives/chunk.h"
+#include "transport/collectives/phase.h"
 #include "transport/staging_pool.h"
 #include "transport/wire.h"
 
@@ -24,8 +25,9 @@ inline constexpr int64_t kDefaultChunkBytes = 1 << 20;
 // The chunks of a transport whose staging memory is on the heap.
 [[nodiscard]] ChunkLimits HeapChunks(int64_t bytes);
 
-// Cuts a batch into chunks. A few of them are on the wire at a time. Progress
-// goes through all batches, so that a small one passes a large one.
+// Runs a batch phase by phase, and each phase chunk by chunk. A few chunks are
+// on the wire at a time. Progress goes through all batches, so that a small one
+// passes a large one.
 //
 // The wire uses staging memory only. So a batch that fails here can let go of
 // the user's memory at once. It lives on, detached. A detached batch sends its
@@ -54,10 +56,15 @@ class StagedTransport final : public Transport {
     std::unique_ptr<BatchWork> work;  // null: CheckBatch refused it
     BatchDone done;                   // null once called
     Status status;                    // not Ok: why it failed here
+    // The last one is running. Of the others, peers may still need chunks.
+    std::vector<std::unique_ptr<Phase>> phases;
+    // Of the running phase: the next chunk to start, and the outputs done.
     int64_t next_chunk = 0;
     int64_t outputs_done = 0;
+    bool complete = false;                      // all outputs of all phases
     std::deque<std::unique_ptr<Chunk>> chunks;  // on the wire
-    int64_t front_chunk = 0;                    // index of chunks.front()
+
+    Phase* phase() const { return phases.back().get(); }
   };
   using Flights = std::map<BatchId, Flight>;
   struct Call {
@@ -67,6 +74,8 @@ class StagedTransport final : public Transport {
 
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
+  // Goes on to the next phase if the running one has all its outputs.
+  void EndPhase(Flight* flight);
   // If the batch is done for its caller, adds the call of `done`, which is made
   // later.
   void Settle(Flight* flight, std::vector<Call>* calls);

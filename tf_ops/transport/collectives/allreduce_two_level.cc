@@ -15,13 +15,12 @@
 // 4. Owners send results to the other ranks of their host.
 #include <utility>
 
-#include "transport/collectives/chunk.h"
-#include "transport/collectives/range.h"
+#include "transport/collectives/allreduce_phase.h"
 
 namespace hvd {
 namespace {
 
-enum Phase { kInput = 0, kPartial = 1, kAcross = 2, kResult = 3 };
+enum Hop { kInput = 0, kPartial = 1, kAcross = 2, kResult = 3 };
 
 // A block that this rank waits for.
 struct Expected {
@@ -31,11 +30,12 @@ struct Expected {
 
 class TwoLevelChunk final : public Chunk {
  public:
-  TwoLevelChunk(BatchWork* work, int64_t index)
-      : Chunk(work, index),
-        range_(ChunkRange(*work, index)),
-        host_(hosts().host[work->rank()]),
-        place_(hosts().place[work->rank()]) {
+  TwoLevelChunk(AllreducePhase* phase, int64_t index)
+      : Chunk(phase, index),
+        allreduce_(phase),
+        range_(phase->RangeOf(index)),
+        host_(hosts().host[work_->rank()]),
+        place_(hosts().place[work_->rank()]) {
     slices_.resize(hosts().smallest_host());
     for (int s = 0; s < slice_count(); ++s) {
       slices_[s].range = ShardOf(range_, s, slice_count());
@@ -108,7 +108,7 @@ class TwoLevelChunk final : public Chunk {
   const std::vector<int>& neighbours() const { return hosts().ranks[host_]; }
   int OwnerOf(int s, int host) const { return hosts().ranks[host][s]; }
   int64_t BytesOf(const Range& range) const {
-    return range.size() * work_->element_bytes();
+    return allreduce_->BytesOf(range);
   }
   bool owns_slice() const {
     return place_ < slice_count() && !slices_[place_].range.empty();
@@ -189,9 +189,10 @@ class TwoLevelChunk final : public Chunk {
           if (static_cast<int>(place) == place_) continue;
           blocks[place] = Content(inputs_[place].block) + offset;
         }
-        work_->ReduceWithinHost(part.range.begin, part.range.end, blocks,
-                                place_, Payload(part.block));
-        poison = work_->FailIfNotFinite();
+        phase_->reducer().ReduceWithinHost(allreduce_->map(), part.range.begin,
+                                           part.range.end, blocks, place_,
+                                           Payload(part.block));
+        poison = phase_->FailIfNotFinite();
       }
       Label(part.block, poison);
       if (host == host_) continue;
@@ -217,7 +218,8 @@ class TwoLevelChunk final : public Chunk {
         blocks.push_back(
             Content(host == host_ ? part.block : partials_[host].block));
       }
-      work_->ReduceAcrossHosts(part.range.size(), blocks, Payload(part.block));
+      phase_->reducer().ReduceAcrossHosts(part.range.size(), blocks,
+                                          Payload(part.block));
     }
     for (int i = 1; i < host_count(); ++i) {
       const int host = (host_ + i) % host_count();
@@ -245,7 +247,7 @@ class TwoLevelChunk final : public Chunk {
 
   void Complete(Part* part) {
     if (!Read(part->block)) {
-      UnpackBlock(part->block, work_->rank(), part->range.begin,
+      UnpackBlock(part->block, allreduce_->map(), part->range.begin,
                   part->range.end);
     }
     part->complete = true;
@@ -281,7 +283,8 @@ class TwoLevelChunk final : public Chunk {
 
   void PostOther(int s) {
     Slice& slice = slices_[s];
-    PackBlock(slice.input, slice.range.begin, slice.range.end);
+    PackBlock(slice.input, allreduce_->map(), slice.range.begin,
+              slice.range.end);
     sends_.push_back(Send(OwnerOf(s, host_), kInput, slice.input));
     for (Part& part : slice.parts) {
       if (part.range.empty()) continue;
@@ -304,8 +307,8 @@ class TwoLevelChunk final : public Chunk {
   }
 
   // --- Both
-  void Expect(int peer, Phase phase, const Block& block, Expected* expected) {
-    expected->move = Receive(peer, phase, block);
+  void Expect(int peer, Hop hop, const Block& block, Expected* expected) {
+    expected->move = Receive(peer, hop, block);
     expected->awaited = true;
   }
 
@@ -334,6 +337,7 @@ class TwoLevelChunk final : public Chunk {
     return {};
   }
 
+  AllreducePhase* const allreduce_;
   const Range range_;  // of the chunk
   const int host_;
   const int place_;
@@ -352,9 +356,9 @@ class TwoLevelChunk final : public Chunk {
 
 }  // namespace
 
-std::unique_ptr<Chunk> NewTwoLevelAllreduceChunk(BatchWork* work,
+std::unique_ptr<Chunk> NewTwoLevelAllreduceChunk(AllreducePhase* phase,
                                                  int64_t index) {
-  return std::make_unique<TwoLevelChunk>(work, index);
+  return std::make_unique<TwoLevelChunk>(phase, index);
 }
 
 }  // namespace hvd

@@ -5,18 +5,39 @@
 #include <algorithm>
 
 #include "transport/collectives/chunk.h"
+#include "transport/collectives/range.h"
 
 namespace hvd {
 namespace {
 
+class BroadcastPhase final : public Phase {
+ public:
+  BroadcastPhase(BatchWork* work, const Operands& operands)
+      : Phase(work, operands, BytesOf(operands), {}),
+        map_(CountsOf(operands.segments)),
+        plan_(map_.total(), element_bytes(), work->chunk_bytes()) {}
+
+  int64_t chunk_count() const override { return plan_.chunk_count; }
+  std::unique_ptr<Chunk> NewChunk(int64_t index) override;
+
+  const SegmentMap& map() const { return map_; }
+  Range RangeOf(int64_t index) const {
+    return ChunkRange(plan_, map_.total(), index);
+  }
+
+ private:
+  const SegmentMap map_;
+  const ChunkPlan plan_;
+};
+
 class BroadcastChunk final : public Chunk {
  public:
-  BroadcastChunk(BatchWork* work, int64_t index)
-      : Chunk(work, index), host_(hosts().host[work->rank()]) {
-    const int64_t total = work->element_count(work->rank());
-    begin_ = std::min(index * work->chunk_elements(), total);
-    end_ = std::min(begin_ + work->chunk_elements(), total);
-    const int64_t bytes = (end_ - begin_) * work->element_bytes();
+  BroadcastChunk(BroadcastPhase* phase, int64_t index)
+      : Chunk(phase, index),
+        host_(hosts().host[work_->rank()]),
+        map_(phase->map()),
+        range_(phase->RangeOf(index)) {
+    const int64_t bytes = range_.size() * phase->element_bytes();
     block_ = is_root() ? AddBlock(bytes) : AddArrival(parent(), bytes);
   }
 
@@ -28,7 +49,7 @@ class BroadcastChunk final : public Chunk {
       const Poison poison = Read(block_);
       // A rank forwards what it got even if its own batch is detached.
       if (is_head()) Forward(poison);
-      if (!poison) UnpackBlock(block_, work_->rank(), begin_, end_);
+      if (!poison) UnpackBlock(block_, map_, range_.begin, range_.end);
       Release(receive_, &block_);
     }
     output_done_ = !awaited_;
@@ -43,9 +64,10 @@ class BroadcastChunk final : public Chunk {
       awaited_ = true;
       return;
     }
-    PackBlock(block_, begin_, end_);
+    PackBlock(block_, map_, range_.begin, range_.end);
     Forward(work_->poison());
-    if (!work_->is_detached()) work_->KeepOwn(begin_, end_);
+    if (!phase_->has_memory()) return;
+    phase_->packer().CopyOwn(map_, map_, range_.begin, range_.end);
   }
 
  private:
@@ -90,18 +112,22 @@ class BroadcastChunk final : public Chunk {
   }
 
   const int host_;
-  int64_t begin_ = 0;
-  int64_t end_ = 0;
+  const SegmentMap& map_;
+  const Range range_;
   Block block_;
   bool awaited_ = false;
   MoveId receive_ = 0;
   std::vector<MoveId> sends_;
 };
 
+std::unique_ptr<Chunk> BroadcastPhase::NewChunk(int64_t index) {
+  return std::make_unique<BroadcastChunk>(this, index);
+}
+
 }  // namespace
 
-std::unique_ptr<Chunk> NewBroadcastChunk(BatchWork* work, int64_t index) {
-  return std::make_unique<BroadcastChunk>(work, index);
+std::unique_ptr<Phase> NewBroadcastFirstPhase(BatchWork* work) {
+  return std::make_unique<BroadcastPhase>(work, MovedOperands(work->batch()));
 }
 
 }  // namespace hvd

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/collectives/chunk.h"
-#include "transport/collectives/range.h"
+#include "transport/collectives/allreduce_phase.h"
+#include "transport/collectives/reducing_chunk.h"
 
 namespace hvd {
 namespace {
@@ -17,100 +17,44 @@ namespace {
 constexpr int64_t kOneRoundBytes = 4096;
 constexpr int kOneRoundRanks = 8;
 
-// Gathers the peers' blocks of one range, and reduces them together with this
-// rank's own data.
-class AllreduceChunk : public Chunk {
+// Reduces the peers' blocks together with this rank's own data.
+class AllreduceChunk : public ReducingChunk {
  public:
-  AllreduceChunk(BatchWork* work, int64_t index)
-      : Chunk(work, index), range_(ChunkRange(*work, index)) {}
+  AllreduceChunk(AllreducePhase* phase, int64_t index)
+      : ReducingChunk(phase, index),
+        allreduce_(phase),
+        range_(phase->RangeOf(index)) {}
 
  protected:
-  // The block of a peer. This rank's own stays empty, because its data is in
-  // the user's memory.
-  struct Contribution {
-    Block block;
-    MoveId move = 0;
-    bool here = false;
-    Poison poison;
-  };
-
   int64_t BytesOf(const Range& range) const {
-    return (range.end - range.begin) * work_->element_bytes();
+    return allreduce_->BytesOf(range);
   }
+  const SegmentMap& map() const { return allreduce_->map(); }
 
-  void AddContributions(const Range& range) {
-    contributions_.resize(work_->size());
-    for (int peer = 0; peer < work_->size(); ++peer) {
-      if (peer == work_->rank()) continue;
-      contributions_[peer].block = AddArrival(peer, BytesOf(range));
-    }
-  }
-
-  void ReceiveContributions() {
-    for (int peer = 0; peer < work_->size(); ++peer) {
-      if (peer == work_->rank()) continue;
-      Contribution& contribution = contributions_[peer];
-      contribution.move = Receive(peer, 0, contribution.block);
-      ++missing_;
-    }
-  }
-
-  // True if anything arrived.
-  bool CollectContributions() {
-    bool moved = false;
-    for (int peer = 0; peer < work_->size(); ++peer) {
-      Contribution& contribution = contributions_[peer];
-      if (peer == work_->rank() || contribution.here ||
-          !Arrive(contribution.move, &contribution.block)) {
-        continue;
-      }
-      contribution.here = true;
-      contribution.poison = Read(contribution.block);
-      --missing_;
-      moved = true;
-    }
-    return moved;
-  }
-
-  bool all_here() const { return missing_ == 0; }
-
-  // Reduces the range into the user's memory. If `result` is not null, it gets
-  // the same data. If any rank sent poison, it gets poison.
+  // Reduces the range into the outputs. If `result` is not null, it gets the
+  // same data. If any rank sent poison, it gets poison.
   void Reduce(const Range& range, const Block* result) {
-    // By now a peer's poison has become that of the batch, unless it had one
-    // before.
-    Poison poison;
-    std::vector<const std::byte*> blocks;
-    for (int peer = 0; peer < work_->size(); ++peer) {
-      const Contribution& contribution = contributions_[peer];
-      const bool is_own = peer == work_->rank();
-      if (!poison) poison = is_own ? work_->poison() : contribution.poison;
-      blocks.push_back(is_own ? nullptr : Content(contribution.block));
-    }
+    Poison poison = ContributedPoison();
     if (!poison) {
-      work_->Reduce(range.begin, range.end, blocks,
-                    result != nullptr ? Payload(*result) : nullptr);
-      poison = work_->FailIfNotFinite();
+      phase_->reducer().Reduce(map(), map(), range.begin, range.end,
+                               ContributedBlocks(),
+                               result != nullptr ? Payload(*result) : nullptr);
+      poison = phase_->FailIfNotFinite();
     }
     if (result != nullptr) Label(*result, poison);
-    for (int peer = 0; peer < work_->size(); ++peer) {
-      if (peer == work_->rank()) continue;
-      Release(contributions_[peer].move, &contributions_[peer].block);
-    }
+    ReleaseContributions();
   }
 
+  AllreducePhase* const allreduce_;
   const Range range_;  // of the chunk
-
- private:
-  std::vector<Contribution> contributions_;  // by rank
-  int missing_ = 0;
 };
 
 // Every rank sends its block to all, and reduces all blocks itself.
 class OneRoundChunk final : public AllreduceChunk {
  public:
-  OneRoundChunk(BatchWork* work, int64_t index) : AllreduceChunk(work, index) {
-    AddContributions(range_);
+  OneRoundChunk(AllreducePhase* phase, int64_t index)
+      : AllreduceChunk(phase, index) {
+    AddContributions(BytesOf(range_));
     sent_ = AddBlock(BytesOf(range_));
   }
 
@@ -129,7 +73,7 @@ class OneRoundChunk final : public AllreduceChunk {
  protected:
   void Post() override {
     ReceiveContributions();
-    PackBlock(sent_, range_.begin, range_.end);
+    PackBlock(sent_, map(), range_.begin, range_.end);
     for (int peer = 0; peer < work_->size(); ++peer) {
       if (peer != work_->rank()) sends_.push_back(Send(peer, 0, sent_));
     }
@@ -144,18 +88,19 @@ class OneRoundChunk final : public AllreduceChunk {
 // result back.
 class ByShardsChunk final : public AllreduceChunk {
  public:
-  ByShardsChunk(BatchWork* work, int64_t index) : AllreduceChunk(work, index) {
-    shards_.resize(work->size());
-    for (int owner = 0; owner < work->size(); ++owner) {
+  ByShardsChunk(AllreducePhase* phase, int64_t index)
+      : AllreduceChunk(phase, index) {
+    shards_.resize(static_cast<size_t>(work_->size()));
+    for (int owner = 0; owner < work_->size(); ++owner) {
       Shard& shard = shards_[owner];
-      shard.range = ShardOf(range_, owner, work->size());
+      shard.range = ShardOf(range_, owner, work_->size());
       if (shard.range.empty()) continue;
       const int64_t bytes = BytesOf(shard.range);
       shard.block = AddBlock(bytes);
       // Without zero-copy, the result arrives where the data was sent from.
       shard.result = zero_copy(owner) ? AddArrival(owner, bytes) : shard.block;
     }
-    if (!own().empty()) AddContributions(own());
+    if (!own().empty()) AddContributions(BytesOf(own()));
   }
 
   bool Advance() override {
@@ -182,7 +127,7 @@ class ByShardsChunk final : public AllreduceChunk {
         ReceiveContributions();
         continue;
       }
-      PackBlock(shard.block, shard.range.begin, shard.range.end);
+      PackBlock(shard.block, map(), shard.range.begin, shard.range.end);
       shard.send = Send(owner, 0, shard.block);
       shard.sending = true;
       ++open_sends_;
@@ -237,8 +182,7 @@ class ByShardsChunk final : public AllreduceChunk {
     }
     if (!shard.receiving || !Arrive(shard.receive, &shard.result)) return moved;
     if (!Read(shard.result)) {
-      UnpackBlock(shard.result, work_->rank(), shard.range.begin,
-                  shard.range.end);
+      UnpackBlock(shard.result, map(), shard.range.begin, shard.range.end);
     }
     Release(shard.receive, &shard.result);
     shard.receiving = false;
@@ -255,21 +199,34 @@ class ByShardsChunk final : public AllreduceChunk {
 
 }  // namespace
 
-std::unique_ptr<Chunk> NewAllreduceChunk(BatchWork* work, int64_t index) {
-  const Range range = ChunkRange(*work, index);
-  const int64_t bytes = (range.end - range.begin) * work->element_bytes();
+AllreducePhase::AllreducePhase(BatchWork* work, const Operands& operands,
+                               Next next)
+    : Phase(work, ForHosts(operands, work->wire()->hosts()),
+            hvd::BytesOf(operands), std::move(next)),
+      map_(CountsOf(packer().operands().segments)),
+      plan_(map_.total(), element_bytes(), work->chunk_bytes()) {}
+
+std::unique_ptr<Chunk> AllreducePhase::NewChunk(int64_t index) {
+  const Range range = RangeOf(index);
   // Without elements no rank owns a shard, but ranks must still hear of each
   // other.
-  if (range.empty()) return std::make_unique<OneRoundChunk>(work, index);
+  if (range.empty()) return std::make_unique<OneRoundChunk>(this, index);
   // This holds for every size, so that the order of additions does not depend
   // on the size.
-  if (work->wire()->hosts().has_two_levels()) {
-    return NewTwoLevelAllreduceChunk(work, index);
+  if (hosts().has_two_levels()) return NewTwoLevelAllreduceChunk(this, index);
+  if (BytesOf(range) <= kOneRoundBytes && work()->size() <= kOneRoundRanks) {
+    return std::make_unique<OneRoundChunk>(this, index);
   }
-  if (bytes <= kOneRoundBytes && work->size() <= kOneRoundRanks) {
-    return std::make_unique<OneRoundChunk>(work, index);
-  }
-  return std::make_unique<ByShardsChunk>(work, index);
+  return std::make_unique<ByShardsChunk>(this, index);
+}
+
+std::unique_ptr<Phase> NewAllreducePhase(BatchWork* work, Operands operands,
+                                         Phase::Next next) {
+  return std::make_unique<AllreducePhase>(work, operands, std::move(next));
+}
+
+std::unique_ptr<Phase> NewAllreduceFirstPhase(BatchWork* work) {
+  return NewAllreducePhase(work, ReducedOperands(work->batch()), {});
 }
 
 }  // namespace hvd

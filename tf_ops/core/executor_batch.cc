@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists the segments of a batch, by the rules of its verb.
+#include "core/executor_batch.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "core/verbs/verb_rules.h"
+#include "cpu/finite.h"
+
+namespace hvd {
+namespace {
+
+// The framework finds the memory. If it finds none, only the batch fails.
+template <typename Allocate>
+Status WithMemory(const Allocate& allocate) {
+  try {
+    return allocate();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("this rank has no memory for the result.");
+  }
+}
+
+// A verb that only moves data moves bytes, so that tensors of different types
+// fuse.
+int64_t UnitsPerElement(const Signature& signature) {
+  return RulesOf(signature.verb).reduces
+             ? 1
+             : static_cast<int64_t>(SizeOf(signature.dtype));
+}
+
+Batch HeadOf(const Signature& signature) {
+  Batch batch;
+  batch.verb = signature.verb;
+  batch.memory = signature.memory;
+  if (RulesOf(signature.verb).reduces) {
+    batch.dtype = signature.dtype;
+    batch.wire_dtype = signature.wire_dtype;
+    batch.reduce_op = signature.reduce_op;
+    batch.prescale = signature.prescale;
+    batch.postscale = signature.postscale;
+  } else {
+    batch.dtype = batch.wire_dtype = DataType::kUint8;
+  }
+  batch.root = signature.root;
+  return batch;
+}
+
+// The first of the call's inputs that has a NaN or an infinity, or -1.
+int NotFiniteInput(const Entry& entry) {
+  const Signature& signature = entry.request.signature;
+  for (size_t i = 0; i < signature.shapes.size(); ++i) {
+    if (!AllFinite(signature.dtype, entry.inputs[i],
+                   CountOf(signature.shapes[i]))) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+void* NewScratch(ExecutorWork* work, int64_t bytes) {
+  return work->scratch.emplace_back(static_cast<size_t>(bytes)).data();
+}
+
+// Whether tensors of so many rows in all fit into memory's numbers.
+bool Fits(const Signature& signature, const Shape& shape,
+          const std::vector<int64_t>& rows) {
+  int64_t bytes = RowCount(shape);
+  int64_t total = 0;
+  for (int64_t count : rows) {
+    if (count < 0 || __builtin_add_overflow(total, count, &total)) return false;
+  }
+  const auto element_bytes = static_cast<int64_t>(SizeOf(signature.dtype));
+  return !__builtin_mul_overflow(bytes, total, &bytes) &&
+         !__builtin_mul_overflow(bytes, element_bytes, &bytes);
+}
+
+// Allocates the outputs of one entry. `rows` are those of its shapes.
+Status AllocateEntry(ExecutorWork* work, const Outstanding& tensor,
+                     const RankCounts& rows, std::vector<void*>* outputs) {
+  const Signature& signature = tensor.entry->request.signature;
+  std::vector<Shape> shapes = signature.shapes;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (!Fits(signature, shapes[i], rows[i])) {
+      return ResourceExhausted(
+          "the result has more rows than memory can have.");
+    }
+    shapes[i][0] = 0;
+    for (int64_t count : rows[i]) shapes[i][0] += count;
+  }
+  if (!tensor.cancelled) {
+    Entry& entry = *tensor.entry;
+    HVD_RETURN_IF_ERROR(WithMemory(
+        [&] { return entry.allocate(shapes, rows, &entry.outputs); }));
+    outputs->insert(outputs->end(), entry.outputs.begin(), entry.outputs.end());
+    return Status::Ok();
+  }
+  return WithMemory([&] {
+    for (const Shape& shape : shapes) {
+      outputs->push_back(NewScratch(
+          work,
+          CountOf(shape) * static_cast<int64_t>(SizeOf(signature.dtype))));
+    }
+    return Status::Ok();
+  });
+}
+
+// Batch::allocate for entries whose outputs have rows of all ranks.
+Status AllocateAll(ExecutorWork* work, const RankCounts& rows,
+                   std::vector<void*>* outputs) {
+  size_t segment = 0;
+  for (const Outstanding& tensor : work->ready.tensors) {
+    const size_t count = tensor.entry->request.signature.shapes.size();
+    const auto first = rows.begin() + static_cast<std::ptrdiff_t>(segment);
+    HVD_RETURN_IF_ERROR(AllocateEntry(
+        work, tensor,
+        RankCounts(first, first + static_cast<std::ptrdiff_t>(count)),
+        outputs));
+    segment += count;
+  }
+  return Status::Ok();
+}
+
+// Sets the output of segment `i` of the entry, where it is known before.
+void SetOutput(ExecutorWork* work, const Outstanding& tensor, size_t i,
+               int64_t bytes, Batch* batch, Segment* segment) {
+  if (!batch->local_error.ok()) return;
+  if (!tensor.cancelled) {
+    segment->out = tensor.entry->outputs[i];
+    return;
+  }
+  batch->local_error = WithMemory([&] {
+    segment->out = NewScratch(work, bytes);
+    return Status::Ok();
+  });
+}
+
+}  // namespace
+
+Batch MakeBatch(ExecutorWork* work, bool check_finite) {
+  const std::vector<Outstanding>& tensors = work->ready.tensors;
+  const Signature& head = tensors[0].entry->request.signature;
+  const VerbRules& rules = RulesOf(head.verb);
+  Batch batch = HeadOf(head);
+  batch.check_finite = check_finite;
+  batch.segments.reserve(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const Entry& entry = *tensors[t].entry;
+    const Signature& signature = entry.request.signature;
+    const int64_t units = UnitsPerElement(signature);
+    if (check_finite && rules.finite_check == FiniteCheck::kInput &&
+        batch.not_finite < 0 && !tensors[t].cancelled) {
+      const int input = NotFiniteInput(entry);
+      if (input >= 0) {
+        batch.not_finite = static_cast<int>(batch.segments.size()) + input;
+      }
+    }
+    for (size_t i = 0; i < signature.shapes.size(); ++i) {
+      const Shape& shape = signature.shapes[i];
+      Segment segment;
+      segment.in = entry.inputs[i];
+      segment.count = CountOf(shape) * units;
+      segment.name = &entry.request.key.name;
+      segment.ready = entry.ready;
+      if (!shape.empty()) {
+        segment.rows = shape[0];
+        segment.row_count = RowCount(shape) * units;
+      }
+      if (!rules.first_dim_varies) {
+        int64_t bytes =
+            CountOf(shape) * static_cast<int64_t>(SizeOf(signature.dtype));
+        SetOutput(work, tensors[t], i, bytes, &batch, &segment);
+      }
+      batch.segments.push_back(std::move(segment));
+    }
+    const RankCounts& rows =
+        entry.splits.empty() ? work->ready.first_dims[t] : entry.splits;
+    batch.rows.insert(batch.rows.end(), rows.begin(), rows.end());
+  }
+  if (rules.first_dim_varies) {
+    batch.allocate = [work](const RankCounts& rows,
+                            std::vector<void*>* outputs) {
+      return AllocateAll(work, rows, outputs);
+    };
+  }
+  return batch;
+}
+
+}  // namespace hvd

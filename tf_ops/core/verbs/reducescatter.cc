@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of reducescatter: each rank gets its rows of all ranks' tensors,
+// reduced.
+#include "core/verbs/verb_rules.h"
+
+namespace hvd {
+const VerbRules& ReducescatterRules() {
+  static const VerbRules* const rules = [] {
+    auto* made = new VerbRules;
+    made->reduces = true;
+    made->finite_check = FiniteCheck::kOnWire;
+    made->properties = ReductionProperties();
+    made->properties.insert(made->properties.begin(), ShapeProperty());
+    made->fuses = ReduceAlike;
+    made->scalar_lacks = "rows to scatter";
+    return made;
+  }();
+  return *rules;
+}
+
+}  // namespace hvd

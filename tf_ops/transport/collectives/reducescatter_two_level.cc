@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reducescatter over hosts with several ranks. Each host reduces an owner's
+// elements within itself, and sends them to the owner once.
+//
+// The additions are those of an allreduce over the same hosts, in the same
+// order. So the bits are the same.
+#include <utility>
+
+#include "transport/collectives/reducescatter_phase.h"
+
+namespace hvd {
+namespace {
+
+enum Hop { kInput = 0, kPartial = 1 };
+
+// Elements of one owner, which this rank reduces over its host.
+//
+// It does so for itself. For an owner on another host, the rank at the owner's
+// place does.
+class TwoLevelChunk final : public Chunk {
+ public:
+  TwoLevelChunk(ReducescatterPhase* phase, int64_t index)
+      : Chunk(phase, index),
+        scatter_(phase),
+        host_(hosts().host[work_->rank()]),
+        place_(hosts().place[work_->rank()]) {
+    sent_.resize(static_cast<size_t>(work_->size()));
+    for (int owner = 0; owner < work_->size(); ++owner) {
+      if (!phase->Exists(owner, index)) continue;
+      const Range range = phase->RangeOf(owner, index);
+      if (ReducerOf(owner) == work_->rank()) {
+        Reserve(owner, range);
+      } else {
+        sent_[owner] = AddBlock(phase->BytesOf(range));
+      }
+    }
+  }
+
+  bool Advance() override {
+    bool moved = Sweep(&sends_);
+    for (Gathering& gathering : gatherings_) {
+      moved |= Collect(&gathering.inputs, &gathering.missing);
+      if (gathering.missing > 0 || gathering.reduced) continue;
+      ReduceWithinHost(&gathering);
+      moved = true;
+    }
+    moved |= Collect(&partials_, &missing_partials_);
+    if (missing_partials_ == 0 && own_ != nullptr && own_->reduced &&
+        !combined_) {
+      Combine();
+      combined_ = moved = true;
+    }
+    output_done_ = AllReduced() && (own_ == nullptr || combined_);
+    finished_ = output_done_ && sends_.empty();
+    return moved;
+  }
+
+ protected:
+  void Post() override {
+    // Pairs may have several blocks. Both sides take them in the order of the
+    // owners.
+    for (Gathering& gathering : gatherings_) {
+      for (Input& input : gathering.inputs) {
+        Expect(kInput, &input);
+        ++gathering.missing;
+      }
+    }
+    for (Input& partial : partials_) {
+      Expect(kPartial, &partial);
+      ++missing_partials_;
+    }
+    for (int owner = 0; owner < work_->size(); ++owner) {
+      if (ReducerOf(owner) == work_->rank() ||
+          !scatter_->Exists(owner, index_)) {
+        continue;
+      }
+      const Range range = scatter_->RangeOf(owner, index_);
+      PackBlock(sent_[owner], scatter_->in(owner), range.begin, range.end);
+      sends_.push_back(Send(ReducerOf(owner), kInput, sent_[owner]));
+    }
+  }
+
+ private:
+  struct Input {
+    int peer = 0;
+    Block block;
+    MoveId move = 0;
+    bool awaited = false;
+    Poison poison;
+  };
+  struct Gathering {
+    int owner = 0;
+    Range range;
+    std::vector<Input> inputs;  // of this host's other ranks
+    int missing = 0;
+    Block partial;
+    bool reduced = false;
+  };
+
+  const std::vector<int>& neighbours() const { return hosts().ranks[host_]; }
+
+  // The rank of a host that reduces an owner's elements over that host.
+  int ReducerOn(int owner, int host) const {
+    if (hosts().host[owner] == host) return owner;
+    const std::vector<int>& ranks = hosts().ranks[host];
+    return ranks[static_cast<size_t>(hosts().place[owner]) % ranks.size()];
+  }
+  int ReducerOf(int owner) const { return ReducerOn(owner, host_); }
+
+  void Reserve(int owner, const Range& range) {
+    const int64_t bytes = scatter_->BytesOf(range);
+    Gathering gathering;
+    gathering.owner = owner;
+    gathering.range = range;
+    for (int peer : neighbours()) {
+      if (peer == work_->rank()) continue;
+      Input& input = gathering.inputs.emplace_back();
+      input.peer = peer;
+      input.block = AddArrival(peer, bytes);
+    }
+    gathering.partial = AddBlock(bytes);
+    if (owner == work_->rank()) {
+      for (int host = 0; host < hosts().host_count(); ++host) {
+        if (host == host_) continue;
+        Input& partial = partials_.emplace_back();
+        partial.peer = ReducerOn(owner, host);
+        partial.block = AddArrival(partial.peer, bytes);
+      }
+    }
+    // It never grows after the constructor, so own_ stays valid.
+    if (gatherings_.empty()) {
+      gatherings_.reserve(static_cast<size_t>(work_->size()));
+    }
+    gatherings_.push_back(std::move(gathering));
+    if (owner == work_->rank()) own_ = &gatherings_.back();
+  }
+
+  void Expect(Hop hop, Input* input) {
+    input->move = Receive(input->peer, hop, input->block);
+    input->awaited = true;
+  }
+
+  // True if anything arrived.
+  bool Collect(std::vector<Input>* inputs, int* missing) {
+    bool moved = false;
+    for (Input& input : *inputs) {
+      if (!input.awaited || !Arrive(input.move, &input.block)) continue;
+      input.awaited = false;
+      input.poison = Read(input.block);
+      --*missing;
+      moved = true;
+    }
+    return moved;
+  }
+
+  // The poison of the batch, if it has one. Else the first that has arrived.
+  Poison FirstPoison(const std::vector<Input>& inputs) const {
+    if (work_->is_detached()) return work_->poison();
+    for (const Input& input : inputs) {
+      if (input.poison) return input.poison;
+    }
+    return {};
+  }
+
+  // The result is this host's partial. It goes to the owner.
+  void ReduceWithinHost(Gathering* gathering) {
+    Poison poison = FirstPoison(gathering->inputs);
+    if (!poison) {
+      std::vector<const std::byte*> blocks(neighbours().size());
+      size_t next = 0;
+      for (size_t place = 0; place < blocks.size(); ++place) {
+        if (static_cast<int>(place) == place_) continue;
+        blocks[place] = Content(gathering->inputs[next++].block);
+      }
+      phase_->reducer().ReduceWithinHost(
+          scatter_->in(gathering->owner), gathering->range.begin,
+          gathering->range.end, blocks, place_, Payload(gathering->partial));
+      poison = phase_->FailIfNotFinite();
+    }
+    Label(gathering->partial, poison);
+    for (Input& input : gathering->inputs) Release(input.move, &input.block);
+    gathering->reduced = true;
+    if (gathering->owner == work_->rank()) return;
+    sends_.push_back(Send(gathering->owner, kPartial, gathering->partial));
+  }
+
+  // Reduces the hosts' partials, in the order of the hosts.
+  void Combine() {
+    const Poison poison = FirstPoison(partials_);
+    if (!poison) {
+      std::vector<const std::byte*> blocks;
+      size_t next = 0;
+      for (int host = 0; host < hosts().host_count(); ++host) {
+        blocks.push_back(host == host_ ? Content(own_->partial)
+                                       : Content(partials_[next++].block));
+      }
+      phase_->reducer().ReduceAcrossHosts(own_->range.size(), blocks,
+                                          Payload(own_->partial));
+      UnpackBlock(own_->partial, scatter_->out(), own_->range.begin,
+                  own_->range.end);
+    }
+    for (Input& partial : partials_) Release(partial.move, &partial.block);
+  }
+
+  bool AllReduced() const {
+    for (const Gathering& gathering : gatherings_) {
+      if (!gathering.reduced) return false;
+    }
+    return true;
+  }
+
+  ReducescatterPhase* const scatter_;
+  const int host_;
+  const int place_;
+  std::vector<Block> sent_;            // by owner
+  std::vector<Gathering> gatherings_;  // by owner, ascending
+  Gathering* own_ = nullptr;           // the one that this rank owns
+  std::vector<Input> partials_;        // for it, of the other hosts
+  int missing_partials_ = 0;
+  bool combined_ = false;
+  std::vector<MoveId> sends_;
+};
+
+}  // namespace
+
+std::unique_ptr<Chunk> NewTwoLevelReducescatterChunk(ReducescatterPhase* phase,
+                                                     int64_t index) {
+  return std::make_unique<TwoLevelChunk>(phase, index);
+}
+
+}  // namespace hvd
