@@ -5,10 +5,7 @@ from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.later import (
     add_process_set,
-    alltoall,
-    grouped_reducescatter,
     join,
-    reducescatter,
     remove_process_set,
     start_timeline,
     stop_timeline,
@@ -55,15 +52,19 @@ from hvd_tf.functions import (
 from hvd_tf.ops import (
     allgather,
     allreduce,
+    alltoall,
+    barrier,
     broadcast,
     broadcast_,
     grouped_allgather,
     grouped_allreduce,
+    grouped_reducescatter,
     handle_average_backwards_compatibility,
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
+    reducescatter,
     size_op,
 )
 from hvd_tf.tape import DistributedGradientTape, PartialDistributedGradientTape
@@ -86,6 +87,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "alltoall",
+    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",

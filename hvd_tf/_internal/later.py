@@ -3,61 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn, Optional
-
-from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
-from hvd_tf.compression import Compression
+from typing import Any, NoReturn
 
 __all__ = [
     "add_process_set",
-    "alltoall",
-    "grouped_reducescatter",
     "join",
-    "reducescatter",
     "remove_process_set",
     "start_timeline",
     "stop_timeline",
 ]
-
-
-def alltoall(
-    tensor: Any,
-    splits: Any = None,
-    name: Optional[str] = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("alltoall", "use allgather, and take this rank's rows of its result")
-
-
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: int = Average,
-    name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("reducescatter", "use allreduce, and take this rank's rows of its result")
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Any],
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("grouped_reducescatter", "use grouped_allreduce, and take this rank's rows")
 
 
 def join() -> NoReturn:

@@ -9,7 +9,6 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf._internal import later
 from hvd_tf._internal.compat import is_keras_optimizer
 from hvd_tf._internal.compat.keras import mend_optimizer_of_h5, replace_optimizer, value_of
 from hvd_tf._internal.runtime import Average, Sum
@@ -66,8 +65,8 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
 
 
 def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> Any:
-    """Raises NotImplementedError: `hvd_tf.reducescatter` is not offered yet."""
-    return later.reducescatter(value, name=name, op=op)
+    """`hvd_tf.reducescatter` of anything that tf.constant takes. Returns as `allreduce` does."""
+    return value_of(ops.reducescatter(tf.constant(value), name=name, op=op))
 
 
 def load_model(

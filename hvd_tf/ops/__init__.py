@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs: allreduce, allgather, broadcast.
+"""The verbs: allreduce, allgather, broadcast, alltoall, reducescatter, barrier.
 
 Every rank of the process set must make the same calls, in any order. A mistake fails the call on
 every rank. The message has every rank's value:
@@ -8,12 +8,14 @@ every rank. The message has every rank's value:
     tf.errors.InvalidArgumentError: one rank's call is invalid; a dtype that cannot be sent.
     tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
 
-allreduce takes uint8, int8, int32, int64, float16, bfloat16, float32 and float64. The others take
-uint16, int16 and bool too.
+allreduce and reducescatter take uint8, int8, int32, int64, float16, bfloat16, float32 and float64.
+The others take uint16, int16 and bool too.
 """
 
 from hvd_tf.ops.arguments import handle_average_backwards_compatibility
+from hvd_tf.ops.barriers import barrier
 from hvd_tf.ops.broadcasts import broadcast, broadcast_, broadcast_each
+from hvd_tf.ops.exchanges import alltoall
 from hvd_tf.ops.facts import (
     local_rank_op,
     local_size_op,
@@ -23,22 +25,27 @@ from hvd_tf.ops.facts import (
 )
 from hvd_tf.ops.gathers import allgather, grouped_allgather
 from hvd_tf.ops.reductions import allreduce, dense_allreduce, grouped_allreduce
+from hvd_tf.ops.scatters import grouped_reducescatter, reducescatter
 from hvd_tf.ops.slices import sparse_allreduce
 
 __all__ = [
     "allgather",
     "allreduce",
+    "alltoall",
+    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_each",
     "dense_allreduce",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
     "rank_op",
+    "reducescatter",
     "size_op",
     "sparse_allreduce",
 ]

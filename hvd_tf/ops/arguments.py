@@ -14,6 +14,8 @@ from hvd_tf._internal.op_names import Names, part_names
 from hvd_tf._internal.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
 
 OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
+# The operations' attribute for what a tensor is cast to on the wire.
+WIRE_NAMES = {None: "none", tf.float16: "fp16", tf.bfloat16: "bf16"}
 
 
 def handle_average_backwards_compatibility(op: Optional[int], average: Optional[bool]) -> int:

@@ -18,6 +18,7 @@ from hvd_tf.compression import (
     wire_dtype_for,
 )
 from hvd_tf.ops.arguments import (
+    WIRE_NAMES,
     by_dtype,
     check_op,
     handle_average_backwards_compatibility,
@@ -28,8 +29,6 @@ from hvd_tf.ops.arguments import (
 from hvd_tf.ops.slices import check_sparse, reduce_slices
 
 TensorOrSlices = Union[tf.Tensor, tf.IndexedSlices]
-
-_WIRE_NAMES = {None: "none", tf.float16: "fp16", tf.bfloat16: "bf16"}
 
 
 def allreduce(
@@ -203,7 +202,7 @@ def _reduce_dense(
         "reduce_op": op,
         "prescale_factor": scale_text(prescale_factor),
         "postscale_factor": scale_text(postscale_factor),
-        "wire_dtype": _WIRE_NAMES[wire_dtype],
+        "wire_dtype": WIRE_NAMES[wire_dtype],
         "tensor_name": names.tensor_name,
         "process_set_id": registered_id(process_set),
         "name": names.node,

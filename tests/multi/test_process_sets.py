@@ -69,6 +69,15 @@ def test_collectives(hvd, rank, size, mine):
     np.testing.assert_array_equal(reduced.indices, members)
 
 
+def test_collectives_of_rows(hvd, rank, mine):
+    count = mine.size()
+    output = hvd.alltoall(np.full(count, rank), process_set=mine)
+    assert output.numpy().tolist() == mine.ranks
+    result = hvd.reducescatter(np.full((count, 1), rank), op=hvd.Sum, process_set=mine)
+    assert result.numpy().tolist() == [[sum(mine.ranks)]]
+    hvd.barrier(process_set=mine)
+
+
 def test_gradients(hvd, rank, mine):
     x = tf.Variable([float(rank), 1.0])
     with tf.GradientTape() as tape:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a call from a kernel to the runtime and back.
+// Takes a call to the runtime and back.
 #include "adapter/collective_call.h"
 
 #include <algorithm>
@@ -12,33 +12,6 @@ namespace hvd {
 namespace {
 
 namespace tf = ::tensorflow;
-
-// A number that tells iterations of loops apart. Loops may be nested.
-// TensorFlow runs several iterations of an outer loop at a time, and iterations
-// of the inner loop then differ in the frame only. The frame's number is a hash
-// of its name and of the outer iteration. So it is the same on every rank.
-uint64_t InstanceOf(const tf::FrameAndIter& at) {
-  const uint64_t frame = at.frame_id ^ (at.frame_id >> 32);
-  return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
-}
-
-// An eager op is a step of its own, and no other op belongs to it. TensorFlow
-// wraps it into a function whose node has the op's name. Nodes of graphs have
-// other names, from hvd_tf/ops and from the name scopes of gradients.
-int64_t StepOf(tf::OpKernelContext* ctx) {
-  const tf::OpKernel& kernel = ctx->op_kernel();
-  return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
-}
-
-// The step's threads, which run what follows the call. Null where the pool's
-// last free thread may be the one that waits for the call. That is the case for
-// an eager op, which a Python op of a graph may call, and for executors that
-// run one op at a time.
-const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
-  const std::string& executor = ctx->executor_type();
-  const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
-  return waits ? nullptr : ctx->runner();
-}
 
 // The same status. If its cause has no tensor, it gets the name of the call.
 Status WithTensor(const Status& status, const std::string& name) {
@@ -126,15 +99,15 @@ void CollectiveCall::Done(const Status& status) {
 }
 
 void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
-                tf::OpKernelContext* ctx, const std::string& name,
+                const CallSite& site, const std::string& name,
                 std::shared_ptr<CollectiveCall> call) {
   Entry& entry = call->entry;
-  entry.request.key = Key{name, InstanceOf(ctx->frame_iter())};
-  entry.request.step = StepOf(ctx);
-  entry.runner = RunnerOf(ctx, entry.request.step);
+  entry.request.key = Key{name, site.instance};
+  entry.request.step = site.step;
+  entry.runner = site.runner;
   entry.ticket = runtime->NewTicket();
   StepCancellation& cancellation =
-      call->cancellation_.emplace(runtime, process_set_id, entry.ticket, ctx);
+      call->cancellation_.emplace(runtime, process_set_id, entry.ticket, site);
   if (const Status why = cancellation.Register(); !why.ok()) {
     runtime->AbortStep(process_set_id, entry.request.key, entry.request.step,
                        why);

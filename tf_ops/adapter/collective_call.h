@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/container/inlined_vector.h"
+#include "adapter/call_site.h"
 #include "adapter/step_cancellation.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
@@ -35,8 +36,7 @@ class CollectiveCall {
 
  private:
   friend void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
-                         tensorflow::OpKernelContext* ctx,
-                         const std::string& name,
+                         const CallSite& site, const std::string& name,
                          std::shared_ptr<CollectiveCall> call);
 
   // Called once, from any thread. An error names the tensor. It must call the
@@ -52,9 +52,9 @@ class CollectiveCall {
 };
 
 // Enqueues the call under `name`, which the ranks match by. The call is part of
-// the kernel's TensorFlow step. It is withdrawn when the step is aborted.
+// the site's step. It is withdrawn when the step is aborted.
 void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
-                tensorflow::OpKernelContext* ctx, const std::string& name,
+                const CallSite& site, const std::string& name,
                 std::shared_ptr<CollectiveCall> call);
 
 // The same error. Its text begins with the name that the ranks match by.

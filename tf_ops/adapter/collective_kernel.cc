@@ -6,6 +6,7 @@
 
 #include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
+#include "core/verbs/verb_rules.h"
 #include "cpu/finite.h"
 
 namespace hvd {
@@ -29,12 +30,15 @@ bool IsFoldingConstants(tf::OpKernelContext* ctx) {
 Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
                    const std::string& name, const Signature& asked) {
   const bool is_asked_for = runtime.options().check_numerics != 0;
-  if (!is_asked_for || asked.verb == Verb::kBroadcast) return Status::Ok();
-  for (int i = 0; i < ctx->num_inputs(); ++i) {
+  const bool checks = RulesOf(asked.verb).finite_check != FiniteCheck::kNever;
+  if (!is_asked_for || !checks) return Status::Ok();
+  // Further inputs, such as splits, are no tensors of the call.
+  const auto count = static_cast<int>(asked.shapes.size());
+  for (int i = 0; i < count; ++i) {
     const tf::Tensor& input = ctx->input(i);
     if (!AllFiniteOnWire(asked.dtype, asked.wire_dtype, MutableData(input),
                          input.NumElements(), asked.prescale)) {
-      return NotFinite(runtime.topology().rank, name, i, ctx->num_inputs());
+      return NotFinite(runtime.topology().rank, name, i, count);
     }
   }
   return Status::Ok();
@@ -101,7 +105,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   if (request.error.ok()) request.error = Bind(ctx, *set.value(), call.get());
   if (!request.error.ok()) call->DropBuffers();
   call->set_done(std::move(done));
-  SubmitCall(std::move(runtime), process_set_id_, ctx, tensor_name_,
+  SubmitCall(std::move(runtime), process_set_id_, CallSiteOf(ctx), tensor_name_,
              std::move(call));
 }
 

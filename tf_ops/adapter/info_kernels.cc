@@ -117,6 +117,46 @@ class ProcessSetIncludedKernel : public ProcessSetKernel {
   }
 };
 
+// Rank and size are read when the graph runs, because a graph may outlive
+// hvd.init.
+
+REGISTER_OP("HorovodRank")
+    .Output("rank: int32")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc("The rank of this process in the job.");
+
+REGISTER_OP("HorovodLocalRank")
+    .Output("local_rank: int32")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc("The rank of this process among those of its host.");
+
+REGISTER_OP("HorovodLocalSize")
+    .Output("local_size: int32")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc("The number of ranks on this host.");
+
+REGISTER_OP("HorovodSize")
+    .Attr("process_set_id: int = 0")
+    .Output("size: int32")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(
+        "The number of ranks of a process set."
+        "\n\nprocess_set_id: The set; 0 is all ranks.");
+
+REGISTER_OP("HorovodProcessSetIncluded")
+    .Attr("process_set_id: int = 0")
+    .Output("included: int32")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(
+        "1 when this rank is a member of a process set, else 0; -1 when hvd is "
+        "not initialised, -2 for an unknown set."
+        "\n\nprocess_set_id: The set; 0 is all ranks.");
+
 #define HVD_REGISTER(op, kernel) \
   REGISTER_KERNEL_BUILDER(Name(op).Device(tf::DEVICE_CPU), kernel)
 

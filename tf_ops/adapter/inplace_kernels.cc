@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "adapter/collective_kernel.h"
+#include "adapter/op_definitions.h"
 #include "adapter/resource_variables.h"
 #include "adapter/tf_bridge.h"
 
@@ -152,6 +153,45 @@ class ReferenceBroadcastKernel : public VariableBroadcastKernel {
     }
   }
 };
+
+REGISTER_OP("HorovodBroadcastInplaceResource")
+    .Attr("T: " HVD_ALL_TYPES)
+    .Attr("num_variables: int >= 1")
+    .Attr("root_rank: int")
+    .Attr("tensor_name: string = ''")
+    .Attr("process_set_id: int = 0")
+    .Input("resources: num_variables * resource")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(
+        "Gives variables the values that they have on the root."
+        "\n\nresources: Initialised variables of dtype T, of the same shapes "
+        "on every rank."
+        "\nT: The variables' dtype."
+        "\nnum_variables: How many."
+        "\nroot_rank: A rank of the job, within the process "
+        "set." HVD_COMMON_DOC);
+
+REGISTER_OP("HorovodBroadcastInplace")
+    .Attr("T: " HVD_ALL_TYPES)
+    .Attr("num_variables: int >= 1")
+    .Attr("root_rank: int")
+    .Attr("tensor_name: string = ''")
+    .Attr("process_set_id: int = 0")
+    .Input("variables: Ref(num_variables * T)")
+    .Output("outputs: Ref(num_variables * T)")
+    .SetIsStateful()
+    // So that the kernel sees an uninitialised variable, and the peers hear of
+    // it.
+    .SetAllowsUninitializedInput()
+    .SetShapeFn(SameShapes)
+    .Doc(
+        "Gives reference variables the values that they have on the root."
+        "\n\nvariables: Initialised, of the same shapes on every rank."
+        "\noutputs: The same variables, after the broadcast."
+        "\nnum_variables: How many."
+        "\nroot_rank: A rank of the job, within the process "
+        "set." HVD_COMMON_DOC);
 
 REGISTER_KERNEL_BUILDER(
     Name("HorovodBroadcastInplaceResource").Device(tf::DEVICE_CPU),

@@ -16,9 +16,8 @@ namespace tf = ::tensorflow;
 // TensorFlow's cancellation says that a step ends, but not why. But the
 // executor first aborts the step's rendezvous with the first error. A
 // rendezvous that was aborted answers every Send with that error.
-Status FirstErrorOfStep(tf::OpKernelContext* ctx, uint64_t ticket) {
+Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
   const Status unknown = Cancelled("the step was cancelled");
-  tf::RendezvousInterface* rendezvous = ctx->rendezvous();
   if (rendezvous == nullptr) return unknown;
   // A key that no device and no edge of a graph has.
   const std::string device = "/job:localhost/replica:0/task:0/device:CPU:0";
@@ -86,7 +85,7 @@ class StepWatches {
     tf::CancellationToken unused;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      call->ctx_ = nullptr;
+      call->rendezvous_ = nullptr;
       call->runtime_ = nullptr;
       const auto found = watches_.find(call->manager_);
       if (found == watches_.end()) return;
@@ -126,7 +125,7 @@ class StepWatches {
   void OnCancel(tf::CancellationManager* manager, tf::CancellationToken token) {
     std::vector<DueCancel> due;
     {
-      // Held while the contexts are read, because `done` must not free them
+      // Held while the steps are asked, because `done` must not free them
       // meanwhile.
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = watches_.find(manager);
@@ -136,9 +135,9 @@ class StepWatches {
       Status why;
       for (StepCancellation* call = found->second.first; call != nullptr;
            call = call->next_) {
-        if (why.ok() || call->ctx_->rendezvous() != asked) {
-          asked = call->ctx_->rendezvous();
-          why = FirstErrorOfStep(call->ctx_, call->ticket_);
+        if (why.ok() || call->rendezvous_ != asked) {
+          asked = call->rendezvous_;
+          why = FirstErrorOfStep(asked, call->ticket_);
         }
         call->why_ = why;
         if (call->state_.fetch_or(StepCancellation::kCancelled) &
@@ -160,16 +159,16 @@ class StepWatches {
 
 StepCancellation::StepCancellation(std::shared_ptr<Runtime> runtime,
                                    int process_set_id, uint64_t ticket,
-                                   tf::OpKernelContext* ctx)
+                                   const CallSite& site)
     : process_set_id_(process_set_id),
       ticket_(ticket),
-      manager_(ctx->cancellation_manager()),
+      manager_(site.cancellation),
       runtime_(std::move(runtime)),
-      ctx_(ctx) {}
+      rendezvous_(site.rendezvous) {}
 
 Status StepCancellation::Register() {
   if (manager_ == nullptr || StepWatches::Get().Add(this)) return Status::Ok();
-  return FirstErrorOfStep(ctx_, ticket_);
+  return FirstErrorOfStep(rendezvous_, ticket_);
 }
 
 void StepCancellation::Enqueued(Runtime* runtime) {

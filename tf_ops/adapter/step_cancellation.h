@@ -7,24 +7,26 @@
 #include <cstdint>
 #include <memory>
 
+#include "adapter/call_site.h"
 #include "adapter/tf_compat.h"
 #include "core/runtime.h"
 #include "core/status.h"
 
 namespace hvd {
 
-// Connects a kernel that waits with the CancellationManager of its step.
+// Connects a call that waits with the CancellationManager of its step.
 //
-// It is a part of the kernel's call. The waiting calls of a step share one
+// It is a part of the call. The waiting calls of a step share one
 // registration with the manager. With a registration for each, a step of
 // hundreds of small tensors would spend a tenth of its time on them. Any
 // thread. The cancellation may come before the entry has been enqueued, and
 // while its done runs.
 class StepCancellation {
  public:
-  // `ctx` is used until Finish. Finish must come before the kernel's done.
+  // What `site` points to is used until Finish. Finish must come before the
+  // step may end.
   StepCancellation(std::shared_ptr<Runtime> runtime, int process_set_id,
-                   uint64_t ticket, tensorflow::OpKernelContext* ctx);
+                   uint64_t ticket, const CallSite& site);
   StepCancellation(const StepCancellation&) = delete;
   StepCancellation& operator=(const StepCancellation&) = delete;
 
@@ -54,7 +56,7 @@ class StepCancellation {
 
   // Guarded by the watches' mutex. Null once finished.
   std::shared_ptr<Runtime> runtime_;
-  tensorflow::OpKernelContext* ctx_;
+  tensorflow::RendezvousInterface* rendezvous_;
   // The neighbours among the waiting calls of the step.
   StepCancellation* previous_ = nullptr;
   StepCancellation* next_ = nullptr;

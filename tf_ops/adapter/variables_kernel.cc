@@ -87,11 +87,12 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     }
     // After the last SubmitCall the step may be over and this kernel destroyed.
     const size_t count = names_.size();
+    const CallSite site = CallSiteOf(ctx);
     auto pending = std::make_shared<PendingCalls>(ctx, count, std::move(done));
     for (size_t i = 0; i < count; ++i) {
       auto call = std::make_shared<VariableCall>(pending, i);
       Describe(ctx, *set.value(), static_cast<int>(i), call.get());
-      SubmitCall(runtime, process_set_id_, ctx, names_[i], std::move(call));
+      SubmitCall(runtime, process_set_id_, site, names_[i], std::move(call));
     }
   }
 
@@ -139,6 +140,23 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
   int process_set_id_ = 0;
   std::vector<std::string> names_;
 };
+
+REGISTER_OP("HorovodBroadcastVariables")
+    .Attr("num_variables: int >= 1")
+    .Attr("root_rank: int")
+    .Attr("tensor_names: list(string)")
+    .Attr("process_set_id: int = 0")
+    .Input("resources: num_variables * resource")
+    .SetIsStateful()
+    .SetShapeFn(tf::shape_inference::NoOutputs)
+    .Doc(
+        "Gives variables of any dtypes the values that they have on the root, "
+        "each as a collective of its own."
+        "\n\nresources: Initialised variables."
+        "\nnum_variables: How many."
+        "\nroot_rank: A rank of the job, within the process set."
+        "\ntensor_names: One per variable: what the ranks match by."
+        "\nprocess_set_id: The set; 0 is all ranks.");
 
 REGISTER_KERNEL_BUILDER(
     Name("HorovodBroadcastVariables").Device(tf::DEVICE_CPU),

@@ -97,7 +97,7 @@ struct Entry {
   // `allocate` has been called.
   std::vector<void*> outputs;
   // An alltoall alone: the rows of [shape][rank of the set] that this rank
-  // sends. Those of a shape add up to its first dimension.
+  // sends. Those of a shape add up to its first dimension or less.
   RankCounts splits;
   // For verbs whose first dimension varies. Allocates outputs of these shapes,
   // once all sizes are known. `rows` of [shape][rank] are what comes from each

@@ -57,7 +57,7 @@ struct Batch {
   std::vector<Segment> segments;
   // Rows of [segment][rank]. Allgather: that the rank puts in. Empty: nobody
   // knows them all, so the ranks tell each other. Alltoall: that this rank
-  // sends to the rank; `in` has them in rank order.
+  // sends to the rank; `in` has them in rank order, and maybe more.
   RankCounts rows;
   // Allgather and alltoall. Gives the outputs, one for each segment, once it is
   // known how many rows come from which rank: [segment][rank]. Called at most

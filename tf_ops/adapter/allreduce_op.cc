@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// HorovodAllreduce and HorovodGroupedAllreduce: the ops and their kernel.
+#include <string>
+#include <utility>
+
+#include "adapter/collective_kernel.h"
+#include "adapter/kernel_inputs.h"
+#include "adapter/op_definitions.h"
+#include "adapter/tf_bridge.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+REGISTER_OP("HorovodAllreduce")
+    .Attr("T: " HVD_REDUCIBLE_TYPES)
+    .Attr("reduce_op: int")
+    .Attr("prescale_factor: string = '1'")
+    .Attr("postscale_factor: string = '1'")
+    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
+    .Attr("tensor_name: string = ''")
+    .Attr("process_set_id: int = 0")
+    .Input("tensor: T")
+    .Output("sum: T")
+    .SetShapeFn(SameShapes)
+    .Doc(
+        "Reduces a tensor over the ranks of a process set."
+        "\n\ntensor: The same shape and dtype on every rank."
+        "\nsum: The reduced tensor, the same on every rank." HVD_REDUCE_DOC
+            HVD_COMMON_DOC);
+
+REGISTER_OP("HorovodGroupedAllreduce")
+    .Attr("T: " HVD_REDUCIBLE_TYPES)
+    .Attr("num_tensors: int >= 1")
+    .Attr("reduce_op: int")
+    .Attr("prescale_factor: string = '1'")
+    .Attr("postscale_factor: string = '1'")
+    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
+    .Attr("tensor_name: string = ''")
+    .Attr("process_set_id: int = 0")
+    .Input("tensors: num_tensors * T")
+    .Output("sums: num_tensors * T")
+    .SetShapeFn(SameShapes)
+    .Doc(
+        "Reduces several tensors, which are agreed on, travel and fail as one."
+        "\n\ntensors: The same shapes and dtype on every rank."
+        "\nsums: The reduced tensors, the same on every rank."
+        "\nnum_tensors: How many." HVD_REDUCE_DOC HVD_COMMON_DOC);
+
+class AllreduceKernel : public CollectiveKernel {
+ public:
+  explicit AllreduceKernel(tf::OpKernelConstruction* ctx)
+      : CollectiveKernel(ctx) {
+    OP_REQUIRES_OK(ctx, reduction_.Read(ctx));
+  }
+
+ protected:
+  Status Describe(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
+                  Signature* signature) override {
+    signature->verb = Verb::kAllreduce;
+    HVD_RETURN_IF_ERROR(DescribeInputs(ctx, ctx->num_inputs(), signature));
+    return reduction_.Describe(signature);
+  }
+
+  Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
+              CollectiveCall* call) override {
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      // It is not kept as a tensor, because a second reference would rule out
+      // forwarding.
+      const void* const in = MutableData(ctx->input(i));
+      Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, i);
+      if (!output.ok()) return output.status();
+      void* const out = MutableData(output.value());
+      call->entry.inputs.push_back(in);
+      call->entry.outputs.push_back(out);
+      if (in != out) call->tensors.push_back(ctx->input(i));
+      call->tensors.push_back(std::move(output.value()));
+    }
+    return Status::Ok();
+  }
+
+  Status ComputeAlone(tf::OpKernelContext* ctx,
+                      const Signature& asked) override {
+    return ReduceAlone(ctx, asked);
+  }
+
+ private:
+  ReductionAttributes reduction_;
+};
+
+HVD_REGISTER_CPU_KERNEL("HorovodAllreduce", AllreduceKernel);
+HVD_REGISTER_CPU_KERNEL("HorovodGroupedAllreduce", AllreduceKernel);
+
+}  // namespace
+}  // namespace hvd

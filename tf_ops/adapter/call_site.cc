@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the call site of a kernel from TensorFlow's context.
+#include "adapter/call_site.h"
+
+#include <string>
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// A number that tells iterations of loops apart. Loops may be nested.
+// TensorFlow runs several iterations of an outer loop at a time, and iterations
+// of the inner loop then differ in the frame only. The frame's number is a hash
+// of its name and of the outer iteration. So it is the same on every rank.
+uint64_t InstanceOf(const tf::FrameAndIter& at) {
+  const uint64_t frame = at.frame_id ^ (at.frame_id >> 32);
+  return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
+}
+
+// An eager op is a step of its own, and no other op belongs to it. TensorFlow
+// wraps it into a function whose node has the op's name. Nodes of graphs have
+// other names, from hvd_tf/ops and from the name scopes of gradients.
+int64_t StepOf(tf::OpKernelContext* ctx) {
+  const tf::OpKernel& kernel = ctx->op_kernel();
+  return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
+}
+
+// The step's threads, which run what follows the call. Null where the pool's
+// last free thread may be the one that waits for the call. That is the case for
+// an eager op, which a Python op of a graph may call, and for executors that
+// run one op at a time.
+const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
+  const std::string& executor = ctx->executor_type();
+  const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
+  return waits ? nullptr : ctx->runner();
+}
+
+}  // namespace
+
+CallSite CallSiteOf(tf::OpKernelContext* ctx) {
+  CallSite site;
+  site.step = StepOf(ctx);
+  site.instance = InstanceOf(ctx->frame_iter());
+  site.runner = RunnerOf(ctx, site.step);
+  site.cancellation = ctx->cancellation_manager();
+  site.rendezvous = ctx->rendezvous();
+  return site;
+}
+
+}  // namespace hvd

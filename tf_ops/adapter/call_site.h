@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// CallSite: what the runtime has to know of the place that a call comes from.
+//
+// A kernel is one such place. A custom call of a compiled program can be one
+// too: it has a step and a way to be cancelled, but no OpKernelContext.
+#ifndef HVD_ADAPTER_CALL_SITE_H_
+#define HVD_ADAPTER_CALL_SITE_H_
+
+#include <cstdint>
+
+#include "adapter/tf_compat.h"
+#include "core/request.h"
+
+namespace hvd {
+
+// The pointers live until the call's End.
+struct CallSite {
+  // See Request::step. Steps are aborted as a whole.
+  int64_t step = 0;
+  // See Key::instance.
+  uint64_t instance = 0;
+  // See Entry::runner. May be null.
+  const Runner* runner = nullptr;
+  // Tells that the step is aborted. Null: it cannot be.
+  tensorflow::CancellationManager* cancellation = nullptr;
+  // Has the first error of an aborted step. May be null.
+  tensorflow::RendezvousInterface* rendezvous = nullptr;
+};
+
+// The call site of a kernel that runs.
+[[nodiscard]] CallSite CallSiteOf(tensorflow::OpKernelContext* ctx);
+
+}  // namespace hvd
+
+#endif  // HVD_ADAPTER_CALL_SITE_H_

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads inputs and attributes of kernels into signatures and calls.
+#include "adapter/kernel_inputs.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "adapter/tf_bridge.h"
+#include "core/decimal.h"
+#include "core/verbs/verb_rules.h"
+#include "cpu/elementwise.h"
+
+namespace hvd {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Scales are decimal text, because TensorFlow's float attributes have only 24
+// bits.
+Result<double> ParseScale(const char* attribute, const std::string& text) {
+  const std::optional<double> value = ParseDecimal(text);
+  if (!value.has_value() || !std::isfinite(*value)) {
+    return InvalidArgument(std::string(attribute) + " \"" + text +
+                           "\" is not a finite number");
+  }
+  return *value;
+}
+
+}  // namespace
+
+Status DescribeInputs(tf::OpKernelContext* ctx, int count,
+                      Signature* signature) {
+  const Result<DataType> dtype = ToCore(ctx->input_dtype(0));
+  if (!dtype.ok()) return dtype.status();
+  signature->dtype = dtype.value();
+  signature->wire_dtype = dtype.value();
+  signature->shapes.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    signature->shapes.push_back(ToCore(ctx->input(i).shape()));
+  }
+  return Status::Ok();
+}
+
+Status RefuseScalars(const Signature& signature) {
+  const char* const lacks = RulesOf(signature.verb).scalar_lacks;
+  for (const Shape& shape : signature.shapes) {
+    if (lacks == nullptr || !shape.empty()) continue;
+    return FailedPrecondition(std::string(Name(signature.verb)) +
+                              " of a scalar, which has no " + lacks +
+                              "; reshape the tensor to [1]");
+  }
+  return Status::Ok();
+}
+
+void BindInputs(tf::OpKernelContext* ctx, int count, CollectiveCall* call) {
+  for (int i = 0; i < count; ++i) {
+    call->entry.inputs.push_back(MutableData(ctx->input(i)));
+    call->tensors.push_back(ctx->input(i));
+  }
+}
+
+Status PassInputsOn(tf::OpKernelContext* ctx) {
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    ctx->set_output(i, ctx->input(i));
+  }
+  return Status::Ok();
+}
+
+TfStatus ReductionAttributes::Read(tf::OpKernelConstruction* ctx) {
+  std::string prescale, postscale;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("reduce_op", &reduce_op_));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("prescale_factor", &prescale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("postscale_factor", &postscale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("wire_dtype", &wire_dtype_));
+  const Result<double> before = ParseScale("prescale_factor", prescale);
+  const Result<double> after = ParseScale("postscale_factor", postscale);
+  scales_ = before.ok() ? after.status() : before.status();
+  if (!scales_.ok()) return absl::OkStatus();
+  prescale_ = before.value();
+  postscale_ = after.value();
+  return absl::OkStatus();
+}
+
+Status ReductionAttributes::Describe(Signature* signature) const {
+  HVD_RETURN_IF_ERROR(scales_);
+  const auto reduce_op = static_cast<ReduceOp>(reduce_op_);
+  if (reduce_op_ < 0 || reduce_op_ > 255 || !IsValid(reduce_op)) {
+    return InvalidArgument(
+        "reduce_op " + std::to_string(reduce_op_) +
+        " is not offered; use Average, Sum, Min, Max or Product");
+  }
+  signature->reduce_op = reduce_op;
+  signature->prescale = prescale_;
+  signature->postscale = postscale_;
+  if (wire_dtype_ == "none") return Status::Ok();
+  if (!IsFloating(signature->dtype)) {
+    return InvalidArgument("wire_dtype \"" + wire_dtype_ +
+                           "\" compresses floating-point tensors only, not " +
+                           Name(signature->dtype));
+  }
+  signature->wire_dtype =
+      wire_dtype_ == "fp16" ? DataType::kFloat16 : DataType::kBfloat16;
+  return Status::Ok();
+}
+
+Status ReduceAlone(tf::OpKernelContext* ctx, const Signature& asked) {
+  if (asked.prescale == 1.0 && asked.postscale == 1.0 &&
+      asked.wire_dtype == asked.dtype) {
+    return PassInputsOn(ctx);
+  }
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    const tf::Tensor& input = ctx->input(i);
+    const Result<tf::Tensor> output = AllocateOutput(ctx, i, input.shape());
+    if (!output.ok()) return output.status();
+    AllreduceAlone(asked.dtype, asked.wire_dtype, asked.reduce_op,
+                   MutableData(input), MutableData(output.value()),
+                   input.NumElements(), asked.prescale, asked.postscale);
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvd

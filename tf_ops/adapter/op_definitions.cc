@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes that several ops have.
+#include "adapter/op_definitions.h"
+
+namespace hvd {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+TfStatus SameShapes(InferenceContext* c) {
+  for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
+  return absl::OkStatus();
+}
+
+TfStatus UnknownFirstDimensions(InferenceContext* c) {
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    ShapeHandle output = c->UnknownShape();
+    if (c->RankKnown(c->input(i)) && c->Rank(c->input(i)) > 0) {
+      TF_RETURN_IF_ERROR(
+          c->ReplaceDim(c->input(i), 0, c->UnknownDim(), &output));
+    }
+    c->set_output(i, output);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hvd

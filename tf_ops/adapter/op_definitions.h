@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the definitions of several TensorFlow ops share: types, shapes and
+// texts.
+//
+// Data verbs are stateless. TensorFlow runs the stateful ops of a tf.function
+// one after another. That would serialise collectives and prevent their fusion.
+#ifndef HVD_ADAPTER_OP_DEFINITIONS_H_
+#define HVD_ADAPTER_OP_DEFINITIONS_H_
+
+#include "adapter/tf_compat.h"
+
+namespace hvd {
+
+// Each output has the shape of its input.
+[[nodiscard]] TfStatus SameShapes(
+    tensorflow::shape_inference::InferenceContext* c);
+
+// Each output has the shape of its input but for an unknown first dimension.
+// A scalar is left to the kernel, which makes it an error on every rank.
+[[nodiscard]] TfStatus UnknownFirstDimensions(
+    tensorflow::shape_inference::InferenceContext* c);
+
+}  // namespace hvd
+
+#define HVD_REDUCIBLE_TYPES \
+  "{uint8, int8, int32, int64, half, bfloat16, float, double}"
+#define HVD_ALL_TYPES                                                  \
+  "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, " \
+  "double, bool}"
+
+#define HVD_COMMON_DOC                                                   \
+  "\ntensor_name: The name that ranks match each other's calls by; the " \
+  "node's name when empty."                                              \
+  "\nprocess_set_id: The ranks that take part; 0 is all of them."
+#define HVD_REDUCE_DOC                                                      \
+  "\nreduce_op: A ReduceOp: Average, Sum, Min, Max or Product."             \
+  "\nprescale_factor: Each input is multiplied by it; decimal text, which " \
+  "keeps float64's precision."                                              \
+  "\npostscale_factor: The reduced value is multiplied by it; as above."    \
+  "\nwire_dtype: What a floating-point tensor is cast to on the wire."
+
+#define HVD_REGISTER_CPU_KERNEL(op, kernel) \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_CPU), kernel)
+
+#endif  // HVD_ADAPTER_OP_DEFINITIONS_H_
