@@ -477,5 +477,25 @@ TEST(AveragesAreRoundedAsADivisionIs) {
   }
 }
 
+TEST(an_identity_changes_nothing) {
+  for (DataType dtype : kReducedTypes) {
+    for (ReduceOp op : kReduceOps) {
+      if (op == ReduceOp::kAverage) op = ReduceOp::kSum;
+      std::vector<char> values(9 * SizeOf(dtype)), identity(values.size()),
+          out(values.size());
+      for (int64_t i = 0; i < 9; ++i) {
+        PutValue(dtype, values.data(), i, SampleValue(dtype, op, 1, i));
+      }
+      FillIdentity(dtype, op, identity.data(), 9);
+      ReduceBlocks(dtype, op, {identity.data(), values.data()}, out.data(), 9,
+                   1.0);
+      EXPECT_TRUE(out == values);
+      ReduceBlocks(dtype, op, {values.data(), identity.data()}, out.data(), 9,
+                   1.0);
+      EXPECT_TRUE(out == values);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hvd

@@ -76,8 +76,8 @@ int TakeFailures() { return test::failures.exchange(0); }
 
 std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
-  for (const auto& more :
-       {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases()}) {
+  for (const auto& more : {AverageCases(), LifeCases(), FiniteCases(),
+                           RowCases(), PhaseCases(), JoinedCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

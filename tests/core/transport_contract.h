@@ -101,12 +101,14 @@ struct ContractCase {
 // transport_contract_averages.cc. Lives: transport_contract_lives.cc. NaN and
 // infinity: transport_contract_finite.cc. Verbs that divide rows:
 // transport_contract_rows.cc. Several phases: transport_contract_phases.cc.
+// Ranks that have joined: transport_contract_joined.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
 std::vector<ContractCase> FiniteCases();
 std::vector<ContractCase> RowCases();
 std::vector<ContractCase> PhaseCases();
+std::vector<ContractCase> JoinedCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

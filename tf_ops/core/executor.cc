@@ -44,18 +44,17 @@ Executor::Executor(LaneTable lanes, bool check_finite)
 Executor::~Executor() = default;
 
 void Executor::Execute(ReadyBatch ready) {
-  auto work = std::make_shared<ExecutorWork>();
-  work->ready = std::move(ready);
-  const Signature& head = work->ready.tensors[0].entry->request.signature;
+  const auto work = std::make_shared<const ReadyBatch>(std::move(ready));
+  const Signature& head = work->tensors[0].entry->request.signature;
   if (!RulesOf(head.verb).uses_wire) return Finish(work, Status::Ok());
   Transport* const lane = lanes_.of(head.memory);
   if (lane == nullptr) {
-    return Finish(
-        work, Internal("no transport for the memory of '" +
-                       work->ready.tensors[0].entry->request.key.name + "'."));
+    return Finish(work,
+                  Internal("no transport for the memory of '" +
+                           work->tensors[0].entry->request.key.name + "'."));
   }
-  const uint64_t number = work->ready.log_number;
-  Batch batch = MakeBatch(work.get(), check_finite_);
+  const uint64_t number = work->log_number;
+  Batch batch = MakeBatch(*work, check_finite_);
   // A transport does not call done from Start, so the batch is in running_ by
   // then. Cancel calls it at once.
   const BatchId id =
@@ -64,15 +63,15 @@ void Executor::Execute(ReadyBatch ready) {
   running_[number] = {lane, id, work, 0, Status::Ok(), {}};
 }
 
-void Executor::Finish(const std::shared_ptr<const ExecutorWork>& work,
+void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
                       const Status& status) {
-  const uint64_t number = work->ready.log_number;
+  const uint64_t number = work->log_number;
   running_.erase(number);
   if (status.code() == StatusCode::kInternal &&
       (!breakdown_.has_value() || number < breakdown_->log_number)) {
     breakdown_ = Breakdown{number, status};
   }
-  const std::vector<Outstanding>& tensors = work->ready.tensors;
+  const std::vector<Outstanding>& tensors = work->tensors;
   // A failure must not wait for a thread that perhaps waits for this rank's
   // end.
   std::vector<const Runner*> runners;
@@ -81,7 +80,7 @@ void Executor::Finish(const std::shared_ptr<const ExecutorWork>& work,
     // A copy. All may be done, and the original gone, before the call returns.
     const Runner run = *runner;
     run([work, runner] {
-      for (const Outstanding& tensor : work->ready.tensors) {
+      for (const Outstanding& tensor : work->tensors) {
         if (RunnerOf(tensor) == runner) tensor.entry->done(Status::Ok());
       }
     });
@@ -122,7 +121,7 @@ Status Executor::Tune(const Tuning& tuning) {
 
 const Request* Executor::FindRunning(uint64_t ticket) const {
   for (const auto& [number, running] : running_) {
-    for (const Outstanding& tensor : running.work->ready.tensors) {
+    for (const Outstanding& tensor : running.batch->tensors) {
       if (tensor.entry->ticket == ticket && !tensor.cancelled) {
         return &tensor.entry->request;
       }
@@ -134,7 +133,7 @@ const Request* Executor::FindRunning(uint64_t ticket) const {
 void Executor::Unwant(uint64_t ticket, const Status& why,
                       Clock::time_point limit) {
   for (auto& [number, running] : running_) {
-    for (const Outstanding& tensor : running.work->ready.tensors) {
+    for (const Outstanding& tensor : running.batch->tensors) {
       if (tensor.entry->ticket != ticket || tensor.cancelled) continue;
       if (running.unwanted++ > 0) return;
       running.why = why;
@@ -148,7 +147,7 @@ void Executor::EndUnwanted(Clock::time_point now) {
   std::vector<Running> due;
   for (const auto& [number, running] : running_) {
     if (running.unwanted == 0 || now < running.limit) continue;
-    const std::vector<Outstanding>& tensors = running.work->ready.tensors;
+    const std::vector<Outstanding>& tensors = running.batch->tensors;
     const auto wanted = std::count_if(
         tensors.begin(), tensors.end(),
         [](const Outstanding& tensor) { return !tensor.cancelled; });
@@ -161,7 +160,7 @@ void Executor::EndUnwanted(Clock::time_point now) {
 
 void Executor::AppendRunning(std::vector<std::string>* names) const {
   for (const auto& [number, running] : running_) {
-    for (const Outstanding& tensor : running.work->ready.tensors) {
+    for (const Outstanding& tensor : running.batch->tensors) {
       if (!tensor.cancelled) names->push_back(tensor.entry->request.key.name);
     }
   }

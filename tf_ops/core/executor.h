@@ -86,7 +86,7 @@ class Executor {
   struct Running {
     Transport* lane;
     BatchId id;
-    std::shared_ptr<const ExecutorWork> work;
+    std::shared_ptr<const ReadyBatch> batch;
     // The number of its entries that nobody waits for, and what Unwant said.
     size_t unwanted = 0;
     Status why;
@@ -94,7 +94,7 @@ class Executor {
   };
 
   // The wire is done with the batch.
-  void Finish(const std::shared_ptr<const ExecutorWork>& work,
+  void Finish(const std::shared_ptr<const ReadyBatch>& work,
               const Status& status);
   Transport& host() const { return *lanes_.of(MemoryKind::kHost); }
 

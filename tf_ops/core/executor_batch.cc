@@ -2,6 +2,7 @@
 // Lists the segments of a batch, by the rules of its verb.
 #include "core/executor_batch.h"
 
+#include <cstddef>
 #include <new>
 #include <string>
 #include <utility>
@@ -59,10 +60,6 @@ int NotFiniteInput(const Entry& entry) {
   return -1;
 }
 
-void* NewScratch(ExecutorWork* work, int64_t bytes) {
-  return work->scratch.emplace_back(static_cast<size_t>(bytes)).data();
-}
-
 // Whether tensors of so many rows in all fit into memory's numbers.
 bool Fits(const Signature& signature, const Shape& shape,
           const std::vector<int64_t>& rows) {
@@ -77,10 +74,14 @@ bool Fits(const Signature& signature, const Shape& shape,
 }
 
 // Allocates the outputs of one entry. `rows` are those of its shapes.
-Status AllocateEntry(ExecutorWork* work, const Outstanding& tensor,
-                     const RankCounts& rows, std::vector<void*>* outputs) {
+Status AllocateEntry(const Outstanding& tensor, const RankCounts& rows,
+                     std::vector<void*>* outputs) {
   const Signature& signature = tensor.entry->request.signature;
   std::vector<Shape> shapes = signature.shapes;
+  if (tensor.cancelled) {
+    outputs->insert(outputs->end(), shapes.size(), nullptr);
+    return Status::Ok();
+  }
   for (size_t i = 0; i < shapes.size(); ++i) {
     if (!Fits(signature, shapes[i], rows[i])) {
       return ResourceExhausted(
@@ -89,57 +90,30 @@ Status AllocateEntry(ExecutorWork* work, const Outstanding& tensor,
     shapes[i][0] = 0;
     for (int64_t count : rows[i]) shapes[i][0] += count;
   }
-  if (!tensor.cancelled) {
-    Entry& entry = *tensor.entry;
-    HVD_RETURN_IF_ERROR(WithMemory(
-        [&] { return entry.allocate(shapes, rows, &entry.outputs); }));
-    outputs->insert(outputs->end(), entry.outputs.begin(), entry.outputs.end());
-    return Status::Ok();
-  }
-  return WithMemory([&] {
-    for (const Shape& shape : shapes) {
-      outputs->push_back(NewScratch(
-          work,
-          CountOf(shape) * static_cast<int64_t>(SizeOf(signature.dtype))));
-    }
-    return Status::Ok();
-  });
+  Entry& entry = *tensor.entry;
+  HVD_RETURN_IF_ERROR(
+      WithMemory([&] { return entry.allocate(shapes, rows, &entry.outputs); }));
+  outputs->insert(outputs->end(), entry.outputs.begin(), entry.outputs.end());
+  return Status::Ok();
 }
 
 // Batch::allocate for entries whose outputs have rows of all ranks.
-Status AllocateAll(ExecutorWork* work, const RankCounts& rows,
+Status AllocateAll(const ReadyBatch& ready, const RankCounts& rows,
                    std::vector<void*>* outputs) {
-  size_t segment = 0;
-  for (const Outstanding& tensor : work->ready.tensors) {
-    const size_t count = tensor.entry->request.signature.shapes.size();
-    const auto first = rows.begin() + static_cast<std::ptrdiff_t>(segment);
-    HVD_RETURN_IF_ERROR(AllocateEntry(
-        work, tensor,
-        RankCounts(first, first + static_cast<std::ptrdiff_t>(count)),
-        outputs));
-    segment += count;
+  auto first = rows.begin();
+  for (const Outstanding& tensor : ready.tensors) {
+    const auto end = first + static_cast<std::ptrdiff_t>(
+                                 tensor.entry->request.signature.shapes.size());
+    HVD_RETURN_IF_ERROR(AllocateEntry(tensor, RankCounts(first, end), outputs));
+    first = end;
   }
   return Status::Ok();
 }
 
-// Sets the output of segment `i` of the entry, where it is known before.
-void SetOutput(ExecutorWork* work, const Outstanding& tensor, size_t i,
-               int64_t bytes, Batch* batch, Segment* segment) {
-  if (!batch->local_error.ok()) return;
-  if (!tensor.cancelled) {
-    segment->out = tensor.entry->outputs[i];
-    return;
-  }
-  batch->local_error = WithMemory([&] {
-    segment->out = NewScratch(work, bytes);
-    return Status::Ok();
-  });
-}
-
 }  // namespace
 
-Batch MakeBatch(ExecutorWork* work, bool check_finite) {
-  const std::vector<Outstanding>& tensors = work->ready.tensors;
+Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
+  const std::vector<Outstanding>& tensors = ready.tensors;
   const Signature& head = tensors[0].entry->request.signature;
   const VerbRules& rules = RulesOf(head.verb);
   Batch batch = HeadOf(head);
@@ -167,21 +141,19 @@ Batch MakeBatch(ExecutorWork* work, bool check_finite) {
         segment.rows = shape[0];
         segment.row_count = RowCount(shape) * units;
       }
-      if (!rules.first_dim_varies) {
-        int64_t bytes =
-            CountOf(shape) * static_cast<int64_t>(SizeOf(signature.dtype));
-        SetOutput(work, tensors[t], i, bytes, &batch, &segment);
+      if (!rules.first_dim_varies && !tensors[t].cancelled) {
+        segment.out = entry.outputs[i];
       }
       batch.segments.push_back(std::move(segment));
     }
     const RankCounts& rows =
-        entry.splits.empty() ? work->ready.first_dims[t] : entry.splits;
+        entry.splits.empty() ? ready.first_dims[t] : entry.splits;
     batch.rows.insert(batch.rows.end(), rows.begin(), rows.end());
   }
   if (rules.first_dim_varies) {
-    batch.allocate = [work](const RankCounts& rows,
-                            std::vector<void*>* outputs) {
-      return AllocateAll(work, rows, outputs);
+    batch.allocate = [&ready](const RankCounts& rows,
+                              std::vector<void*>* outputs) {
+      return AllocateAll(ready, rows, outputs);
     };
   }
   return batch;

@@ -15,6 +15,10 @@
 namespace hvd {
 
 // One tensor of a batch. `out` may equal `in`. `count` is this rank's count.
+//
+// A rank that has joined takes part without a tensor: `in` is null. It puts in
+// the identity of the reduction, such as 0 for a sum. What is written to a null
+// `out` is dropped.
 struct Segment {
   const void* in = nullptr;
   void* out = nullptr;
@@ -49,8 +53,9 @@ struct Batch {
   // Verbs that reduce: the type that crosses the wire. Sums are formed in
   // float32 at least, whatever this type is.
   DataType wire_dtype = DataType::kFloat32;
-  // kAverage: the sum is divided by the size of the set.
   ReduceOp reduce_op = ReduceOp::kSum;
+  // kAverage: what the sum is divided by. 0: the size of the set.
+  int64_t divisor = 0;
   double prescale = 1.0;   // each input is multiplied by it
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set

@@ -314,6 +314,24 @@ void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
   }
 }
 
+// The value of FillIdentity, in the type that T is computed in.
+template <typename C>
+C IdentityOf(ReduceOp op) {
+  using Limits = std::numeric_limits<C>;
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kSum:
+      return C(0);
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kProduct:
+      return C(1);
+  }
+  return C(0);
+}
+
 }  // namespace
 
 DataType AveragingType(DataType dtype) {
@@ -373,6 +391,16 @@ void ReduceBlocks(DataType dtype, ReduceOp op,
         Reduce<T, Compute<T>>(blocks, out, count, nullptr, postscale, combine);
       });
     });
+  });
+}
+
+void FillIdentity(DataType dtype, ReduceOp op, void* out, int64_t count) {
+  WithType(dtype, [&](auto type) {
+    using T = decltype(type);
+    const Compute<T> value = IdentityOf<Compute<T>>(op);
+    T identity;
+    Convert(&value, &identity, 1);
+    std::fill_n(static_cast<T*>(out), count, identity);
   });
 }
 

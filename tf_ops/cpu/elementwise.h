@@ -53,6 +53,10 @@ void ReduceBlocks(DataType dtype, ReduceOp op,
                   VectorUnit unit = BestVectorUnit(),
                   const Averaged& averaged = {});
 
+// Fills `out` with the value that changes nothing in a reduction: 0 in a sum, 1
+// in a product, the greatest value in a minimum. Not for kBool.
+void FillIdentity(DataType dtype, ReduceOp op, void* out, int64_t count);
+
 // An allreduce among one rank: out = dtype(wire(in * prescale) * postscale).
 void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
                     const void* in, void* out, int64_t count, double prescale,

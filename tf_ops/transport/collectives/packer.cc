@@ -22,8 +22,9 @@ constexpr int64_t kLargeBytes = 1 << 20;
 const std::byte* At(const void* data, int64_t bytes) {
   return static_cast<const std::byte*>(data) + bytes;
 }
+// What is null stays so.
 std::byte* At(void* data, int64_t bytes) {
-  return static_cast<std::byte*>(data) + bytes;
+  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
 }
 
 }  // namespace
@@ -32,6 +33,7 @@ Operands ReducedOperands(const Batch& batch) {
   Operands operands = MovedOperands(batch);
   operands.wire_dtype = batch.wire_dtype;
   operands.reduce_op = batch.reduce_op;
+  operands.divisor = batch.divisor;
   operands.prescale = batch.prescale;
   operands.postscale = batch.postscale;
   operands.check_finite = batch.check_finite;
@@ -130,7 +132,8 @@ void Packer::UnpackRange(const SegmentMap& map, int64_t begin, int64_t end,
   map.ForRange(begin, end,
                [&](size_t segment, int64_t first, int64_t count, int64_t done) {
                  const Segment& of = operands_.segments[segment];
-                 std::byte* out = At(of.out, first * out_bytes);
+                 std::byte* const out = At(of.out, first * out_bytes);
+                 if (out == nullptr) return;
                  const std::byte* from = in + done * element_bytes_;
                  if (operands_.dtype != operands_.wire_dtype) {
                    hvd::Unpack(operands_.wire_dtype, operands_.dtype, from, out,
@@ -159,13 +162,14 @@ void Packer::CopyOwn(const SegmentMap& from, const SegmentMap& to,
     const Segment& of = operands_.segments[run.segment];
     const std::byte* const source = At(of.in, run.first * element_bytes_);
     std::byte* const out = At(of.out, first * element_bytes_);
-    if (source == out) return;
+    if (of.in == nullptr || source == out) return;
     Copy(of, source, out, static_cast<size_t>(run.count * element_bytes_));
   });
 }
 
 void Packer::Copy(const Segment& segment, const std::byte* from, std::byte* out,
                   size_t bytes) const {
+  if (out == nullptr) return;
   // In place an allreduce has the lines of the output in the cache since it
   // read them.
   if (non_temporal_outputs_ && segment.in != segment.out) {
@@ -177,25 +181,31 @@ void Packer::Copy(const Segment& segment, const std::byte* from, std::byte* out,
 
 const std::byte* Packer::Input(const Segment& segment, int64_t first,
                                int64_t count, std::byte* space) const {
+  if (segment.in == nullptr) {
+    FillIdentity(operands_.wire_dtype, operands_.reduce_op, space, count);
+    return space;
+  }
   const std::byte* const in =
       At(segment.in, first * static_cast<int64_t>(SizeOf(operands_.dtype)));
-  if (!SendsUnchanged()) {
+  const bool unchanged = SendsUnchanged(segment);
+  if (!unchanged) {
     hvd::Pack(operands_.dtype, operands_.wire_dtype, in, space, count,
               operands_.prescale);
   }
-  const std::byte* const packed = SendsUnchanged() ? in : space;
+  const std::byte* const packed = unchanged ? in : space;
   Check(segment, packed, count);
   return packed;
 }
 
-bool Packer::SendsUnchanged() const {
-  return operands_.dtype == operands_.wire_dtype && operands_.prescale == 1.0;
+bool Packer::SendsUnchanged(const Segment& segment) const {
+  return segment.in != nullptr && operands_.dtype == operands_.wire_dtype &&
+         operands_.prescale == 1.0;
 }
 
 void Packer::PackNonTemporal(const Segment& segment, int64_t first,
                              int64_t count, std::byte* out) const {
   alignas(64) std::byte packed[kTileElements * sizeof(double)];
-  const bool at_once = SendsUnchanged() && !operands_.check_finite;
+  const bool at_once = SendsUnchanged(segment) && !operands_.check_finite;
   const int64_t tile = at_once ? count : kTileElements;
   for (int64_t at = 0; at < count; at += tile) {
     const int64_t length = std::min(tile, count - at);

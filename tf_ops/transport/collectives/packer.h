@@ -32,6 +32,7 @@ struct Operands {
   DataType dtype = DataType::kUint8;
   DataType wire_dtype = DataType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;
+  int64_t divisor = 0;  // see Batch
   double prescale = 1.0;
   double postscale = 1.0;
   // Inputs are looked through for values that are not finite.
@@ -81,11 +82,11 @@ class Packer {
                int64_t end) const;
 
   // Elements of the input as they cross the wire. They are where they were, or
-  // in `space`. They may be checked here, so a caller asks for no more than a
-  // tile.
+  // in `space`. Without an input they are the identity of the reduction. They
+  // may be checked here, so a caller asks for no more than a tile.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
                          std::byte* space) const;
-  // Of unchanged elements into the segment's output.
+  // Of unchanged elements into the segment's output, `out`. Null: dropped.
   void Copy(const Segment& segment, const std::byte* from, std::byte* out,
             size_t bytes) const;
   // A segment in which a value was found that is not finite, or -1.
@@ -114,8 +115,8 @@ class Packer {
   // Looks for values that are not finite, if that is asked for.
   void Check(const Segment& segment, const std::byte* packed,
              int64_t count) const;
-  // Whether elements of the input cross the wire as they are.
-  bool SendsUnchanged() const;
+  // Whether elements of the segment's input cross the wire as they are.
+  bool SendsUnchanged(const Segment& segment) const;
   // Packs elements of one segment past the cache.
   void PackNonTemporal(const Segment& segment, int64_t first, int64_t count,
                        std::byte* out) const;

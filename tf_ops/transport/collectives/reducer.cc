@@ -30,7 +30,8 @@ bool AveragesEarly(const Operands& operands) {
 // What the hosts' partials stand for in an average.
 Averaged AveragedOverHosts(const Operands& operands, const HostMap& hosts) {
   Averaged averaged;
-  averaged.ranks = static_cast<int64_t>(hosts.host.size());
+  const auto size = static_cast<int64_t>(hosts.host.size());
+  averaged.ranks = operands.divisor > 0 ? operands.divisor : size;
   if (!AveragesEarly(operands)) return averaged;
   // A host's average counts for as many as the host has ranks. Multiplied by
   // that, half precision is exact in float32.
@@ -38,8 +39,9 @@ Averaged AveragedOverHosts(const Operands& operands, const HostMap& hosts) {
     averaged.weights.push_back(static_cast<int64_t>(ranks.size()));
   }
   const int64_t first = averaged.weights.front();
-  if (std::count(averaged.weights.begin(), averaged.weights.end(), first) ==
-      hosts.host_count()) {
+  if (averaged.ranks == size &&
+      std::count(averaged.weights.begin(), averaged.weights.end(), first) ==
+          hosts.host_count()) {
     averaged.ranks = hosts.host_count();
     averaged.weights.clear();
   }
@@ -59,6 +61,7 @@ Operands ForHosts(Operands operands, const HostMap& hosts) {
 
 Reducer::Reducer(const Packer* packer, const HostMap& hosts, int rank)
     : packer_(packer), rank_(rank) {
+  averaged_.ranks = packer->operands().divisor;
   if (hosts.has_two_levels()) {
     hosts_averaged_ = AveragedOverHosts(packer->operands(), hosts);
   }
@@ -104,11 +107,13 @@ void Reducer::ReduceRange(const SegmentMap& in, const SegmentMap& out,
             if (static_cast<int>(peer) == rank_) continue;
             inputs[peer] = blocks[peer] + offset;
           }
-          ReduceTile(of, first + at,
-                     static_cast<std::byte*>(of.out) + (out_first + at) * bytes,
-                     std::min(kTileElements, count - at), &inputs,
-                     result == nullptr ? nullptr : result + offset,
-                     non_temporal);
+          ReduceTile(
+              of, first + at,
+              of.out == nullptr
+                  ? nullptr
+                  : static_cast<std::byte*>(of.out) + (out_first + at) * bytes,
+              std::min(kTileElements, count - at), &inputs,
+              result == nullptr ? nullptr : result + offset, non_temporal);
         }
       });
 }
@@ -123,13 +128,14 @@ void Reducer::ReduceTile(const Segment& segment, int64_t first, std::byte* out,
   alignas(64) std::byte reduced[kTileElements * sizeof(double)];
   (*inputs)[static_cast<size_t>(rank_)] =
       packer_->Input(segment, first, count, packed);
-  std::byte* const to = non_temporal        ? reduced
-                        : result != nullptr ? result
-                        : is_cast           ? reduced
-                                            : out;
+  std::byte* const to = non_temporal                ? reduced
+                        : result != nullptr         ? result
+                        : is_cast || out == nullptr ? reduced
+                                                    : out;
   ReduceBlocks(operands.wire_dtype, operands.reduce_op, *inputs, to, count,
-               operands.postscale);
+               operands.postscale, BestVectorUnit(), averaged_);
   if (non_temporal) NonTemporalCopy(result, to, wire_bytes);
+  if (out == nullptr) return;
   if (is_cast) {
     hvd::Unpack(operands.wire_dtype, operands.dtype, to, out, count);
   } else if (to != out) {

@@ -62,6 +62,7 @@ class Reducer {
 
   const Packer* const packer_;
   const int rank_;
+  Averaged averaged_;        // what the ranks' blocks stand for
   Averaged hosts_averaged_;  // what the hosts' partials stand for
 };
 
