@@ -30,9 +30,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/control/message.h"
+#include "core/control/negotiator.h"
 #include "core/executor.h"
-#include "core/message.h"
-#include "core/negotiator.h"
 #include "core/options.h"
 
 namespace hvd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Agreement: what must be equal, and the sentence when it is not.
-#include "core/agreement.h"
+#include "core/control/agreement.h"
 
 #include "harness.h"
 

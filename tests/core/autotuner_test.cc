@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Autotuner: rounds, samples and their score, under a clock of the test's.
-#include "core/autotuner.h"
+#include "core/control/autotuner.h"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fusion: what travels together, in which order, up to the threshold.
-#include "core/fusion.h"
+#include "core/control/fusion.h"
 
 #include "harness.h"
 

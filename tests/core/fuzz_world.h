@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/message.h"
-#include "core/negotiator.h"
+#include "core/control/message.h"
+#include "core/control/negotiator.h"
 #include "core/options.h"
 #include "core/request.h"
 

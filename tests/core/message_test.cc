@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages: every field survives the bytes, and bad bytes are refused.
-#include "core/message.h"
+#include "core/control/message.h"
 
 #include <algorithm>
 #include <limits>

@@ -2,7 +2,7 @@
 // Negotiator and Leader: ranks that leave, and training loops that end.
 #include <string>
 
-#include "core/negotiator.h"
+#include "core/control/negotiator.h"
 #include "harness.h"
 #include "negotiator_world.h"
 

@@ -6,10 +6,10 @@
 #include <variant>
 #include <vector>
 
-#include "core/failure_queue.h"
-#include "core/log_sender.h"
-#include "core/message.h"
-#include "core/negotiator.h"
+#include "core/control/failure_queue.h"
+#include "core/control/log_sender.h"
+#include "core/control/message.h"
+#include "core/control/negotiator.h"
 #include "harness.h"
 #include "negotiator_world.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/negotiator.h"
+#include "core/control/negotiator.h"
 #include "harness.h"
 #include "negotiator_world.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Negotiator and Leader: matching, fusion and cached signatures.
-#include "core/negotiator.h"
+#include "core/control/negotiator.h"
 
 #include <algorithm>
 #include <limits>

@@ -15,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/message.h"
-#include "core/negotiator.h"
+#include "core/control/message.h"
+#include "core/control/negotiator.h"
 #include "core/options.h"
 #include "core/status.h"
 #include "harness.h"

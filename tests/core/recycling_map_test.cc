@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RecyclingMap: a map like any other that keeps the memory of what was erased.
-#include "core/recycling_map.h"
+#include "core/control/recycling_map.h"
 
 #include <map>
 #include <random>

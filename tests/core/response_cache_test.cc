@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ResponseCache: numbers, first dimensions, order of use.
-#include "core/response_cache.h"
+#include "core/control/response_cache.h"
 
 #include "core/verbs/verb_rules.h"
 #include "harness.h"

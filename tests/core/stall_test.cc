@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs in which a rank freezes or keeps others waiting: who is named, when the
 // job is given up, and when not.
-#include "core/stall.h"
+#include "core/control/stall.h"
 
 #include <algorithm>
 #include <atomic>

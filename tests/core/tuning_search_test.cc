@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TuningSearch: where it ends on known surfaces, quiet and noisy ones.
-#include "core/tuning_search.h"
+#include "core/control/tuning_search.h"
 
 #include <algorithm>
 #include <cmath>

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
 # A file is looked for from these folders, and beside the document that names it.
 ROOTS = (
-    *(".", "tf_ops", "tf_ops/core", "tf_ops/cpu", "tf_ops/transport", "tf_ops/adapter"),
+    *(".", "tf_ops", "tf_ops/core", "tf_ops/core/control", "tf_ops/cpu"),
+    *("tf_ops/transport", "tf_ops/adapter"),
     *(f"tf_ops/transport/{room}" for room in ("collectives", "shm", "mpi")),
     *("hvd_tf", "hvd_tf/_internal", "tests/core"),
 )

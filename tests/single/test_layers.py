@@ -20,10 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = "types status log options transport backend coding doorbell build_stamp"
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
+# What the control plane may know of the core: words too. It decides, and executes nothing.
+CORE_FOR_CONTROL = "types status log options request ready_batch tuning shared_bytes coding decimal"
 CHOOSER = "transport/backends.cc"
 # For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.
 INCLUDES = {
-    "core": r"(core|core/verbs|cpu)/\w+\.h",
+    "core": r"(core|core/control|core/verbs|cpu)/\w+\.h",
+    "core/control": rf"core/({'|'.join(CORE_FOR_CONTROL.split())})\.h|core/(control|verbs)/\w+\.h",
+    "core/verbs": r"(core|core/verbs|cpu)/\w+\.h",
     "cpu": r"cpu/\w+\.h|core/(types|status)\.h",
     "transport": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
@@ -202,7 +206,7 @@ def test_cpp_layers() -> None:
 
 def test_no_cpp_unit_includes_what_stands_on_it() -> None:
     order = list(graphlib.TopologicalSorter(units(ROOT / "tf_ops")).static_order())
-    assert order.index("core/negotiator") < order.index("core/runtime")
+    assert order.index("core/control/negotiator") < order.index("core/runtime")
 
 
 def test_a_circle_of_cpp_units_is_found(tmp_path: Path) -> None:
@@ -228,6 +232,10 @@ def test_python_layers() -> None:
         ("core/a.cc", "#  include <cuda_runtime.h>"),
         ("core/a.cc", '#include "transport/wire.h"'),
         ("core/a.cc", '#include "adapter/c_api.h"'),
+        ("core/control/a.cc", '#include "core/executor.h"'),
+        ("core/control/a.cc", '#include "core/transport.h"'),
+        ("core/control/a.cc", '#include "cpu/elementwise.h"'),
+        ("core/verbs/a.cc", '#include "core/control/leader.h"'),
         ("core/a.cc", "#if HVD_WITH_MPI"),
         ("core/a.cc", "#ifdef HVD_WITH_NCCL"),
         ("transport/a.cc", "#include <mpi.h>"),
@@ -240,12 +248,13 @@ def test_python_layers() -> None:
         ("cpu/a.cc", '#include "transport/wire.h"'),
         ("another/a.cc", '#include "core/status.h"'),
         ("transport/a.cc", '#include "core/runtime.h"'),
-        ("transport/a.cc", '#include "core/negotiator.h"'),
+        ("transport/a.cc", '#include "core/control/negotiator.h"'),
         ("transport/a.cc", '#include "core/executor.h"'),
         ("transport/a.cc", '#include "adapter/c_api.h"'),
         ("transport/mpi/mpi_a.cc", "#elif defined(HVD_WITH_NCCL)"),
         ("adapter/a.cc", "#include <mpi.h>"),
         ("adapter/a.cc", '#include "transport/wire.h"'),
+        ("adapter/a.cc", '#include "core/control/message.h"'),
     ],
 )
 def test_bad_cpp_is_found(tmp_path: Path, file: str, text: str) -> None:
@@ -260,6 +269,8 @@ def test_bad_cpp_is_found(tmp_path: Path, file: str, text: str) -> None:
     ("file", "text"),
     [
         ("core/a.cc", '#include "core/runtime.h"\n#include <sys/mman.h>'),
+        ("core/a.cc", '#include "core/control/negotiator.h"'),
+        ("core/control/a.cc", '#include "core/control/a.h"\n#include "core/request.h"'),
         (CHOOSER, '#if HVD_WITH_MPI\n#include "transport/mpi/mpi_backend.h"\n#endif'),
         ("transport/mpi/mpi_a.cc", '#include <mpi.h>\n#include "core/status.h"'),
         ("adapter/a.cc", '#include "tensorflow/core/framework/op.h"\n#include "core/runtime.h"'),

@@ -11,19 +11,19 @@
 #include <string>
 #include <vector>
 
-#include "core/autotune_report.h"
 #include "core/backend.h"
+#include "core/control/autotune_report.h"
+#include "core/control/message.h"
+#include "core/control/negotiator.h"
+#include "core/control/stall.h"
 #include "core/doorbell.h"
 #include "core/end_relay.h"
 #include "core/executor.h"
 #include "core/heartbeats.h"
-#include "core/message.h"
-#include "core/negotiator.h"
 #include "core/options.h"
 #include "core/peer_end.h"
 #include "core/process_set.h"
 #include "core/stack_requests.h"
-#include "core/stall.h"
 #include "core/tensor_queue.h"
 
 namespace hvd {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/message.h"
+#include "core/control/message.h"
 #include "core/shared_bytes.h"
 
 namespace hvd {

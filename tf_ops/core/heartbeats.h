@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/stall.h"
+#include "core/control/stall.h"
 
 namespace hvd {
 

@@ -7,8 +7,8 @@
 #include <future>
 #include <utility>
 
-#include "core/autotune_report.h"
 #include "core/background_loop.h"
+#include "core/control/autotune_report.h"
 #include "core/log.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"

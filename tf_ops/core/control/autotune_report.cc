@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes each sample at once, as a line of comma-separated values.
+#include "core/control/autotune_report.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/decimal.h"
+#include "core/log.h"
+
+namespace hvd {
+namespace {
+
+constexpr char kHeader[] =
+    "sample,kind,fusion_bytes,chunk_bytes,batches_in_flight,steps,mb_per_s\n";
+
+const char* Name(Autotuner::Kind kind) {
+  switch (kind) {
+    case Autotuner::Kind::kWarmup:
+      return "warmup";
+    case Autotuner::Kind::kSample:
+      return "sample";
+    case Autotuner::Kind::kFinal:
+      return "final";
+  }
+  return "";
+}
+
+std::string WithOneDigit(double number) { return DecimalText(number, 1); }
+
+}  // namespace
+
+Result<std::unique_ptr<AutotuneReport>> AutotuneReport::Open(
+    const std::string& path) {
+  auto report = std::make_unique<AutotuneReport>();
+  if (!path.empty()) {
+    report->file_.open(path, std::ios::trunc);
+    if (!report->file_.is_open()) {
+      return InvalidArgument(
+          "HVD_AUTOTUNE_LOG='" + path + "' cannot be written on rank 0 (" +
+          std::strerror(errno) +
+          "): name a file in a directory that exists and may be written to.");
+    }
+  }
+  report->Write(kHeader);
+  return report;
+}
+
+void AutotuneReport::Add(const Autotuner::Sample& sample) {
+  const Tuning& tuning = sample.tuning;
+  Write(std::to_string(sample.number) + "," + Name(sample.kind) + "," +
+        std::to_string(tuning.fusion_bytes) + "," +
+        std::to_string(tuning.chunk_bytes) + "," +
+        std::to_string(tuning.batches_in_flight) + "," +
+        std::to_string(sample.rounds) + "," + WithOneDigit(sample.mb_per_s) +
+        "\n");
+  if (sample.kind == Autotuner::Kind::kWarmup) return;
+  if (start_mb_per_s_ == 0) start_mb_per_s_ = sample.mb_per_s;
+  if (sample.kind != Autotuner::Kind::kFinal) return;
+  // The user has asked for it. Warnings are shown by default.
+  Log(LogLevel::kWarning,
+      "autotune has settled: " + WithOneDigit(sample.mb_per_s) +
+          " MB/s on the wire, " + WithOneDigit(start_mb_per_s_) +
+          " at the start. To begin with these values set " + Flags(tuning));
+}
+
+void AutotuneReport::Write(const std::string& line) {
+  if (!file_.is_open() || file_ << line << std::flush) return;
+  Log(LogLevel::kWarning,
+      std::string("autotune's log ends here: ") + std::strerror(errno) + ".");
+  file_.close();
+}
+
+std::string AutotuneReport::Flags(const Tuning& tuning) const {
+  std::string flags = "HVD_FUSION_BYTES=" + std::to_string(tuning.fusion_bytes);
+  if (!chunk_knob_.empty()) {
+    flags += " " + chunk_knob_ + "=" + std::to_string(tuning.chunk_bytes);
+  }
+  return flags +
+         " HVD_BATCHES_IN_FLIGHT=" + std::to_string(tuning.batches_in_flight);
+}
+
+}  // namespace hvd

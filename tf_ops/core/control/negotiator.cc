@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports this rank's entries and applies the set's log.
+#include "core/control/negotiator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/control/record_check.h"
+#include "core/verbs/verb_rules.h"
+
+namespace hvd {
+namespace {
+
+// The failure of one entry, from the reason why its set has ended.
+Status FailureOf(const std::string& name, const Status& why) {
+  return why.Reworded("'" + name + "' cannot complete: " + why.message());
+}
+
+}  // namespace
+
+Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
+                       const Options& options,
+                       std::function<void(ReadyBatch)> execute,
+                       std::function<Status(const Tuning&)> tune,
+                       std::function<int()> batches_in_flight)
+    : set_id_(set_id),
+      rank_(rank),
+      size_(static_cast<int>(job_ranks.size())),
+      options_(options),
+      execute_(std::move(execute)),
+      tune_(std::move(tune)),
+      batches_in_flight_(std::move(batches_in_flight)),
+      log_sender_(set_id, size_) {
+  if (rank_ == 0) {
+    leader_ = std::make_unique<Leader>(std::move(job_ranks), options, &cache_);
+  }
+}
+
+void Negotiator::Autotune(std::unique_ptr<Autotuner> autotuner) {
+  leader_->Autotune(std::move(autotuner));
+}
+
+void Negotiator::Submit(EntryPtr entry) {
+  if (!ended_.ok()) {
+    entry->done(FailureOf(entry->request.key.name, ended_));
+    return;
+  }
+  const Key& key = entry->request.key;
+  if (!by_ticket_.empty()) by_ticket_.clear();
+  Queue& queue = outstanding_.FindOrInsert(key)->second;
+  if (!queue.empty() && !queue.back().cancelled) {
+    entry->done(InvalidArgument(
+        "'" + key.name +
+        "' is already in flight on this rank; give tensors that are in flight "
+        "together different name= arguments."));
+    return;
+  }
+  AddNews(entry->request);
+  const Status& error = entry->request.error;
+  if (!error.ok()) entry->done(error);
+  queue.push_back({std::move(entry), !error.ok()});
+}
+
+void Negotiator::AddNews(const Request& request) {
+  CacheId id = 0;
+  if (request.error.ok()) id = cache_.Find(request.key.name, request.signature);
+  const bool tells_sizes = SizesInLog(request.signature.verb, size_);
+  if (id != 0 && request.key.instance == 0 && !tells_sizes) {
+    auto* last =
+        news_.empty() ? nullptr : std::get_if<CachedSubmissions>(&news_.back());
+    if (last == nullptr || last->step != request.step) {
+      last = &std::get<CachedSubmissions>(
+          news_.emplace_back(CachedSubmissions{request.step, {}}));
+    }
+    last->ids.push_back(id);
+    return;
+  }
+  Submission submission;
+  submission.cache_id = id;
+  submission.key.instance = request.key.instance;
+  submission.step = request.step;
+  if (id != 0) {
+    if (tells_sizes) submission.first_dims = FirstDims(request.signature);
+  } else {
+    submission.key.name = request.key.name;
+    submission.signature = request.signature;
+    submission.error = request.error;
+  }
+  news_.push_back(std::move(submission));
+}
+
+bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
+  if (!ended_.ok()) return true;  // FailAll follows
+  Queue* const queue = FindByTicket(ticket);
+  if (queue == nullptr) return false;
+  Outstanding& outstanding = queue->back();
+  const Request& request = outstanding.entry->request;
+  AbortStep(request.key, request.step, why);
+  outstanding.cancelled = true;
+  outstanding.entry->done(why);
+  return true;
+}
+
+Negotiator::Queue* Negotiator::FindByTicket(uint64_t ticket) {
+  if (by_ticket_.empty()) {
+    for (auto& [key, queue] : outstanding_) {
+      by_ticket_[queue.back().entry->ticket] = &queue;
+    }
+  }
+  const auto found = by_ticket_.find(ticket);
+  if (found == by_ticket_.end() || found->second->back().cancelled) {
+    return nullptr;
+  }
+  return found->second;
+}
+
+void Negotiator::AbortStep(const Key& key, int64_t step, const Status& why) {
+  news_.push_back(Withdrawal{key, step, why});
+}
+
+void Negotiator::EndScope(const std::string& name_prefix,
+                          const std::string& text) {
+  news_.push_back(ScopeEnd{name_prefix, text});
+}
+
+Status Negotiator::HandleReport(int rank, const Report& report,
+                                Clock::time_point now) {
+  if (leader_ == nullptr) {
+    return Internal("a report came to a rank that does not lead set " +
+                    std::to_string(set_id_) + ".");
+  }
+  if (!ended_.ok()) return Status::Ok();  // the set's log is closed
+  return leader_->Handle(rank, report, now);
+}
+
+Status Negotiator::HandleLog(const LogMessage& log) {
+  if (log.first_number != log_seen_ + 1) {
+    return Internal("log record " + std::to_string(log.first_number) +
+                    " of set " + std::to_string(set_id_) + " came after " +
+                    std::to_string(log_seen_) + ".");
+  }
+  for (const LogRecord& record : log.records) {
+    HVD_RETURN_IF_ERROR(Apply(record));
+  }
+  FailIfEnded();
+  return Status::Ok();
+}
+
+Result<bool> Negotiator::Advance(Clock::time_point now) {
+  bool moved = !news_.empty();
+  if (moved) {
+    Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
+    Report& report = std::get<Report>(envelope.message);
+    Status status;
+    if (leader_ == nullptr) {
+      outgoing_.push_back({0, Share(Encode(envelope))});
+    } else if (ended_.ok()) {
+      status = leader_->Handle(rank_, report, now);
+    }
+    news_ = std::move(report.items);  // keeps its memory
+    news_.clear();
+    HVD_RETURN_IF_ERROR(status);
+  }
+  if (leader_ == nullptr || !ended_.ok()) return moved;
+  while (auto record = leader_->Next(batches_in_flight_(), now)) {
+    HVD_RETURN_IF_ERROR(Apply(*record));
+    log_news_.push_back(std::move(*record));
+    moved = true;
+  }
+  if (log_news_.empty()) return moved;
+  log_sender_.Send(log_news_, &outgoing_);
+  log_news_.clear();
+  return moved;
+}
+
+std::vector<OutgoingMessage> Negotiator::TakeMessages() {
+  return std::exchange(outgoing_, {});
+}
+
+Leader::Watched Negotiator::Watch(Clock::time_point now) {
+  if (leader_ == nullptr || !ended_.ok()) return {};
+  return leader_->Watch(now);
+}
+
+void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
+  for (const auto& [key, queue] : outstanding_) {
+    if (!queue.back().cancelled) names->push_back(key.name);
+  }
+}
+
+Status Negotiator::Apply(const LogRecord& record) {
+  const Skipped* const skipped = std::get_if<Skipped>(&record);
+  log_seen_ += skipped != nullptr ? skipped->count : 1;
+  // A member that has ended takes no part in this record.
+  if (last_log_number_.has_value() && log_seen_ > *last_log_number_) {
+    return Status::Ok();
+  }
+  if (is_closed_) return Status::Ok();
+  return std::visit([this](const auto& value) { return Apply(value); }, record);
+}
+
+Status Negotiator::Apply(const AgreedBatch& batch) {
+  ReadyBatch ready;
+  ready.log_number = log_seen_;
+  Status status = TakeBatch(batch, &ready);
+  if (status.ok()) status = CheckBatch(ready, rank_, size_);
+  if (status.ok()) {
+    execute_(std::move(ready));
+    return status;
+  }
+  // This rank fails. Nobody else answers the entries that it has taken out.
+  for (const Outstanding& lost : ready.tensors) {
+    if (lost.cancelled) continue;
+    lost.entry->done(FailureOf(lost.entry->request.key.name, status));
+  }
+  return status;
+}
+
+Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
+  ready->tensors.reserve(batch.tensors.size());
+  ready->first_dims.reserve(batch.tensors.size());
+  for (const AgreedTensor& tensor : batch.tensors) {
+    Key composed;
+    const Result<const Key*> key =
+        Resolve(tensor.cache_id, tensor.key, &composed);
+    if (!key.ok()) return key.status();
+    if (!Take(*key.value(), 0, &ready->tensors)) {
+      return Internal("the log agrees on '" + key.value()->name +
+                      "', which this rank has not submitted.");
+    }
+    if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
+      const Request& request = ready->tensors.back().entry->request;
+      cache_.Insert(tensor.cache_id, key.value()->name,
+                    std::make_shared<Signature>(request.signature));
+    }
+    ready->first_dims.push_back(tensor.first_dims);
+  }
+  return Status::Ok();
+}
+
+Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
+                                       Key* memory) const {
+  if (!key.name.empty()) return &key;
+  const ResponseCache::Remembered* remembered = cache_.Get(id);
+  if (remembered == nullptr) {
+    return Internal("the log names an unknown cache number " +
+                    std::to_string(id) + ".");
+  }
+  return &remembered->KeyOf(key.instance, memory);
+}
+
+Status Negotiator::Apply(const Failure& failure) {
+  for (const FailedKey& failed : failure.keys) {
+    const auto count = std::count_if(
+        failed.ranks.begin(), failed.ranks.end(), [this](const RankRange& r) {
+          return r.first <= rank_ && rank_ <= r.last;
+        });
+    if (count == 0) continue;
+    Key composed;
+    const Result<const Key*> key =
+        Resolve(failed.cache_id, failed.key, &composed);
+    if (!key.ok()) return key.status();
+    std::vector<Outstanding> taken;
+    for (int i = 0; i < count; ++i) {
+      if (!Take(*key.value(), failed.older, &taken)) {
+        return Internal("the log fails '" + key.value()->name +
+                        "', which this rank has not submitted.");
+      }
+    }
+    for (const Outstanding& lost : taken) {
+      if (!lost.cancelled) lost.entry->done(failure.status);
+    }
+  }
+  return Status::Ok();
+}
+
+Status Negotiator::Apply(const Eviction& eviction) {
+  for (CacheId id : eviction.ids) cache_.Erase(id);
+  return Status::Ok();
+}
+
+bool Negotiator::Take(const Key& key, int older,
+                      std::vector<Outstanding>* taken) {
+  const auto found = outstanding_.find(key);
+  if (found == outstanding_.end()) return false;
+  Queue& queue = found->second;
+  if (static_cast<size_t>(older) >= queue.size()) return false;
+  const auto place = queue.begin() + older;
+  taken->push_back(std::move(*place));
+  queue.erase(place);
+  if (!by_ticket_.empty()) by_ticket_.clear();
+  if (queue.empty()) outstanding_.Erase(found);
+  return true;
+}
+
+void Negotiator::EndAt(uint64_t log_number, const Status& why) {
+  // A member that waits for that record may have to skip it, and would not hear
+  // of it.
+  if (leader_ != nullptr) log_sender_.CatchUp(&outgoing_);
+  if (last_log_number_.has_value() && *last_log_number_ <= log_number) return;
+  last_log_number_ = log_number;
+  if (ended_.ok()) ended_ = why;
+  FailIfEnded();
+}
+
+void Negotiator::FailIfEnded() {
+  // Until then the log may still agree on what this rank has submitted.
+  if (!last_log_number_.has_value() || log_seen_ < *last_log_number_) return;
+  FailAll(ended_);
+}
+
+void Negotiator::FailAll(const Status& why) {
+  if (ended_.ok()) ended_ = why;
+  is_closed_ = true;
+  AnswerAll(why);
+  outstanding_ = {};
+  if (!by_ticket_.empty()) by_ticket_.clear();
+}
+
+void Negotiator::AnswerAll(const Status& why) {
+  if (ended_.ok()) ended_ = why;
+  is_answered_ = true;
+  news_.clear();
+  for (auto& [key, queue] : outstanding_) {
+    for (Outstanding& lost : queue) {
+      if (std::exchange(lost.cancelled, true)) continue;
+      lost.entry->done(FailureOf(key.name, why));
+    }
+  }
+}
+
+}  // namespace hvd

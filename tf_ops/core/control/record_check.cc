@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks at each tensor of an agreed batch before memory depends on it.
+#include "core/control/record_check.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/control/fusion.h"
+#include "core/types.h"
+#include "core/verbs/verb_rules.h"
+
+namespace hvd {
+namespace {
+
+Status MakesNoSense(const Request& request, const std::string& why) {
+  return Internal("the log agrees on '" + request.key.name + "' with " + why +
+                  "; do all ranks run the same build of hvd_tf?");
+}
+
+// The bytes of all ranks' rows. False: more than an int64 can hold.
+bool GatheredBytes(const Signature& signature, const Shape& shape,
+                   const std::vector<int64_t>& first_dims, int64_t* bytes) {
+  int64_t row_bytes = static_cast<int64_t>(SizeOf(signature.dtype));
+  for (size_t i = 1; i < shape.size(); ++i) {
+    if (__builtin_mul_overflow(row_bytes, shape[i], &row_bytes)) return false;
+  }
+  int64_t rows = 0;
+  for (int64_t dim : first_dims) {
+    if (__builtin_add_overflow(rows, dim, &rows)) return false;
+  }
+  return !__builtin_mul_overflow(rows, row_bytes, bytes);
+}
+
+// `first_dims` has dimension 0 of [shape][rank].
+Status CheckFirstDims(const Request& request,
+                      const std::vector<std::vector<int64_t>>& first_dims,
+                      int rank, int size) {
+  const std::vector<Shape>& shapes = request.signature.shapes;
+  const bool tells_sizes = SizesInLog(request.signature.verb, size);
+  if (first_dims.size() != (tells_sizes ? shapes.size() : 0)) {
+    return MakesNoSense(request, std::to_string(first_dims.size()) +
+                                     " lists of first dimensions");
+  }
+  for (size_t i = 0; i < first_dims.size(); ++i) {
+    const std::vector<int64_t>& dims = first_dims[i];
+    if (dims.size() != static_cast<size_t>(size)) {
+      return MakesNoSense(request, std::to_string(dims.size()) +
+                                       " first dimensions for " +
+                                       std::to_string(size) + " ranks");
+    }
+    for (int64_t dim : dims) {
+      if (dim >= 0) continue;
+      return MakesNoSense(request,
+                          "a first dimension of " + std::to_string(dim));
+    }
+    if (dims[rank] != shapes[i][0]) {
+      return MakesNoSense(request, "a first dimension of " +
+                                       std::to_string(dims[rank]) +
+                                       " for this rank, which has " +
+                                       std::to_string(shapes[i][0]));
+    }
+    int64_t bytes = 0;
+    if (!GatheredBytes(request.signature, shapes[i], dims, &bytes)) {
+      return MakesNoSense(request, "more rows than memory can have");
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
+  if (batch.tensors.empty()) {
+    return Internal("the log agrees on a batch of nothing.");
+  }
+  const Request& first = batch.tensors[0].entry->request;
+  for (size_t i = 0; i < batch.tensors.size(); ++i) {
+    const Request& request = batch.tensors[i].entry->request;
+    if (!MoveAlike(first.signature, request.signature)) {
+      return MakesNoSense(request,
+                          "'" + first.key.name + "', which moves differently");
+    }
+    HVD_RETURN_IF_ERROR(
+        CheckFirstDims(request, batch.first_dims[i], rank, size));
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvd

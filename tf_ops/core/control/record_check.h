@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks whether this rank can apply what a leader's log agrees on.
+#ifndef HVD_CORE_CONTROL_RECORD_CHECK_H_
+#define HVD_CORE_CONTROL_RECORD_CHECK_H_
+
+#include "core/ready_batch.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// Not Ok if the batch has no tensor, or if MoveAlike does not hold for its
+// tensors. Not Ok either if the first dimensions are not one for each rank,
+// negative, too large, or not this rank's own. Then there is a bug, or the
+// leader has another build.
+//
+// The dimensions of a batch that passes may be used as sizes of buffers. Pure.
+[[nodiscard]] Status CheckBatch(const ReadyBatch& batch, int rank, int size);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_CONTROL_RECORD_CHECK_H_
