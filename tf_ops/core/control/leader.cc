@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matches the ranks' submissions, and decides on keys that all have submitted.
+// Takes reports in, decides on keys that all have submitted, writes the log.
 #include "core/control/leader.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
-#include "core/control/agreement.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -29,23 +30,19 @@ Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
 
 }  // namespace
 
-Leader::Leader(std::vector<int> job_ranks, const Options& options,
-               ResponseCache* cache)
+Leader::Leader(std::vector<int> job_ranks, const Options& options)
     : job_ranks_(std::move(job_ranks)),
       size_(static_cast<int>(job_ranks_.size())),
-      options_(options),
-      cache_(cache),
       tuning_{options.fusion_bytes, 0, options.batches_in_flight},
-      step_aborts_(size_),
+      matcher_(size_),
+      aborts_(job_ranks_, &matcher_),
+      numbers_(options.cache_entries),
+      stalls_(job_ranks_, options, &matcher_),
       log_seen_(job_ranks_.size(), 0) {}
-
-std::string Leader::RankName(int rank) const {
-  return NameRanks({job_ranks_[rank]});
-}
 
 Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
   if (report.log_seen < log_seen_[rank] || report.log_seen > log_number_) {
-    return Internal(RankName(rank) + " reports log record " +
+    return Internal(NameRanks({job_ranks_[rank]}) + " reports log record " +
                     std::to_string(report.log_seen) + " of " +
                     std::to_string(log_number_) + ".");
   }
@@ -61,11 +58,9 @@ Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
   return Status::Ok();
 }
 
-const ResponseCache::Remembered* Leader::Recall(CacheId id) const {
-  const ResponseCache::Remembered* remembered = cache_->Get(id);
-  if (remembered != nullptr) return remembered;
-  auto retired = retired_.find(id);
-  return retired == retired_.end() ? nullptr : &retired->second.remembered;
+void Leader::ForgetRetired() {
+  if (!numbers_.has_retired()) return;
+  numbers_.ForgetRetired(*std::min_element(log_seen_.begin(), log_seen_.end()));
 }
 
 Status Leader::HandleItem(int rank, const Submission& submission,
@@ -75,7 +70,7 @@ Status Leader::HandleItem(int rank, const Submission& submission,
   const Signature* signature = &submission.signature;
   std::shared_ptr<const Signature> kept;
   if (submission.cache_id != 0) {
-    const auto* remembered = Recall(submission.cache_id);
+    const auto* remembered = numbers_.Recall(submission.cache_id);
     if (remembered == nullptr) return UnknownNumber(submission.cache_id);
     kept = remembered->signature;
     signature = kept.get();
@@ -91,15 +86,15 @@ Status Leader::HandleItem(int rank, const Submission& submission,
   Waiting waiting{nullptr, submission.step, nullptr};
   const bool tells_sizes = SizesInLog(signature->verb, size_);
   if (tells_sizes || !submission.error.ok()) {
-    waiting.extra = std::make_unique<Extra>();
+    waiting.extra = std::make_unique<Matcher::Extra>();
     waiting.extra->error = submission.error;
     if (tells_sizes) {
       waiting.extra->first_dims =
           kept != nullptr ? submission.first_dims : FirstDims(*signature);
     }
   }
-  Pending* pending = FindOrAddPending(*key, now);
-  SetSignature(&waiting, pending, *signature, kept);
+  Pending* pending = matcher_.FindOrAdd(*key, now);
+  matcher_.SetSignature(&waiting, pending, *signature, kept);
   Add(rank, pending, std::move(waiting));
   return Status::Ok();
 }
@@ -107,112 +102,52 @@ Status Leader::HandleItem(int rank, const Submission& submission,
 Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
                           Clock::time_point now) {
   for (CacheId id : cached.ids) {
-    const auto known = pending_by_id_.find(id);
-    if (known != pending_by_id_.end()) {
-      Pending* pending = known->second;
+    if (Pending* pending = matcher_.FindByNumber(id)) {
       if (!Admit(rank, pending->key, cached.step, now)) continue;
       Add(rank, pending, {pending->signature.get(), cached.step, nullptr});
       continue;
     }
-    const auto* remembered = Recall(id);
+    const auto* remembered = numbers_.Recall(id);
     if (remembered == nullptr) return UnknownNumber(id);
     const auto& signature = remembered->signature;
     HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}, size_));
     if (!Admit(rank, remembered->key, cached.step, now)) continue;
-    Pending* pending = FindOrAddPending(remembered->key, now);
+    Pending* pending = matcher_.FindOrAdd(remembered->key, now);
     Waiting waiting{nullptr, cached.step, nullptr};
-    SetSignature(&waiting, pending, *signature, signature);
+    matcher_.SetSignature(&waiting, pending, *signature, signature);
     // But not if another rank has asked for something else under the name.
-    if (pending->id == 0 && waiting.extra == nullptr) {
-      pending->id = id;
-      pending_by_id_.FindOrInsert(id)->second = pending;
-    }
+    if (waiting.extra == nullptr) matcher_.SetNumber(pending, id);
     Add(rank, pending, std::move(waiting));
   }
   return Status::Ok();
 }
 
+Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
+                          Clock::time_point) {
+  aborts_.Withdraw(rank, withdrawal);
+  return Status::Ok();
+}
+
+Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
+  aborts_.EndScope(rank, end);
+  return Status::Ok();
+}
+
 bool Leader::Admit(int rank, const Key& key, int64_t step,
                    Clock::time_point now) {
-  last_submission_ = now;
-  mismatch_warned_ = false;
-  return !FailIfDoomed(rank, key, step) && !FailIfScopeEnded(rank, key, step);
-}
-
-Leader::Pending* Leader::FindOrAddPending(const Key& key,
-                                          Clock::time_point now) {
-  Pending* pending = &pending_.FindOrInsert(key)->second;
-  if (pending->ready == 0 && pending->later.empty()) {
-    pending->key = key;
-    pending->fronts.resize(size_);
-    pending->since = now;
-    pending->next_warning_s = options_.stall_warning_s;
-  }
-  return pending;
-}
-
-void Leader::SetSignature(Waiting* waiting, Pending* pending,
-                          const Signature& signature,
-                          const std::shared_ptr<const Signature>& kept) {
-  const auto keep = [&] {
-    return kept != nullptr ? kept
-                           : std::make_shared<const Signature>(signature);
-  };
-  if (pending->signature == nullptr) {
-    pending->signature = keep();
-    waiting->signature = pending->signature.get();
-  } else if (SameButFirstDims(*pending->signature, signature)) {
-    waiting->signature = pending->signature.get();
-  } else {
-    if (waiting->extra == nullptr) waiting->extra = std::make_unique<Extra>();
-    waiting->extra->signature = keep();
-    waiting->signature = waiting->extra->signature.get();
-  }
+  matcher_.Heard(now);
+  return !aborts_.FailIfDoomed(rank, key, step);
 }
 
 void Leader::Add(int rank, Pending* pending, Waiting waiting) {
-  if (pending->fronts[rank].signature != nullptr) {
-    pending->later.emplace_back(rank, std::move(waiting));
-    return;
-  }
-  pending->fronts[rank] = std::move(waiting);
-  if (++pending->ready < size_) return;
-  while (pending != nullptr && pending->ready == size_) {
+  if (!matcher_.Add(rank, pending, std::move(waiting))) return;
+  while (pending != nullptr && matcher_.IsComplete(*pending)) {
     pending = Decide(pending);
   }
-  if (pending != nullptr) EraseIfEmpty(pending->key);
+  if (pending != nullptr) matcher_.EraseIfEmpty(pending->key);
 }
 
-void Leader::ClearFronts(Pending* pending) {
-  for (Waiting& front : pending->fronts) front = Waiting();
-  pending->ready = 0;
-  std::vector<std::pair<int, Waiting>> later;
-  later.swap(pending->later);
-  for (auto& [rank, waiting] : later) {
-    if (pending->fronts[rank].signature != nullptr) {
-      pending->later.emplace_back(rank, std::move(waiting));
-      continue;
-    }
-    pending->fronts[rank] = std::move(waiting);
-    ++pending->ready;
-  }
-  // The rest are later submissions, which have not waited yet.
-  pending->since = last_submission_;
-  pending->next_warning_s = options_.stall_warning_s;
-}
-
-void Leader::EraseIfEmpty(const Key& key) {
-  const auto found = pending_.find(key);
-  if (found == pending_.end()) return;
-  Pending& pending = found->second;
-  if (pending.ready > 0 || !pending.later.empty()) return;
-  if (pending.id != 0) pending_by_id_.Erase(pending_by_id_.find(pending.id));
-  pending.id = 0;
-  pending.signature.reset();
-  pending_.Erase(found);
-}
-
-Leader::Pending* Leader::Decide(Pending* pending) {
+Matcher::Pending* Leader::Decide(Pending* pending) {
   requests_.clear();
   steps_.clear();
   for (int rank = 0; rank < size_; ++rank) {
@@ -225,17 +160,15 @@ Leader::Pending* Leader::Decide(Pending* pending) {
   const Status status = CheckAgreement(pending->key.name, requests_);
   if (!status.ok()) {
     const Key key = pending->key;
-    FailOnAll(pending, status);
-    const auto left = pending_.find(key);
-    return left == pending_.end() ? nullptr : &left->second;
+    aborts_.Disagree(pending, steps_, status);
+    return matcher_.Find(key);
   }
-  step_aborts_.Correspond(steps_);
   const Waiting& own = pending->fronts[0];
   const bool shares = own.signature == pending->signature.get();
   Agreed agreed;
   agreed.key = pending->key;
   agreed.id = pending->id;
-  agreed.number = ++agreements_;
+  agreed.number = aborts_.Agree(steps_);
   agreed.signature = shares ? pending->signature : own.extra->signature;
   if (SizesInLog(agreed.signature->verb, size_)) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
@@ -248,26 +181,71 @@ Leader::Pending* Leader::Decide(Pending* pending) {
   }
   agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
   if (autotuner_ != nullptr)
-    autotuner_->Agreed(agreed.key, agreed.bytes, last_submission_);
-  agreed_.push_back(std::move(agreed));
-  ClearFronts(pending);
+    autotuner_->Agreed(agreed.key, agreed.bytes, matcher_.last_submission());
+  planner_.Add(std::move(agreed));
+  matcher_.ClearFronts(pending);
   return pending;
 }
 
-void Leader::FailOnAll(Pending* pending, const Status& status) {
-  ClearFronts(pending);
-  const SharedStatus first = Share(status);
-  std::vector<StepOfRank> lost;
-  for (int rank = 0; rank < size_; ++rank) {
-    failures_.Add(pending->key, rank, 0, first, agreements_);
-    lost.push_back({rank, steps_[rank]});
+std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
+  if (autotuner_ != nullptr) Tune(in_flight, now);
+  if (!planner_.has_batch()) {
+    planner_.Plan(tuning_.batches_in_flight - in_flight, tuning_.fusion_bytes,
+                  aborts_.any_lost());
   }
-  // TensorFlow aborts the step of an op that fails. Here all ranks' ops fail.
-  const std::string text = "Its step was aborted: " + status.message();
-  HitSteps(0,
-           Share(status.cause() == nullptr ? PeerLost(text)
-                                           : PeerLost(text, *status.cause())),
-           std::move(lost));
+  const uint64_t number = log_number_ + 1;
+  std::optional<LogRecord> record;
+  if (auto failure = NextFailure()) {
+    record = LogRecord(std::move(*failure));
+  } else if (tuning_news_.has_value()) {
+    record = LogRecord(*tuning_news_);
+    tuning_news_.reset();
+  } else if (numbers_.has_too_many()) {
+    record = LogRecord(numbers_.Evict(number));
+  } else if (planner_.has_batch()) {
+    record = LogRecord(numbers_.MakeBatch(planner_.TakeBatch(), number));
+  }
+  if (record.has_value()) log_number_ = number;
+  return record;
+}
+
+std::optional<Failure> Leader::NextFailure() {
+  if (!aborts_.has_failures()) return std::nullopt;
+  const auto held_back = planner_.FirstAgreements();
+  std::optional<Failure> failure =
+      aborts_.TakeFailure([&](const Key& key, uint64_t agreements) {
+        const auto first = held_back.find(key);
+        return first != held_back.end() && first->second <= agreements;
+      });
+  if (!failure.has_value()) return failure;
+  for (FailedKey& failed : failure->keys) {
+    failed.cache_id = numbers_.IdOf(failed.key.name);
+    if (failed.cache_id != 0) failed.key.name.clear();
+  }
+  return failure;
+}
+
+void Leader::Autotune(std::unique_ptr<Autotuner> autotuner) {
+  autotuner_ = std::move(autotuner);
+}
+
+void Leader::Tune(int in_flight, Clock::time_point now) {
+  if (in_flight == 0 && planner_.empty()) autotuner_->Idle(now);
+  if (const std::optional<Tuning> change = autotuner_->TakeChange()) {
+    tuning_ = *change;
+    tuning_news_ = change;
+  }
+  if (autotuner_->settled()) autotuner_.reset();
+}
+
+Leader::Watched Leader::Watch(Clock::time_point now) {
+  StallFinder::Found found = stalls_.Find(now);
+  if (found.mismatch.has_value()) {
+    aborts_.FailAll(Status(StatusCode::kFailedPrecondition,
+                           std::move(*found.mismatch),
+                           {CauseKind::kRanksDiffer, -1, ""}));
+  }
+  return std::move(found.watched);
 }
 
 }  // namespace hvd

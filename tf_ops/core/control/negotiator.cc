@@ -32,7 +32,7 @@ Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
       batches_in_flight_(std::move(batches_in_flight)),
       log_sender_(set_id, size_) {
   if (rank_ == 0) {
-    leader_ = std::make_unique<Leader>(std::move(job_ranks), options, &cache_);
+    leader_ = std::make_unique<Leader>(std::move(job_ranks), options);
   }
 }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names tensors by numbers, and remembers numbers that members may still use.
+#include "core/control/signature_numbers.h"
+
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "core/verbs/verb_rules.h"
+
+namespace hvd {
+
+const ResponseCache::Remembered* SignatureNumbers::Recall(CacheId id) const {
+  const ResponseCache::Remembered* remembered = cache_.Get(id);
+  if (remembered != nullptr) return remembered;
+  const auto retired = retired_.find(id);
+  return retired == retired_.end() ? nullptr : &retired->second.remembered;
+}
+
+AgreedBatch SignatureNumbers::MakeBatch(std::vector<Agreed> tensors,
+                                        uint64_t log_number) {
+  AgreedBatch batch;
+  batch.tensors.reserve(tensors.size());
+  std::set<std::string> renamed;  // a loop's instances share a name
+  for (Agreed& agreed : tensors) {
+    AgreedTensor tensor;
+    tensor.key.instance = agreed.key.instance;
+    tensor.first_dims = std::move(agreed.first_dims);
+    // An earlier tensor of this batch may have given the name another number. A
+    // member has then forgotten the number that the name had before the batch.
+    const bool is_renamed = renamed.count(agreed.key.name) > 0;
+    if (!is_renamed) tensor.cache_id = NumberOf(agreed);
+    if (tensor.cache_id != 0) {
+      cache_.Touch(tensor.cache_id);
+    } else {
+      tensor.key.name = agreed.key.name;
+      if (most_ > 0 && !is_renamed) {
+        Retire(cache_.IdOf(agreed.key.name), log_number);
+        tensor.cache_id = next_id_++;
+        renamed.insert(agreed.key.name);
+      }
+    }
+    batch.tensors.push_back(std::move(tensor));
+  }
+  // After all touches, so that a new number counts as used later than those.
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const AgreedTensor& tensor = batch.tensors[i];
+    if (tensor.cache_id == 0 || tensor.key.name.empty()) continue;
+    cache_.Insert(tensor.cache_id, tensor.key.name,
+                  std::move(tensors[i].signature));
+  }
+  return batch;
+}
+
+CacheId SignatureNumbers::NumberOf(const Agreed& agreed) const {
+  // A name has one number at a time.
+  const auto* remembered = cache_.Get(agreed.id);
+  if (remembered != nullptr &&
+      SameButFirstDims(*remembered->signature, *agreed.signature)) {
+    return agreed.id;
+  }
+  return cache_.Find(agreed.key.name, *agreed.signature);
+}
+
+Eviction SignatureNumbers::Evict(uint64_t log_number) {
+  Eviction eviction;
+  size_t excess = cache_.size() - static_cast<size_t>(most_);
+  eviction.ids = cache_.Oldest(excess);
+  for (CacheId id : eviction.ids) {
+    Retire(id, log_number);
+    cache_.Erase(id);
+  }
+  return eviction;
+}
+
+void SignatureNumbers::Retire(CacheId id, uint64_t log_number) {
+  const ResponseCache::Remembered* remembered = cache_.Get(id);
+  if (remembered == nullptr) return;
+  retired_[id] = {*remembered, log_number};
+}
+
+void SignatureNumbers::ForgetRetired(uint64_t log_number) {
+  for (auto retired = retired_.begin(); retired != retired_.end();) {
+    retired = retired->second.log_number <= log_number ? retired_.erase(retired)
+                                                       : std::next(retired);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SignatureNumbers: gives out the numbers of agreed signatures, and takes them
+// back.
+#ifndef HVD_CORE_CONTROL_SIGNATURE_NUMBERS_H_
+#define HVD_CORE_CONTROL_SIGNATURE_NUMBERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/control/agreed.h"
+#include "core/control/message.h"
+#include "core/control/response_cache.h"
+
+namespace hvd {
+
+// Has a ResponseCache of its own. It changes when a record is made, so it is as
+// every member's will be when that has applied the record.
+//
+// A number that was evicted or replaced is retired. A member may still use it
+// in a report that it sent before it saw that record.
+//
+// Owner: the leader of a set. Background thread only.
+class SignatureNumbers {
+ public:
+  // `most`: how many numbers the members remember. 0: none are given.
+  explicit SignatureNumbers(int64_t most) : most_(most) {}
+
+  // What a member may still mean by that number. Null: nothing.
+  const ResponseCache::Remembered* Recall(CacheId id) const;
+  // The number that stands for the name now. 0: none.
+  CacheId IdOf(const std::string& name) const { return cache_.IdOf(name); }
+
+  // The batch as log record `log_number`. Tensors that have no number yet get
+  // one.
+  AgreedBatch MakeBatch(std::vector<Agreed> tensors, uint64_t log_number);
+
+  // Whether there are more numbers than members remember. Then an eviction is
+  // due, as log record `log_number`. It takes back those unused for longest.
+  bool has_too_many() const {
+    return static_cast<int64_t>(cache_.size()) > most_;
+  }
+  Eviction Evict(uint64_t log_number);
+
+  bool has_retired() const { return !retired_.empty(); }
+  // Every member has applied the log up to that record.
+  void ForgetRetired(uint64_t log_number);
+
+ private:
+  struct Retired {
+    ResponseCache::Remembered remembered;
+    uint64_t log_number;  // of the record that evicted or replaced it
+  };
+
+  // The number that every member knows the tensor by. 0: none.
+  CacheId NumberOf(const Agreed& agreed) const;
+  void Retire(CacheId id, uint64_t log_number);
+
+  const int64_t most_;
+  ResponseCache cache_;
+  CacheId next_id_ = 1;
+  std::map<CacheId, Retired> retired_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_CONTROL_SIGNATURE_NUMBERS_H_
