@@ -24,10 +24,12 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/control/message.h"
@@ -144,11 +146,8 @@ class Rank {
   Rank(int rank, const std::vector<int>& ranks)
       : executor_(LaneTable::HostOnly(std::make_unique<InstantTransport>(
             rank, static_cast<int>(ranks.size())))),
-        negotiator_(
-            0, rank, ranks, Options::Defaults(),
-            [this](ReadyBatch ready) { executor_.Execute(std::move(ready)); },
-            [this](const Tuning& tuning) { return executor_.Tune(tuning); },
-            [this] { return executor_.in_flight(); }) {}
+        negotiator_(0, rank, ranks, Options::Defaults(),
+                    executor_.chunk_limits().most_bytes) {}
 
   // When the entry is done, `index` is added to executed().
   EntryPtr MakeEntry(Signature signature, const std::string& name, int64_t step,
@@ -206,7 +205,10 @@ class Rank {
         StopUnlessOk(negotiator_.HandleLog(std::get<LogMessage>(message)));
       }
     }
-    StopUnlessOk(negotiator_.Advance(now).status());
+    StopUnlessOk(negotiator_.Advance(executor_.in_flight(), now).status());
+    while (std::optional<ReadyItem> item = negotiator_.TakeReady()) {
+      executor_.Execute(std::get<ReadyBatch>(std::move(*item)));
+    }
     auto messages = negotiator_.TakeMessages();
     is_rung_ = executor_.Progress() || !messages.empty();
     return messages;

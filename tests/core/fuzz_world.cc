@@ -12,6 +12,8 @@ namespace {
 constexpr int kLongestDelay = 12;
 constexpr int kSurelyHeard = 200;
 
+constexpr int64_t kMostChunkBytes = 1 << 30;
+
 }  // namespace
 
 FuzzWorld::FuzzWorld(uint64_t seed, std::vector<std::vector<int>> sets,
@@ -29,14 +31,7 @@ void FuzzWorld::AddSet(int id, std::vector<int> ranks, const Options& options) {
   for (size_t place = 0; place < set.ranks.size(); ++place) {
     const int rank = set.ranks[place];
     set.negotiators[rank] = std::make_unique<Negotiator>(
-        id, static_cast<int>(place), set.ranks, options,
-        [this, id, rank](ReadyBatch ready) {
-          Execute(id, rank, std::move(ready));
-        },
-        [](const Tuning&) { return Status::Ok(); },
-        [this, id, rank] {
-          return static_cast<int>(sets_[id].running[rank].size());
-        });
+        id, static_cast<int>(place), set.ranks, options, kMostChunkBytes);
   }
 }
 
@@ -50,8 +45,10 @@ void FuzzWorld::Pass(int rank) {
     const auto own = set.negotiators.find(rank);
     if (own == set.negotiators.end()) continue;
     const Negotiator::Clock::time_point now{std::chrono::milliseconds(now_)};
-    const Result<bool> advanced = own->second->Advance(now);
+    const Result<bool> advanced =
+        own->second->Advance(static_cast<int>(set.running[rank].size()), now);
     if (!advanced.ok()) Fail(advanced.status().message());
+    ExecuteReady(rank, &set);
     for (OutgoingMessage& message : own->second->TakeMessages()) {
       std::deque<Letter>& link = links_[{rank, set.ranks[message.rank]}];
       const int64_t due = now_ + random_.Below(kLongestDelay);
@@ -79,7 +76,9 @@ Status FuzzWorld::Handle(int from, int rank, const Envelope& envelope) {
   Set& set = sets_[envelope.set_id];
   Negotiator& negotiator = *set.negotiators.at(rank);
   if (const auto* log = std::get_if<LogMessage>(&envelope.message)) {
-    return negotiator.HandleLog(*log);
+    const Status status = negotiator.HandleLog(*log);
+    ExecuteReady(rank, &set);
+    return status;
   }
   const auto place = std::find(set.ranks.begin(), set.ranks.end(), from);
   const Negotiator::Clock::time_point now{std::chrono::milliseconds(now_)};
@@ -121,6 +120,14 @@ void FuzzWorld::Cancel(int rank, int set, uint64_t ticket, const Status& why) {
 void FuzzWorld::AbortStep(int rank, int set, const Key& key, int64_t step,
                           const Status& why) {
   sets_[set].negotiators.at(rank)->AbortStep(key, step, why);
+}
+
+void FuzzWorld::ExecuteReady(int rank, Set* set) {
+  const int id = static_cast<int>(set - sets_.data());
+  while (std::optional<ReadyItem> item =
+             set->negotiators.at(rank)->TakeReady()) {
+    Execute(id, rank, std::get<ReadyBatch>(std::move(*item)));
+  }
 }
 
 void FuzzWorld::Execute(int id, int rank, ReadyBatch ready) {

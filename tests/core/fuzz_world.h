@@ -88,6 +88,7 @@ class FuzzWorld {
   void AddSet(int id, std::vector<int> ranks, const Options& options);
   void Receive(int rank);
   Status Handle(int from, int rank, const Envelope& envelope);
+  void ExecuteReady(int rank, Set* set);
   void Execute(int id, int rank, ReadyBatch ready);
   void CheckSteps(int id, const Execution& execution);
   void FinishBatches(int rank);

@@ -97,7 +97,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
   world.Submit(1, "x");
   // The leader carries the record out. The member has not seen it yet when it
   // hears that the leader has left after it.
-  ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
+  ASSERT_TRUE(world.at(1).Advance(0, world.now()).ok());
   for (auto& message : world.at(1).TakeMessages()) {
     auto envelope = Decode(*message.bytes);
     EXPECT_TRUE(world.at(0)
@@ -105,7 +105,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
                                   world.now())
                     .ok());
   }
-  ASSERT_TRUE(world.at(0).Advance(world.now()).ok());
+  ASSERT_TRUE(world.at(0).Advance(0, world.now()).ok());
   world.at(1).EndAt(world.at(0).log_seen(), PeerLost("rank 0 has left"));
   EXPECT_TRUE(world.Results(1, "x").empty());
   for (auto& message : world.at(0).TakeMessages()) {
@@ -125,7 +125,7 @@ TEST(negotiator_what_a_leaver_took_part_in_still_completes) {
 TEST(negotiator_a_late_record_is_carried_out_without_results) {
   World world(2);
   for (int rank : {0, 1}) world.Submit(rank, "x");
-  ASSERT_TRUE(world.at(1).Advance(world.now()).ok());
+  ASSERT_TRUE(world.at(1).Advance(0, world.now()).ok());
   for (auto& message : world.at(1).TakeMessages()) {
     auto envelope = Decode(*message.bytes);
     EXPECT_TRUE(world.at(0)
@@ -133,7 +133,7 @@ TEST(negotiator_a_late_record_is_carried_out_without_results) {
                                   world.now())
                     .ok());
   }
-  ASSERT_TRUE(world.at(0).Advance(world.now()).ok());
+  ASSERT_TRUE(world.at(0).Advance(0, world.now()).ok());
   const std::vector<OutgoingMessage> late = world.at(0).TakeMessages();
   ASSERT_EQ(late.size(), 1u);
   const Status left = PeerLost("rank 0 has left");

@@ -377,5 +377,57 @@ TEST(negotiator_a_batch_that_makes_no_sense_is_an_error_and_fails_its_tensors) {
   }
 }
 
+// Batches and values are to be executed in the order of the log. What is ready
+// counts as in flight.
+TEST(negotiator_queues_what_is_ready_and_counts_it_as_in_flight) {
+  Options options = Options::Defaults();
+  options.batches_in_flight = 2;
+  options.fusion_bytes = 16;
+  World world(1, options);
+  for (const char* name : {"a", "b", "c"}) world.Submit(0, name);
+  Negotiator& negotiator = world.at(0);
+  ASSERT_TRUE(negotiator.Advance(0, world.now()).ok());
+  std::vector<std::string> names;
+  const auto take = [&] {
+    const std::optional<ReadyItem> item = negotiator.TakeReady();
+    if (!item.has_value()) return false;
+    for (const Outstanding& tensor : std::get<ReadyBatch>(*item).tensors) {
+      names.push_back(tensor.entry->request.key.name);
+    }
+    return true;
+  };
+  EXPECT_TRUE(take());
+  // One is on the wire, and one is ready.
+  ASSERT_TRUE(negotiator.Advance(1, world.now()).ok());
+  EXPECT_TRUE(take());
+  EXPECT_FALSE(take());
+  ASSERT_TRUE(negotiator.Advance(1, world.now()).ok());
+  EXPECT_TRUE(take());
+  EXPECT_FALSE(take());
+  EXPECT_TRUE((names == std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST(negotiator_queues_values_between_the_batches_of_the_log) {
+  World world(2);
+  for (const char* name : {"a", "b"}) world.Submit(1, name);
+  const auto batch_of = [](const char* name) {
+    AgreedTensor tensor;
+    tensor.key.name = name;
+    return AgreedBatch{{tensor}};
+  };
+  Negotiator& negotiator = world.at(1);
+  ASSERT_TRUE(
+      negotiator.HandleLog({1, {batch_of("a"), Tuning{1, 2, 3}, batch_of("b")}})
+          .ok());
+  const auto first = negotiator.TakeReady();
+  const auto second = negotiator.TakeReady();
+  const auto third = negotiator.TakeReady();
+  ASSERT_TRUE(first.has_value() && second.has_value() && third.has_value());
+  EXPECT_EQ(std::get<ReadyBatch>(*first).log_number, 1u);
+  EXPECT_EQ(std::get<Tuning>(*second).chunk_bytes, 2);
+  EXPECT_EQ(std::get<ReadyBatch>(*third).log_number, 3u);
+  EXPECT_FALSE(negotiator.TakeReady().has_value());
+}
+
 }  // namespace
 }  // namespace hvd

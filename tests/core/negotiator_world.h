@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -35,15 +36,7 @@ class World {
     for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
     for (int rank = 0; rank < size; ++rank) {
       negotiators_.push_back(std::make_unique<Negotiator>(
-          0, rank, ranks, options,
-          [this, rank](ReadyBatch ready) { Execute(rank, std::move(ready)); },
-          [this, rank](const Tuning& tuning) {
-            batches_[rank].push_back(
-                {"chunks of " + std::to_string(tuning.chunk_bytes)});
-            return tuning.chunk_bytes < 0 ? Internal("no such chunks")
-                                          : Status::Ok();
-          },
-          [this] { return busy_; }));
+          0, rank, ranks, options, kMostChunkBytes));
     }
   }
 
@@ -74,8 +67,9 @@ class World {
     while (moved) {
       moved = false;
       for (size_t rank = 0; rank < negotiators_.size(); ++rank) {
-        Result<bool> advanced = at(static_cast<int>(rank)).Advance(now_);
+        Result<bool> advanced = at(static_cast<int>(rank)).Advance(busy_, now_);
         EXPECT_TRUE(advanced.ok());
+        ExecuteReady(static_cast<int>(rank));
         moved |= advanced.ok() && advanced.value();
         for (auto& message : at(static_cast<int>(rank)).TakeMessages()) {
           auto envelope = Decode(*message.bytes);
@@ -93,6 +87,7 @@ class World {
                   : at(0).HandleReport(static_cast<int>(rank),
                                        std::get<Report>(content), now_);
           EXPECT_EQ(status.message(), "");
+          if (rank == 0) ExecuteReady(message.rank);
           moved = true;
         }
       }
@@ -101,9 +96,11 @@ class World {
 
   // Everything a rank was told of a name, and its batches.
   std::vector<Status> Results(int rank, const std::string& name) {
+    ExecuteReady(rank);
     return std::exchange(results_[rank][name], {});
   }
   std::vector<std::vector<std::string>>& Batches(int rank) {
+    ExecuteReady(rank);
     return batches_[rank];
   }
   // The steps of what a rank has put on the wire under a name.
@@ -124,6 +121,20 @@ class World {
   }
 
  private:
+  static constexpr int64_t kMostChunkBytes = 1 << 30;
+
+  void ExecuteReady(int rank) {
+    while (std::optional<ReadyItem> item = at(rank).TakeReady()) {
+      if (auto* batch = std::get_if<ReadyBatch>(&*item)) {
+        Execute(rank, std::move(*batch));
+      } else {
+        batches_[rank].push_back(
+            {"chunks of " +
+             std::to_string(std::get<Tuning>(*item).chunk_bytes)});
+      }
+    }
+  }
+
   void Execute(int rank, ReadyBatch ready) {
     std::vector<std::string> names;
     for (Outstanding& tensor : ready.tensors) {

@@ -44,8 +44,19 @@ void BackgroundLoop::RunOutOfMemory() {
     }
   }
   for (Set& set : sets_) {
+    FailReady(&set, why);
     set.negotiator->FailAll(why);
     set.executor->CancelAfter(0, why);
+  }
+}
+
+void BackgroundLoop::FailReady(Set* set, const Status& why) {
+  while (const std::optional<ReadyItem> item = set->negotiator->TakeReady()) {
+    const auto* batch = std::get_if<ReadyBatch>(&*item);
+    if (batch == nullptr) continue;
+    for (const Outstanding& tensor : batch->tensors) {
+      if (!tensor.cancelled) tensor.entry->done(why);
+    }
   }
 }
 
@@ -95,6 +106,9 @@ void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
     }
   }
   for (Set& set : sets_) {
+    // What is ready is as good as on the wire. It must be there to be
+    // cancelled.
+    ExecuteReady(&set);
     auto number = end.log_seen.find(set.id);
     if (end.gave_up) {
       set.negotiator->FailAll(end_status_);

@@ -91,12 +91,9 @@ Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
   auto executor = std::make_unique<Executor>(
       LaneTable::HostOnly(std::move(transport.value())),
       options_.check_numerics != 0);
-  Executor* lane = executor.get();
-  auto negotiator = std::make_unique<Negotiator>(
-      id, members.rank, members.ranks, options_,
-      [lane](ReadyBatch ready) { lane->Execute(std::move(ready)); },
-      [lane](const Tuning& tuning) { return lane->Tune(tuning); },
-      [lane] { return lane->in_flight(); });
+  auto negotiator =
+      std::make_unique<Negotiator>(id, members.rank, members.ranks, options_,
+                                   executor->chunk_limits().most_bytes);
   sets_.push_back({id, members, std::move(negotiator), std::move(executor)});
   return Status::Ok();
 }
@@ -138,21 +135,10 @@ bool BackgroundLoop::Pass() {
   bool moved = TakeCommands();
   moved |= ReceiveMessages();
   moved |= AdvanceSets();
+  ExecuteReady();
   moved |= SendMessages();
-  for (Set& set : sets_) {
-    moved |= set.executor->Progress();
-    set.executor->EndUnwanted(now_);
-    if (set.executor->breakdown().has_value()) {
-      Break(set.executor->breakdown()->status.message());
-    }
-  }
-  flushing_ = backend_->channel().Flush();
-  if (const Status channel = backend_->channel().status(); !channel.ok()) {
-    Break(channel.message());
-    // Peers may never hear of what is on the wire here, nor of the end.
-    const Status why = PeerLost("this rank failed: " + channel.message());
-    for (Set& set : sets_) set.executor->CancelAfter(0, why);
-  }
+  moved |= ProgressBatches();
+  FlushChannel();
   if (now_ - last_watch_ >= watch_interval_) Watch();
   return moved;
 }
@@ -253,7 +239,8 @@ Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
 bool BackgroundLoop::AdvanceSets() {
   bool moved = false;
   for (Set& set : sets_) {
-    Result<bool> advanced = set.negotiator->Advance(awake_);
+    Result<bool> advanced =
+        set.negotiator->Advance(set.executor->in_flight(), awake_);
     if (!advanced.ok()) {
       Break(advanced.status().message());
       return true;
@@ -269,6 +256,22 @@ bool BackgroundLoop::AdvanceSets() {
   return moved;
 }
 
+void BackgroundLoop::ExecuteReady() {
+  for (Set& set : sets_) ExecuteReady(&set);
+}
+
+void BackgroundLoop::ExecuteReady(Set* set) {
+  while (std::optional<ReadyItem> item = set->negotiator->TakeReady()) {
+    if (auto* batch = std::get_if<ReadyBatch>(&*item)) {
+      set->executor->Execute(std::move(*batch));
+    } else if (const Status status =
+                   set->executor->Tune(std::get<Tuning>(*item));
+               !status.ok()) {
+      Break(status.message());  // the negotiator has checked it
+    }
+  }
+}
+
 bool BackgroundLoop::SendMessages() {
   bool moved = false;
   for (Set& set : sets_) {
@@ -280,6 +283,28 @@ bool BackgroundLoop::SendMessages() {
   }
   moved |= SendEnds();
   return moved;
+}
+
+bool BackgroundLoop::ProgressBatches() {
+  bool moved = false;
+  for (Set& set : sets_) {
+    moved |= set.executor->Progress();
+    set.executor->EndUnwanted(now_);
+    if (set.executor->breakdown().has_value()) {
+      Break(set.executor->breakdown()->status.message());
+    }
+  }
+  return moved;
+}
+
+void BackgroundLoop::FlushChannel() {
+  flushing_ = backend_->channel().Flush();
+  const Status channel = backend_->channel().status();
+  if (channel.ok()) return;
+  Break(channel.message());
+  // Peers may never hear of what is on the wire here, nor of the end.
+  const Status why = PeerLost("this rank failed: " + channel.message());
+  for (Set& set : sets_) set.executor->CancelAfter(0, why);
 }
 
 bool BackgroundLoop::Busy() const {

@@ -69,7 +69,12 @@ class BackgroundLoop {
   bool TakeCommands();
   bool ReceiveMessages();
   bool AdvanceSets();
+  // Starts what the log has brought, in its order.
+  void ExecuteReady();
+  void ExecuteReady(Set* set);
   bool SendMessages();
+  bool ProgressBatches();
+  void FlushChannel();
   // Sleeps until something may have happened.
   void Wait();
 
@@ -98,6 +103,8 @@ class BackgroundLoop {
   // doing, so this rank ends.
   bool PassOrBreak();
   void RunOutOfMemory();
+  // Fails what ExecuteReady would start.
+  static void FailReady(Set* set, const Status& why);
   Status HandleEnds(PeerEnds ends);
   void HandlePeerEnd(const PeerEndMessage& end);
   // True if anything was sent.

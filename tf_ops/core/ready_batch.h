@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReadyBatch: an agreed batch with this rank's entries.
+// ReadyBatch: an agreed batch with this rank's entries. ReadyItem: the next
+// thing to do on the wire.
 #ifndef HVD_CORE_READY_BATCH_H_
 #define HVD_CORE_READY_BATCH_H_
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "core/request.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -24,6 +27,10 @@ struct ReadyBatch {
   // Of an allgather, by tensor: dimension 0 of [shape][rank].
   std::vector<std::vector<std::vector<int64_t>>> first_dims;
 };
+
+// Start this batch, or use these values for the batches behind it. Items are in
+// the order of the log.
+using ReadyItem = std::variant<ReadyBatch, Tuning>;
 
 }  // namespace hvd
 

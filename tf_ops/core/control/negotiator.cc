@@ -16,20 +16,23 @@ Status FailureOf(const std::string& name, const Status& why) {
   return why.Reworded("'" + name + "' cannot complete: " + why.message());
 }
 
+// Whether the item will be in flight once it is executed.
+bool UsesWire(const ReadyItem& item) {
+  const auto* batch = std::get_if<ReadyBatch>(&item);
+  if (batch == nullptr) return false;
+  const Request& first = batch->tensors[0].entry->request;
+  return RulesOf(first.signature.verb).uses_wire;
+}
+
 }  // namespace
 
 Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
-                       const Options& options,
-                       std::function<void(ReadyBatch)> execute,
-                       std::function<Status(const Tuning&)> tune,
-                       std::function<int()> batches_in_flight)
+                       const Options& options, int64_t most_chunk_bytes)
     : set_id_(set_id),
       rank_(rank),
       size_(static_cast<int>(job_ranks.size())),
       options_(options),
-      execute_(std::move(execute)),
-      tune_(std::move(tune)),
-      batches_in_flight_(std::move(batches_in_flight)),
+      most_chunk_bytes_(most_chunk_bytes),
       log_sender_(set_id, size_) {
   if (rank_ == 0) {
     leader_ = std::make_unique<Leader>(std::move(job_ranks), options);
@@ -146,7 +149,7 @@ Status Negotiator::HandleLog(const LogMessage& log) {
   return Status::Ok();
 }
 
-Result<bool> Negotiator::Advance(Clock::time_point now) {
+Result<bool> Negotiator::Advance(int in_flight, Clock::time_point now) {
   bool moved = !news_.empty();
   if (moved) {
     Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
@@ -162,7 +165,7 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
     HVD_RETURN_IF_ERROR(status);
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
-  while (auto record = leader_->Next(batches_in_flight_(), now)) {
+  while (auto record = leader_->Next(in_flight + ready_for_wire_, now)) {
     HVD_RETURN_IF_ERROR(Apply(*record));
     log_news_.push_back(std::move(*record));
     moved = true;
@@ -171,6 +174,14 @@ Result<bool> Negotiator::Advance(Clock::time_point now) {
   log_sender_.Send(log_news_, &outgoing_);
   log_news_.clear();
   return moved;
+}
+
+std::optional<ReadyItem> Negotiator::TakeReady() {
+  if (ready_.empty()) return std::nullopt;
+  ReadyItem item = std::move(ready_.front());
+  ready_.pop_front();
+  if (UsesWire(item)) --ready_for_wire_;
+  return item;
 }
 
 std::vector<OutgoingMessage> Negotiator::TakeMessages() {
@@ -205,7 +216,8 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
   Status status = TakeBatch(batch, &ready);
   if (status.ok()) status = CheckBatch(ready, rank_, size_);
   if (status.ok()) {
-    execute_(std::move(ready));
+    ready_.emplace_back(std::move(ready));
+    if (UsesWire(ready_.back())) ++ready_for_wire_;
     return status;
   }
   // This rank fails. Nobody else answers the entries that it has taken out.
@@ -271,6 +283,12 @@ Status Negotiator::Apply(const Failure& failure) {
       if (!lost.cancelled) lost.entry->done(failure.status);
     }
   }
+  return Status::Ok();
+}
+
+Status Negotiator::Apply(const Tuning& tuning) {
+  HVD_RETURN_IF_ERROR(CheckTuning(tuning, most_chunk_bytes_));
+  ready_.emplace_back(tuning);
   return Status::Ok();
 }
 

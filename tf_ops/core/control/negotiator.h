@@ -5,7 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,18 +28,16 @@ namespace hvd {
 // one log record answers each submission, and takes its entry out.
 //
 // The first rank of the set has the Leader inside. A Negotiator sends nothing
-// itself: TakeMessages hands over what is to be sent. Background thread only.
-// Ranks are ranks of the set.
+// and executes nothing itself: TakeMessages hands over what is to be sent, and
+// TakeReady what is to be executed. Background thread only. Ranks are ranks of
+// the set.
 class Negotiator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `execute` is called for each batch, and `tune` for each change of values,
-  // in the order of the log. `batches_in_flight` says how many are on the wire.
+  // `most_chunk_bytes`: the largest chunk that this rank's wire has memory for.
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
-             const Options& options, std::function<void(ReadyBatch)> execute,
-             std::function<Status(const Tuning&)> tune,
-             std::function<int()> batches_in_flight);
+             const Options& options, int64_t most_chunk_bytes);
 
   // Called on the leader, before anything is submitted.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
@@ -56,9 +54,14 @@ class Negotiator {
   Status HandleReport(int rank, const Report& report, Clock::time_point now);
   Status HandleLog(const LogMessage& log);
 
-  // Hands this pass' submissions to the leader, and lets it decide. True if
+  // Hands this pass' submissions to the leader, and lets it decide. `in_flight`
+  // batches are on the wire. Those that TakeReady still has count too. True if
   // anything happened. Not Ok for a bug.
-  Result<bool> Advance(Clock::time_point now);
+  Result<bool> Advance(int in_flight, Clock::time_point now);
+  // What the log has brought and is to be executed next. Nothing: no more. All
+  // of it must be taken before the next Cancel: an entry in it is neither here
+  // nor on the wire.
+  std::optional<ReadyItem> TakeReady();
   std::vector<OutgoingMessage> TakeMessages();
   // What the leader has to tell. Other ranks return nothing.
   Leader::Watched Watch(Clock::time_point now);
@@ -92,7 +95,7 @@ class Negotiator {
   Status TakeBatch(const AgreedBatch& batch, ReadyBatch* ready);
   Status Apply(const Failure& failure);
   Status Apply(const Eviction& eviction);
-  Status Apply(const Tuning& tuning) { return tune_(tuning); }
+  Status Apply(const Tuning& tuning);
   Status Apply(const Skipped&) { return Status::Ok(); }
   // The key that a record names. A number is looked up. `memory` is where a key
   // with an instance is made.
@@ -106,15 +109,15 @@ class Negotiator {
   const int rank_;
   const int size_;
   const Options options_;
-  const std::function<void(ReadyBatch)> execute_;
-  const std::function<Status(const Tuning&)> tune_;
-  const std::function<int()> batches_in_flight_;
+  const int64_t most_chunk_bytes_;
 
   RecyclingMap<Key, Queue, KeyHash> outstanding_;
   // By ticket: the queue whose last entry has it. The first Cancel makes it,
   // for the cancels that follow. It is emptied when outstanding_ changes.
   std::unordered_map<uint64_t, Queue*> by_ticket_;
   ResponseCache cache_;
+  std::deque<ReadyItem> ready_;
+  int ready_for_wire_ = 0;  // batches of ready_ that will be on the wire
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;
   // Set by EndAt.

@@ -88,4 +88,14 @@ Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
   return Status::Ok();
 }
 
+Status CheckTuning(const Tuning& tuning, int64_t most_chunk_bytes) {
+  if (0 <= tuning.chunk_bytes && tuning.chunk_bytes <= most_chunk_bytes) {
+    return Status::Ok();
+  }
+  return Internal("the log asks for chunks of " +
+                  std::to_string(tuning.chunk_bytes) +
+                  " bytes; this rank has memory for " +
+                  std::to_string(most_chunk_bytes) + ".");
+}
+
 }  // namespace hvd

@@ -3,8 +3,11 @@
 #ifndef HVD_CORE_CONTROL_RECORD_CHECK_H_
 #define HVD_CORE_CONTROL_RECORD_CHECK_H_
 
+#include <cstdint>
+
 #include "core/ready_batch.h"
 #include "core/status.h"
+#include "core/tuning.h"
 
 namespace hvd {
 
@@ -15,6 +18,11 @@ namespace hvd {
 //
 // The dimensions of a batch that passes may be used as sizes of buffers. Pure.
 [[nodiscard]] Status CheckBatch(const ReadyBatch& batch, int rank, int size);
+
+// Not Ok if this rank has no memory for such chunks. No leader of this build
+// asks for that. Pure.
+[[nodiscard]] Status CheckTuning(const Tuning& tuning,
+                                 int64_t most_chunk_bytes);
 
 }  // namespace hvd
 
