@@ -85,13 +85,13 @@ bool BackgroundLoop::SendEnds() {
 }
 
 void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
-  heartbeats_.Ended(end.rank);
+  peer_watch_.Ended(end.rank);
   PeerEnd first{end.rank, end.failed, end.text};
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
   }
   end_status_ =
-      PeerLost(NamePeer(first.rank) +
+      PeerLost(names_.Of(first.rank) +
                    (first.failed ? " failed: " : " has left: ") + first.text,
                {first.gave_up  ? CauseKind::kRankGivenUp
                 : first.failed ? CauseKind::kRankFailed

@@ -20,7 +20,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWatchInterval{250};
 // This thread comes by more often than that, unless its process was stopped.
 constexpr milliseconds kLongestPass{2000};
 // What is on the wire when its step is aborted may complete for so long. A peer
@@ -38,12 +37,6 @@ constexpr microseconds kLongestIdleSleep{10000};
 // A wire that rings needs no polling. These are limits in case a bell is lost.
 constexpr microseconds kRingingBusySleep{50000};
 constexpr microseconds kRingingIdleSleep{1000000};
-
-// In seconds. 0: no silence matters. The warning comes before the shutdown.
-double ShortestSilence(const Options& options) {
-  return options.stall_warning_s > 0 ? options.stall_warning_s
-                                     : options.stall_shutdown_s;
-}
 
 // Python's handlers run on the main thread, so this thread blocks the process's
 // signals. It does not block those of a fault of its own. Blocked, these would
@@ -73,15 +66,9 @@ BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
       doorbell_(backend->doorbell()),
       options_(options),
       rings_(backend->arrivals_ring()),
+      names_(backend->topology().hosts),
       end_relay_(backend->topology().rank, backend->topology().size),
-      heartbeats_(backend->topology().rank, backend->topology().size,
-                  ShortestSilence(options), awake_),
-      stacks_(std::move(stacks)),
-      next_silence_warning_s_(backend->topology().size,
-                              options.stall_warning_s) {
-  watch_interval_ = std::min<Clock::duration>(
-      kWatchInterval, heartbeats_.interval().value_or(kWatchInterval));
-}
+      peer_watch_(backend, options, std::move(stacks), awake_) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
 
@@ -139,7 +126,7 @@ bool BackgroundLoop::Pass() {
   moved |= SendMessages();
   moved |= ProgressBatches();
   FlushChannel();
-  if (now_ - last_watch_ >= watch_interval_) Watch();
+  if (now_ - last_watch_ >= peer_watch_.interval()) Watch();
   return moved;
 }
 
@@ -201,7 +188,7 @@ bool BackgroundLoop::ReceiveMessages() {
     Status status =
         envelope.ok() ? Handle(peer, envelope.value()) : envelope.status();
     if (!status.ok()) {
-      Break("a message from " + NamePeer(peer) +
+      Break("a message from " + names_.Of(peer) +
             " makes no sense: " + status.message());
     }
   }
@@ -209,9 +196,9 @@ bool BackgroundLoop::ReceiveMessages() {
 }
 
 Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
-  heartbeats_.Heard(peer, awake_);
+  peer_watch_.Heard(peer, awake_);
   if (auto beat = std::get_if<Beat>(&envelope.message)) {
-    HandleBeat(peer, *beat);
+    peer_watch_.Handle(peer, *beat, now_);
     return Status::Ok();
   }
   if (auto ends = std::get_if<PeerEnds>(&envelope.message)) {
@@ -317,9 +304,10 @@ bool BackgroundLoop::Busy() const {
 void BackgroundLoop::Wait() {
   const bool busy = Busy();
   if (rings_) {
-    const microseconds idle = std::min(
-        kRingingIdleSleep, std::chrono::duration_cast<microseconds>(
-                               heartbeats_.interval().value_or(kLongestPass)));
+    const microseconds idle =
+        std::min(kRingingIdleSleep,
+                 std::chrono::duration_cast<microseconds>(
+                     peer_watch_.question_interval().value_or(kLongestPass)));
     doorbell_->Wait(busy ? kRingingBusySleep : idle);
     return;
   }
@@ -338,13 +326,6 @@ BackgroundLoop::Set* BackgroundLoop::FindSet(int id) {
     if (set.id == id) return &set;
   }
   return nullptr;
-}
-
-std::string BackgroundLoop::NamePeer(int rank) const {
-  const std::vector<std::string>& hosts = backend_->topology().hosts;
-  std::string text = "rank " + std::to_string(rank);
-  if (rank < static_cast<int>(hosts.size())) text += " (" + hosts[rank] + ")";
-  return text;
 }
 
 std::optional<PeerEnd> BackgroundLoop::first_peer_end() const {

@@ -15,13 +15,13 @@
 #include "core/control/autotune_report.h"
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
-#include "core/control/stall.h"
 #include "core/doorbell.h"
 #include "core/end_relay.h"
 #include "core/executor.h"
-#include "core/heartbeats.h"
 #include "core/options.h"
 #include "core/peer_end.h"
+#include "core/peer_names.h"
+#include "core/peer_watch.h"
 #include "core/process_set.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
@@ -85,19 +85,15 @@ class BackgroundLoop {
   void Apply(EndCommand command);
 
   Status Handle(int peer, const Envelope& envelope);
-  void HandleBeat(int peer, const Beat& beat);
 
   // background_watch.cc: peers that do not answer, or keep others waiting.
   void Watch();
-  void TellWhoIsBack();
   // True: there was something to warn of.
   bool WatchPeers();
   bool WatchSets();
   // Fails everything on all ranks because of a rank that cannot say so itself.
-  void GiveUp(int rank, const std::string& text);
-  void AskForStacks();
+  void GiveUp(const PeerWatch::Lost& lost);
   std::vector<std::string> WaitingNames() const;
-  std::string NamePeers(const std::vector<int>& ranks) const;
 
   // background_ends.cc: Pass. If it finds no memory, nobody knows what it was
   // doing, so this rank ends.
@@ -118,13 +114,13 @@ class BackgroundLoop {
 
   Set* FindSet(int id);
   bool Busy() const;
-  std::string NamePeer(int rank) const;
 
   Backend* const backend_;
   TensorQueue* const queue_;
   const std::shared_ptr<Doorbell> doorbell_;
   const Options options_;
   const bool rings_;  // arrivals ring it
+  const PeerNames names_;
 
   std::vector<Set> sets_;
   std::vector<Command> commands_;
@@ -134,12 +130,8 @@ class BackgroundLoop {
   Clock::time_point awake_ = Clock::now();
   Clock::time_point last_moved_;
   Clock::time_point last_watch_;
-  Clock::duration watch_interval_{};
   EndRelay end_relay_;
-  Heartbeats heartbeats_;
-  const std::shared_ptr<StackRequests> stacks_;
-  // By rank. A silence of so many seconds is due for a warning.
-  std::vector<double> next_silence_warning_s_;
+  PeerWatch peer_watch_;
   bool flushing_ = false;
   bool ended_ = false;       // EndSelf was called
   bool lost_track_ = false;  // RunOutOfMemory was called
