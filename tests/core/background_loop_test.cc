@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// BackgroundLoop: what comes in one pass is executed in the order of the log.
+#include "core/background_loop.h"
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+// What the loop did on the wire, in order.
+using Deeds = std::vector<std::string>;
+
+// Never done by itself. After many looks the loop is ended.
+class KeepingTransport : public Transport {
+ public:
+  KeepingTransport(Deeds* deeds, TensorQueue* queue)
+      : deeds_(deeds), queue_(queue) {
+    chunks_.bytes = chunks_.most_bytes = 1 << 20;
+  }
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  BatchId Start(Batch batch, BatchDone done) override {
+    deeds_->push_back("start " + *batch.segments[0].name);
+    dones_.push_back(std::move(done));
+    return dones_.size();
+  }
+  bool Progress() override {
+    if (++looks_ == 1000) queue_->PushEnd({false, "the test hangs"});
+    return looks_ < 1000;
+  }
+  void Cancel(BatchId id, const Status& why) override {
+    deeds_->push_back("cancel " + std::to_string(id));
+    std::exchange(dones_[id - 1], nullptr)(why);
+  }
+  ChunkLimits chunk_limits() const override { return chunks_; }
+  void SetChunkBytes(int64_t bytes) override {
+    deeds_->push_back("chunks of " + std::to_string(bytes));
+  }
+  int in_flight() const override {
+    int count = 0;
+    for (const BatchDone& done : dones_) count += done != nullptr ? 1 : 0;
+    return count;
+  }
+
+ private:
+  Deeds* const deeds_;
+  TensorQueue* const queue_;
+  ChunkLimits chunks_;
+  std::vector<BatchDone> dones_;
+  int looks_ = 0;
+};
+
+// Rank 1 of two. All messages of `inbox` are there at the first look.
+class OnePeer : public Backend, public Channel {
+ public:
+  OnePeer() {
+    topology_.rank = 1;
+    topology_.size = 2;
+    topology_.hosts = {"near", "far"};
+  }
+  const Topology& topology() const override { return topology_; }
+  Channel& channel() override { return *this; }
+  Result<std::vector<std::string>> Exchange(const std::string&) override {
+    return Internal("not here");
+  }
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int, const std::vector<int>&) override {
+    return std::unique_ptr<Transport>(
+        std::make_unique<KeepingTransport>(&deeds, &queue));
+  }
+  std::shared_ptr<Doorbell> doorbell() override { return bell_; }
+  bool arrivals_ring() const override { return false; }
+  void Abort(int) override {}
+
+  void Send(int, SharedBytes) override {}
+  bool Receive(int* peer, std::string* message) override {
+    if (inbox.empty()) return false;
+    *peer = 0;
+    *message = Encode(inbox.front());
+    inbox.pop_front();
+    return true;
+  }
+  bool Flush() override { return false; }
+  Status status() const override { return Status::Ok(); }
+
+ private:
+  Topology topology_;
+  const std::shared_ptr<Doorbell> bell_ = std::make_shared<LocalDoorbell>();
+
+ public:
+  std::deque<Envelope> inbox;
+  Deeds deeds;
+  TensorQueue queue{bell_};
+};
+
+AgreedBatch BatchOf(const std::string& name) {
+  AgreedTensor tensor;
+  tensor.key.name = name;
+  return {{tensor}};
+}
+
+// The end of rank 0, which took part in the log up to that record.
+Envelope EndOfLeader(uint64_t log_number) {
+  PeerEndMessage end;
+  end.rank = 0;
+  end.failed = true;
+  end.text = "out of memory";
+  end.log_seen[0] = log_number;
+  return {0, PeerEnds{false, {end}}};
+}
+
+// Runs rank 1 until its entries are done. Returns their messages, by entry.
+std::vector<std::string> Run(OnePeer* peer,
+                             const std::vector<std::string>& names) {
+  std::vector<std::string> messages(names.size());
+  size_t done = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto entry = std::make_shared<Entry>();
+    entry->request.key.name = names[i];
+    entry->request.signature.shapes = {{1}};
+    entry->inputs = {nullptr};
+    entry->outputs = {nullptr};
+    entry->done = [&, i](const Status& status) {
+      messages[i] = status.message();
+      if (++done == names.size()) peer->queue.PushEnd({false, "the end"});
+    };
+    EXPECT_TRUE(peer->queue.Push(EnqueueCommand{0, entry}).ok());
+  }
+  BackgroundLoop loop(
+      peer, &peer->queue, Options::Defaults(),
+      std::make_shared<StackRequests>(std::chrono::duration<double>(60)));
+  EXPECT_TRUE(loop.AddSet(0, {{0, 1}, 1}).ok());
+  loop.Run();
+  return messages;
+}
+
+TEST(background_loop_executes_batches_and_values_in_the_order_of_the_log) {
+  OnePeer peer;
+  peer.inbox.push_back(
+      {0, LogMessage{1, {BatchOf("b"), Tuning{1, 512, 1}, BatchOf("a")}}});
+  peer.inbox.push_back(EndOfLeader(1));
+  Run(&peer, {"a", "b"});
+  const Deeds first(peer.deeds.begin(), peer.deeds.begin() + 3);
+  EXPECT_TRUE((first == Deeds{"start b", "chunks of 512", "start a"}));
+}
+
+// The record and the end behind it are read in the same pass.
+TEST(background_loop_cancels_a_batch_that_its_leader_takes_no_part_in) {
+  OnePeer peer;
+  peer.inbox.push_back({0, LogMessage{1, {BatchOf("a")}}});
+  peer.inbox.push_back(EndOfLeader(0));
+  const std::vector<std::string> messages = Run(&peer, {"a"});
+  EXPECT_TRUE((peer.deeds == Deeds{"start a", "cancel 1"}));
+  EXPECT_EQ(messages[0], "rank 0 (near) failed: out of memory");
+}
+
+}  // namespace
+}  // namespace hvd
