@@ -6,6 +6,7 @@
 #ifndef HVD_TESTS_CORE_RANDOM_CALLS_H_
 #define HVD_TESTS_CORE_RANDOM_CALLS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -79,8 +80,14 @@ inline RandomCall DrawCall(Random& random, std::string name,
 // What a rank puts in, and what it gets. `salt` makes each step's differ.
 class CallBuffers {
  public:
-  CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt)
-      : call_(call), set_(set), salt_(salt % 1000), out_(call.counts.size()) {
+  // `present`: the ranks that take part with tensors. Empty: all.
+  CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt,
+              std::vector<int> present = {})
+      : call_(call),
+        set_(set),
+        salt_(salt % 1000),
+        present_(std::move(present)),
+        out_(call.counts.size()) {
     for (size_t i = 0; i < call.counts.size(); ++i) {
       const int64_t count = Count(i, set.rank);
       in_.emplace_back(count * SizeOf(call.signature.dtype));
@@ -148,6 +155,10 @@ class CallBuffers {
   DataType dtype() const { return call_.signature.dtype; }
   int ranks() const { return static_cast<int>(set_.ranks.size()); }
 
+  bool IsPresent(int rank) const {
+    return present_.empty() ||
+           std::find(present_.begin(), present_.end(), rank) != present_.end();
+  }
   bool varies() const { return RulesOf(call_.signature.verb).first_dim_varies; }
 
   int64_t Count(size_t tensor, int rank) const {
@@ -207,6 +218,7 @@ class CallBuffers {
       const int from =
           signature.verb == Verb::kBarrier ? set_.rank : signature.root;
       if (signature.verb != Verb::kAllgather && rank != from) continue;
+      if (!IsPresent(rank)) continue;
       for (int64_t k = 0; k < Count(tensor, rank); ++k) {
         wanted.push_back(Input(tensor, rank, k));
       }
@@ -224,6 +236,7 @@ class CallBuffers {
   const RandomCall call_;
   const ProcessSet set_;
   const int64_t salt_;
+  const std::vector<int> present_;
   std::vector<std::vector<char>> in_, out_;
 };
 

@@ -147,6 +147,10 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
   FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));
 }
 
+void BackgroundLoop::Apply(JoinCommand command) {
+  FindSet(command.set_id)->negotiator->Join(std::move(command.call));
+}
+
 void BackgroundLoop::Apply(CancelCommand command) {
   Set* set = FindSet(command.set_id);
   if (set->negotiator->Cancel(command.ticket, command.why)) return;

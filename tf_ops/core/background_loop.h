@@ -79,6 +79,7 @@ class BackgroundLoop {
   void Wait();
 
   void Apply(EnqueueCommand command);
+  void Apply(JoinCommand command);
   void Apply(CancelCommand command);
   void Apply(AbortStepCommand command);
   void Apply(EndScopeCommand command);

@@ -97,6 +97,22 @@ Status AllocateEntry(const Outstanding& tensor, const RankCounts& rows,
   return Status::Ok();
 }
 
+// An alltoall sends a rank that has joined nothing. Only the sender knows.
+Status CheckSplits(const Entry& entry, const std::vector<int>& absent) {
+  for (const std::vector<int64_t>& rows : entry.splits) {
+    for (int rank : absent) {
+      const int64_t count = rows[static_cast<size_t>(rank)];
+      if (count == 0) continue;
+      return InvalidArgument(
+          "'" + entry.request.key.name + "' sends " + std::to_string(count) +
+          " rows to rank " + std::to_string(rank) +
+          " of its process set, which has called hvd.join(), so they would be "
+          "lost; send it none.");
+    }
+  }
+  return Status::Ok();
+}
+
 // Batch::allocate for entries whose outputs have rows of all ranks.
 Status AllocateAll(const ReadyBatch& ready, const RankCounts& rows,
                    std::vector<void*>* outputs) {
@@ -118,6 +134,7 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
   const VerbRules& rules = RulesOf(head.verb);
   Batch batch = HeadOf(head);
   batch.check_finite = check_finite;
+  batch.divisor = ready.divisor;
   batch.segments.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Entry& entry = *tensors[t].entry;
@@ -145,6 +162,9 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
         segment.out = entry.outputs[i];
       }
       batch.segments.push_back(std::move(segment));
+    }
+    if (batch.local_error.ok()) {
+      batch.local_error = CheckSplits(entry, ready.absent);
     }
     const RankCounts& rows =
         entry.splits.empty() ? ready.first_dims[t] : entry.splits;

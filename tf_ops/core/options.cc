@@ -45,6 +45,9 @@ const Knob kKnobs[] = {
      "1: what peers read is written past the cache; 0: never; -1: as measured"},
     {"HVD_COPY_THREADS", nullptr, &Options::copy_threads, "0", 0, 64,
      "threads of a rank that copy and add large batches; 0: by idle cores"},
+    {"HVD_JOIN_AVERAGE", nullptr, &Options::join_average, "size", 0, 0,
+     "what an average is divided by while ranks have joined: the size, or the "
+     "active ranks"},
     {"HVD_CHECK_NUMERICS", nullptr, &Options::check_numerics, "0", 0, 1,
      "1: a NaN or an infinity in what a rank sends fails the step on all "
      "ranks"},
@@ -145,6 +148,10 @@ Result<Options> Options::Parse(
       return InvalidArgument(std::string(name) + "='" + text + "' (" +
                              knob.doc + "): must be " + Expected(knob) + ".");
     }
+  }
+  if (options.join_average != "size" && options.join_average != "active") {
+    return InvalidArgument("HVD_JOIN_AVERAGE='" + options.join_average +
+                           "' must be size or active.");
   }
   // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&

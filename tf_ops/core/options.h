@@ -21,6 +21,7 @@ struct Options {
   int64_t shm_chunk_bytes = 0;
   int64_t shm_non_temporal = 0;
   int64_t copy_threads = 0;
+  std::string join_average;  // "size" or "active"
   int64_t check_numerics = 0;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;

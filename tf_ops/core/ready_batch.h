@@ -26,6 +26,10 @@ struct ReadyBatch {
   std::vector<Outstanding> tensors;
   // Of an allgather, by tensor: dimension 0 of [shape][rank].
   std::vector<std::vector<std::vector<int64_t>>> first_dims;
+  // See AgreedBatch. If this rank is absent, its entries have no memory, and
+  // are cancelled.
+  std::vector<int> absent;
+  int64_t divisor = 0;
 };
 
 // Start this batch, or use these values for the batches behind it. Items are in

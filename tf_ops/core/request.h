@@ -113,6 +113,18 @@ struct Entry {
   const Runner* runner = nullptr;
 };
 
+// A rank that has no more tensors, and waits until all ranks have joined.
+// Meanwhile the others go on, and this rank takes part without tensors.
+//
+// The caller fills it in. `done` is called exactly once, like an Entry's.
+struct JoinCall {
+  // From Runtime::NewTicket. Runtime::Cancel takes it.
+  uint64_t ticket = 0;
+  // `last_rank` of the set joined last.
+  std::function<void(const Status&, int last_rank)> done;
+};
+using JoinCallPtr = std::shared_ptr<JoinCall>;
+
 // The runtime holds an entry from Enqueue until the wire has let go of its
 // buffers. If the step was aborted, that may be after `done`. The buffers must
 // live as long. So let the pointer share the ownership of them.

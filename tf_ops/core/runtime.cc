@@ -123,20 +123,24 @@ const ProcessSet* Runtime::process_set(int id) const {
   return &sets_[id];
 }
 
-void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
+Status Runtime::CheckMember(int process_set_id, const std::string& name) const {
   const ProcessSet* set = process_set(process_set_id);
-  Status status;
   if (set == nullptr) {
-    status =
-        InvalidArgument("'" + entry->request.key.name + "' names process set " +
-                        std::to_string(process_set_id) +
-                        ", which does not exist; give it to hvd.init().");
-  } else if (set->rank < 0) {
-    status = InvalidArgument(
-        "'" + entry->request.key.name + "' was called on rank " +
-        std::to_string(topology().rank) + ", which is not in process set " +
-        std::to_string(process_set_id) + ".");
+    return InvalidArgument("'" + name + "' names process set " +
+                           std::to_string(process_set_id) +
+                           ", which does not exist; give it to hvd.init().");
   }
+  if (set->rank < 0) {
+    return InvalidArgument("'" + name + "' was called on rank " +
+                           std::to_string(topology().rank) +
+                           ", which is not in process set " +
+                           std::to_string(process_set_id) + ".");
+  }
+  return Status::Ok();
+}
+
+void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
+  Status status = CheckMember(process_set_id, entry->request.key.name);
   if (!status.ok()) {
     entry->done(status);
     return;
@@ -147,6 +151,16 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
   const Entry& refused = *std::get<EnqueueCommand>(command).entry;
   refused.done(status.Reworded("'" + refused.request.key.name +
                                "' cannot start: " + status.message()));
+}
+
+void Runtime::Join(int process_set_id, JoinCallPtr call) {
+  Status status = CheckMember(process_set_id, "join");
+  if (!status.ok()) return call->done(status, -1);
+  Command command = JoinCommand{process_set_id, std::move(call)};
+  status = queue_->Push(std::move(command));
+  if (status.ok()) return;
+  std::get<JoinCommand>(command).call->done(
+      status.Reworded("join cannot start: " + status.message()), -1);
 }
 
 void Runtime::Cancel(int process_set_id, uint64_t ticket, Status why) {

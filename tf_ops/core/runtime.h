@@ -57,6 +57,11 @@ class Runtime {
   // returns if hvd is stopped, the set is unknown or this rank is not in it.
   void Enqueue(int process_set_id, EntryPtr entry);
 
+  // This rank has no more tensors for the set. Until all its ranks have joined,
+  // the others' calls go on without this rank's. `done` is called before Join
+  // returns if hvd is stopped, the set is unknown or this rank is not in it.
+  void Join(int process_set_id, JoinCallPtr call);
+
   // The step of this entry was aborted on this rank with `why`. `done` is
   // called with that status within milliseconds. The peers' entries fail with
   // an error that names this rank.
@@ -93,6 +98,8 @@ class Runtime {
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
  private:
+  // Why this rank cannot call anything on the set; `name` is for the text.
+  Status CheckMember(int process_set_id, const std::string& name) const;
   // Opens autotune's report on the rank that leads. On the others it returns
   // null. The status is the same on all ranks.
   Result<std::unique_ptr<AutotuneReport>> OpenAutotuneReport();

@@ -20,6 +20,10 @@ struct EnqueueCommand {
   int set_id;
   EntryPtr entry;
 };
+struct JoinCommand {
+  int set_id;
+  JoinCallPtr call;
+};
 struct CancelCommand {
   int set_id;
   uint64_t ticket;
@@ -41,8 +45,8 @@ struct EndCommand {
   bool failed;
   std::string text;
 };
-using Command = std::variant<EnqueueCommand, CancelCommand, AbortStepCommand,
-                             EndScopeCommand, EndCommand>;
+using Command = std::variant<EnqueueCommand, JoinCommand, CancelCommand,
+                             AbortStepCommand, EndScopeCommand, EndCommand>;
 
 class TensorQueue {
  public:

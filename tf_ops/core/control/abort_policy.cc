@@ -34,6 +34,7 @@ bool AbortPolicy::FailIfScopeEnded(int rank, const Key& key, int64_t step) {
   ended_scopes_.Reopen(rank, key.name);
   for (const EndedScopes::Scope& scope : ended_scopes_.all()) {
     if (!scope.covers(key.name)) continue;
+    if (matcher_->has_joined(scope.rank)) continue;  // nobody waits for it
     const Pending* const pending = matcher_->Find(key);
     if (pending != nullptr && pending->has(scope.rank)) {
       continue;  // the rank asked for it before it ended
@@ -59,13 +60,14 @@ uint64_t AbortPolicy::Agree(const std::vector<int64_t>& steps) {
 
 void AbortPolicy::Disagree(Pending* pending, const std::vector<int64_t>& steps,
                            const Status& status) {
-  matcher_->ClearFronts(pending);
   const SharedStatus first = Share(status);
   std::vector<StepOfRank> lost;
   for (int rank = 0; rank < size_; ++rank) {
+    if (!pending->has(rank)) continue;
     failures_.Add(pending->key, rank, 0, first, agreements_);
     lost.push_back({rank, steps[rank]});
   }
+  matcher_->ClearFronts(pending);
   // TensorFlow aborts the step of an op that fails. Here all ranks' ops fail.
   const std::string text = "Its step was aborted: " + status.message();
   HitSteps(0,
@@ -86,6 +88,9 @@ void AbortPolicy::Withdraw(int rank, const Withdrawal& withdrawal) {
       {CauseKind::kStepAborted, job_ranks_[rank], key.name}));
   StepAborts::AbortId abort = step_aborts_.OldestFor(rank);
   if (abort == 0) abort = step_aborts_.Open(why);
+  for (int other = 0; other < size_ && matcher_->joined_count() > 0; ++other) {
+    if (matcher_->has_joined(other)) step_aborts_.Spare(other);
+  }
   step_aborts_.AddKey(abort, key);
   Pending* const pending = matcher_->Find(key);
   if (withdrawal.step == 0 && pending != nullptr) {

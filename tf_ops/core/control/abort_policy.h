@@ -44,9 +44,13 @@ class AbortPolicy {
   // All ranks have agreed on a tensor. `steps` are theirs. Returns how many
   // tensors they have agreed on.
   uint64_t Agree(const std::vector<int64_t>& steps);
-  // The ranks disagree on the key. Fails its fronts, and their `steps`.
+  // The ranks disagree on the key. Fails its fronts, and their `steps`. Ranks
+  // that have joined have no front.
   void Disagree(Matcher::Pending* pending, const std::vector<int64_t>& steps,
                 const Status& status);
+
+  // A rank has joined: aborts do not wait for it.
+  void Spare(int rank) { step_aborts_.Spare(rank); }
 
   // A rank tells of its aborted step, or of its ended scope.
   void Withdraw(int rank, const Withdrawal& withdrawal);

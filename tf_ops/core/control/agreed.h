@@ -21,6 +21,9 @@ struct Agreed {
   // rank's.
   std::shared_ptr<const Signature> signature;
   std::vector<std::vector<int64_t>> first_dims;
+  // Ranks that have joined, and take part without it. Null: none. Shared by
+  // tensors that were agreed one after another.
+  std::shared_ptr<const std::vector<int>> absent;
   int64_t bytes = 0;
   uint64_t number = 0;  // the first agreement has 1
 };

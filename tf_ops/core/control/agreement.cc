@@ -37,12 +37,20 @@ const std::vector<Property>& CommonProperties() {
   return *properties;
 }
 
+// There is at least one.
+const Signature& FirstOf(const Ranks& ranks) {
+  return *std::find_if(ranks.begin(), ranks.end(), [](const RankRequest& rank) {
+            return rank.signature != nullptr;
+          })->signature;
+}
+
 // Such as "ranks 0-1: float32; rank 2: float64". Empty when all are equal.
 std::string Differences(const Property& property, const Ranks& ranks) {
   std::vector<int> job_ranks;
   for (const RankRequest& rank : ranks) job_ranks.push_back(rank.job_rank);
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const RankRequest& rank : ranks) {
+    if (rank.signature == nullptr) continue;
     std::string value = property.value(*rank.signature, job_ranks);
     auto group = groups.begin();
     while (group != groups.end() && group->first != value) ++group;
@@ -60,6 +68,23 @@ std::string Differences(const Property& property, const Ranks& ranks) {
   return text;
 }
 
+// What cannot be while some ranks have joined.
+Status CheckAbsent(const std::string& name, const Signature& signature,
+                   const Ranks& ranks) {
+  const auto refuse = RulesOf(signature.verb).absent_rank_is_missed;
+  if (refuse == nullptr) return Status::Ok();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].signature != nullptr) continue;
+    if (!refuse(signature, static_cast<int>(rank))) continue;
+    return FailedPrecondition(
+        std::string(Name(signature.verb)) + " '" + name + "' needs " +
+        NameRanks({ranks[rank].job_rank}) +
+        ", which has called hvd.join() and has no tensors any more; leave it "
+        "out, or let that rank join later.");
+  }
+  return Status::Ok();
+}
+
 Status Compare(const std::string& name, const std::vector<Property>& properties,
                const Ranks& ranks) {
   for (const Property& property : properties) {
@@ -67,8 +92,8 @@ Status Compare(const std::string& name, const std::vector<Property>& properties,
     if (text.empty()) continue;
     return Status(StatusCode::kFailedPrecondition,
                   std::string("The ranks disagree on the ") + property.name +
-                      " of " + Name(ranks[0].signature->verb) + " '" + name +
-                      "' (" + text + "). " + property.remedy,
+                      " of " + Name(FirstOf(ranks).verb) + " '" + name + "' (" +
+                      text + "). " + property.remedy,
                   {CauseKind::kRanksDiffer, -1, name});
   }
   return Status::Ok();
@@ -77,9 +102,10 @@ Status Compare(const std::string& name, const std::vector<Property>& properties,
 // A fast check for the usual case. It makes no text for every rank.
 bool SameOnAll(const Ranks& ranks) {
   // Cached submissions share one Signature, so there is no need to look inside.
+  const Signature& first = FirstOf(ranks);
   for (const RankRequest& rank : ranks) {
-    if (rank.signature != ranks[0].signature &&
-        !SameButFirstDims(*rank.signature, *ranks[0].signature)) {
+    if (rank.signature != nullptr && rank.signature != &first &&
+        !SameButFirstDims(*rank.signature, first)) {
       return false;
     }
   }
@@ -113,11 +139,12 @@ Status CheckAgreement(const std::string& name,
                     {CauseKind::kCallFailed, rank.job_rank, name});
     }
   }
-  const Signature& first = *ranks[0].signature;
+  const Signature& first = FirstOf(ranks);
   if (!SameOnAll(ranks)) {
     HVD_RETURN_IF_ERROR(Compare(name, CommonProperties(), ranks));
     HVD_RETURN_IF_ERROR(Compare(name, RulesOf(first.verb).properties, ranks));
   }
+  HVD_RETURN_IF_ERROR(CheckAbsent(name, first, ranks));
   const char* const lacks = RulesOf(first.verb).scalar_lacks;
   const bool has_scalar =
       std::any_of(first.shapes.begin(), first.shapes.end(),

@@ -15,9 +15,9 @@ namespace hvd {
 
 // One rank's side of a key.
 struct RankRequest {
-  int job_rank = 0;  // for messages
-  const Signature* signature = nullptr;
-  const Status* error = nullptr;  // null: none
+  int job_rank = 0;                      // for messages
+  const Signature* signature = nullptr;  // null: the rank has joined
+  const Status* error = nullptr;         // null: none
 };
 
 // Ok when the ranks agree. Else a FailedPrecondition that names the tensor,

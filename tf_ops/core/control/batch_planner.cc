@@ -14,7 +14,8 @@ void BatchPlanner::Plan(int64_t room, int64_t fusion_bytes, bool keys_repeat) {
   std::vector<FusionCandidate> candidates(keys_repeat ? DifferentKeys()
                                                       : held_back_.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
-    candidates[i] = {held_back_[i].signature.get(), held_back_[i].bytes};
+    candidates[i] = {held_back_[i].signature.get(), held_back_[i].bytes,
+                     held_back_[i].absent.get()};
   }
   std::vector<bool> planned(held_back_.size(), false);
   for (const std::vector<size_t>& positions :

@@ -18,7 +18,7 @@ void AddRank(int rank, std::vector<RankRange>* ranges) {
 
 // Sorts the ranges, and joins those that follow one another. A rank that is in
 // two ranges stays in two.
-void Join(std::vector<RankRange>* ranges) {
+void MergeRanges(std::vector<RankRange>* ranges) {
   const auto before = [](const RankRange& a, const RankRange& b) {
     return a.first < b.first;
   };
@@ -58,7 +58,7 @@ std::optional<Failure> FailureQueue::Take(const IsHeldBack& is_held_back) {
       if (is_held_back(entry->first, group->agreements)) continue;
       auto node = group->items.extract(entry);
       for (Item& item : node.mapped()) {
-        Join(&item.ranks);
+        MergeRanges(&item.ranks);
         failure.keys.push_back(
             {0, node.key(), item.older, std::move(item.ranks)});
       }

@@ -9,10 +9,16 @@ namespace {
 
 // A batch that may still grow.
 struct OpenBatch {
-  const Signature* kind;
+  const FusionCandidate* kind;
   int64_t bytes;
   size_t position;  // in the plan
 };
+
+bool TravelTogether(const FusionCandidate& a, const FusionCandidate& b) {
+  if (!MoveAlike(*a.signature, *b.signature)) return false;
+  if (a.absent == nullptr || b.absent == nullptr) return a.absent == b.absent;
+  return *a.absent == *b.absent;
+}
 
 }  // namespace
 
@@ -28,15 +34,14 @@ std::vector<std::vector<size_t>> PlanFusion(
   for (size_t i = 0; i < candidates.size(); ++i) {
     const FusionCandidate& candidate = candidates[i];
     auto batch = open.begin();
-    while (batch != open.end() &&
-           !MoveAlike(*batch->kind, *candidate.signature)) {
+    while (batch != open.end() && !TravelTogether(*batch->kind, candidate)) {
       ++batch;
     }
     if (batch == open.end()) {
-      batch = open.insert(open.end(), {candidate.signature, 0, plan.size()});
+      batch = open.insert(open.end(), {&candidate, 0, plan.size()});
       plan.emplace_back();
     } else if (batch->bytes + candidate.bytes > fusion_bytes) {
-      *batch = {candidate.signature, 0, plan.size()};
+      *batch = {&candidate, 0, plan.size()};
       plan.emplace_back();
     }
     batch->bytes += candidate.bytes;

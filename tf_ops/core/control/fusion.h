@@ -17,6 +17,9 @@ namespace hvd {
 struct FusionCandidate {
   const Signature* signature = nullptr;
   int64_t bytes = 0;  // of an allgather: of all ranks
+  // Ranks that take part without the tensor. Null: none. Tensors of different
+  // ones are not in one batch.
+  const std::vector<int>* absent = nullptr;
 };
 
 // The batches, as positions in `candidates`, in the order of their first

@@ -33,6 +33,7 @@ Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
 Leader::Leader(std::vector<int> job_ranks, const Options& options)
     : job_ranks_(std::move(job_ranks)),
       size_(static_cast<int>(job_ranks_.size())),
+      averages_over_active_(options.join_average == "active"),
       tuning_{options.fusion_bytes, 0, options.batches_in_flight},
       matcher_(size_),
       aborts_(job_ranks_, &matcher_),
@@ -133,6 +134,56 @@ Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
   return Status::Ok();
 }
 
+Status Leader::HandleItem(int rank, const Join&, Clock::time_point now) {
+  if (matcher_.has_joined(rank)) {
+    return Internal(NameRanks({job_ranks_[rank]}) + " joins twice.");
+  }
+  matcher_.Heard(now);
+  matcher_.Join(rank);
+  aborts_.Spare(rank);
+  DecideWithoutJoined();
+  if (matcher_.joined_count() < size_) return Status::Ok();
+  for (int other = 0; other < size_; ++other) matcher_.Unjoin(other);
+  join_news_.push_back(Joined{rank});
+  return Status::Ok();
+}
+
+Status Leader::HandleItem(int rank, const Unjoin&, Clock::time_point now) {
+  matcher_.Heard(now);
+  // Else all have joined meanwhile, and the log answers it.
+  if (!matcher_.has_joined(rank)) return Status::Ok();
+  matcher_.Unjoin(rank);
+  join_news_.push_back(JoinWithdrawn{rank});
+  return Status::Ok();
+}
+
+void Leader::DecideWithoutJoined() {
+  std::vector<Key> complete;
+  for (const auto& [key, pending] : matcher_) {
+    if (matcher_.IsComplete(pending)) complete.push_back(key);
+  }
+  for (const Key& key : complete) {
+    Pending* pending = matcher_.Find(key);
+    while (pending != nullptr && matcher_.IsComplete(*pending)) {
+      pending = Decide(pending);
+    }
+    matcher_.EraseIfEmpty(key);
+  }
+}
+
+std::shared_ptr<const std::vector<int>> Leader::AbsentFrom(
+    const Pending& pending) {
+  if (pending.ready == size_) return nullptr;
+  std::vector<int> absent;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!pending.has(rank)) absent.push_back(rank);
+  }
+  if (absent_ == nullptr || *absent_ != absent) {
+    absent_ = std::make_shared<const std::vector<int>>(std::move(absent));
+  }
+  return absent_;
+}
+
 bool Leader::Admit(int rank, const Key& key, int64_t step,
                    Clock::time_point now) {
   matcher_.Heard(now);
@@ -164,8 +215,10 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
     return matcher_.Find(key);
   }
   const Waiting& own = pending->fronts[0];
-  const bool shares = own.signature == pending->signature.get();
+  const bool shares =
+      !pending->has(0) || own.signature == pending->signature.get();
   Agreed agreed;
+  agreed.absent = AbsentFrom(*pending);
   agreed.key = pending->key;
   agreed.id = pending->id;
   agreed.number = aborts_.Agree(steps_);
@@ -175,7 +228,8 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {
       agreed.first_dims[i].reserve(size_);
       for (const Waiting& waiting : pending->fronts) {
-        agreed.first_dims[i].push_back(waiting.extra->first_dims[i]);
+        agreed.first_dims[i].push_back(
+            waiting.extra == nullptr ? 0 : waiting.extra->first_dims[i]);
       }
     }
   }
@@ -200,10 +254,17 @@ std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
   } else if (tuning_news_.has_value()) {
     record = LogRecord(*tuning_news_);
     tuning_news_.reset();
+  } else if (!join_news_.empty()) {
+    record = std::move(join_news_.front());
+    join_news_.pop_front();
   } else if (numbers_.has_too_many()) {
     record = LogRecord(numbers_.Evict(number));
   } else if (planner_.has_batch()) {
-    record = LogRecord(numbers_.MakeBatch(planner_.TakeBatch(), number));
+    AgreedBatch batch = numbers_.MakeBatch(planner_.TakeBatch(), number);
+    if (averages_over_active_ && !batch.absent.empty()) {
+      batch.divisor = size_ - static_cast<int64_t>(batch.absent.size());
+    }
+    record = LogRecord(std::move(batch));
   }
   if (record.has_value()) log_number_ = number;
   return record;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,12 +72,18 @@ class Leader {
   Status HandleItem(int rank, const Withdrawal& withdrawal,
                     Clock::time_point now);
   Status HandleItem(int rank, const ScopeEnd& end, Clock::time_point now);
+  Status HandleItem(int rank, const Join& join, Clock::time_point now);
+  Status HandleItem(int rank, const Unjoin& unjoin, Clock::time_point now);
 
   // False when the new submission has failed at once.
   bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
   // Adds a submission, which has its signature. Decides on the key when all
   // ranks have submitted it.
   void Add(int rank, Pending* pending, Waiting waiting);
+  // Decides on keys that only wait for ranks that have joined.
+  void DecideWithoutJoined();
+  // The ranks that a complete key is agreed without. Null: none.
+  std::shared_ptr<const std::vector<int>> AbsentFrom(const Pending& pending);
   // Decides on a key that all ranks have submitted. Returns `pending`, or null
   // when it is gone: the ranks disagree, and their steps failed with it.
   Pending* Decide(Pending* pending);
@@ -92,9 +99,13 @@ class Leader {
 
   const std::vector<int> job_ranks_;
   const int size_;
+  const bool averages_over_active_;       // HVD_JOIN_AVERAGE
   Tuning tuning_;                         // the values in use
   std::unique_ptr<Autotuner> autotuner_;  // null: they change no more
   std::optional<Tuning> tuning_news_;     // not yet in the log
+  std::deque<LogRecord> join_news_;       // not yet in the log
+  // The latest answer of AbsentFrom.
+  std::shared_ptr<const std::vector<int>> absent_;
 
   Matcher matcher_;
   AbortPolicy aborts_;

@@ -30,6 +30,26 @@ int Matcher::Pending::PlaceOf(int rank, int64_t step) const {
   return place;
 }
 
+void Matcher::Join(int rank) {
+  if (has_joined_[rank]) return;
+  has_joined_[rank] = true;
+  ++joined_count_;
+}
+
+void Matcher::Unjoin(int rank) {
+  if (!has_joined_[rank]) return;
+  has_joined_[rank] = false;
+  --joined_count_;
+}
+
+bool Matcher::IsCompleteWithJoined(const Pending& pending) const {
+  if (pending.ready == 0) return false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!pending.has(rank) && !has_joined_[rank]) return false;
+  }
+  return true;
+}
+
 Matcher::Pending* Matcher::Find(const Key& key) {
   if (pending_.empty()) return nullptr;
   const auto found = pending_.find(key);

@@ -16,8 +16,8 @@
 
 namespace hvd {
 
-// Keeps submissions until all ranks have one of the same key. It decides
-// nothing else, and never fails.
+// Keeps submissions until all ranks have one of the same key, but for those
+// that have joined. It decides nothing else, and never fails.
 //
 // Owner: the leader of a set. Background thread only. Ranks are ranks of the
 // set. A Pending stays where it is until EraseIfEmpty takes it.
@@ -69,7 +69,15 @@ class Matcher {
     int PlaceOf(int rank, int64_t step) const;
   };
 
-  explicit Matcher(int size) : size_(size) {}
+  explicit Matcher(int size)
+      : size_(size), has_joined_(static_cast<size_t>(size), false) {}
+
+  // The rank has no more submissions. What only waits for it is complete.
+  void Join(int rank);
+  // It has some again. Also: all have joined, and begin anew.
+  void Unjoin(int rank);
+  bool has_joined(int rank) const { return has_joined_[rank]; }
+  int joined_count() const { return joined_count_; }
 
   // Null: no rank waits for the key.
   Pending* Find(const Key& key);
@@ -88,8 +96,7 @@ class Matcher {
   void SetSignature(Waiting* waiting, Pending* pending,
                     const Signature& signature,
                     const std::shared_ptr<const Signature>& kept);
-  // Adds a submission, which has its signature. True: now all ranks have
-  // submitted the key.
+  // Adds a submission, which has its signature. True: it is complete now.
   bool Add(int rank, Pending* pending, Waiting&& waiting) {
     Waiting& front = pending->fronts[rank];
     if (front.signature != nullptr) {
@@ -97,10 +104,13 @@ class Matcher {
       return false;
     }
     front = std::move(waiting);
-    return ++pending->ready == size_;
+    ++pending->ready;
+    return IsComplete(*pending);
   }
+  // Whether all ranks have submitted it, but for some that have joined.
   bool IsComplete(const Pending& pending) const {
-    return pending.ready == size_;
+    return pending.ready == size_ ||
+           (joined_count_ > 0 && IsCompleteWithJoined(pending));
   }
 
   // Removes the fronts. Later submissions take their place.
@@ -121,7 +131,11 @@ class Matcher {
   bool empty() const { return pending_.empty(); }
 
  private:
+  bool IsCompleteWithJoined(const Pending& pending) const;
+
   const int size_;
+  std::vector<bool> has_joined_;  // by rank
+  int joined_count_ = 0;
   RecyclingMap<Key, Pending, KeyHash> pending_;
   // Some of the same elements.
   RecyclingMap<CacheId, Pending*> pending_by_id_;

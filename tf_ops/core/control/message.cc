@@ -178,12 +178,24 @@ ScopeEnd ReadScopeEnd(Reader* reader) {
   return end;
 }
 
+// Has nothing to say.
+void Write(Writer*, const Join&) {}
+void Write(Writer*, const Unjoin&) {}
+
 void Write(Writer* writer, const AgreedBatch& batch) {
   writer->Unsigned(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
     writer->Unsigned(tensor.cache_id);
     Write(writer, tensor.key);
     WriteLists(writer, tensor.first_dims);
+  }
+  writer->Unsigned(batch.absent.size());
+  if (batch.absent.empty()) return;
+  for (int rank : batch.absent) writer->Unsigned(static_cast<uint64_t>(rank));
+  writer->Signed(batch.divisor);
+  for (const AgreedTensor& tensor : batch.tensors) {
+    writer->Byte(tensor.signature.has_value());
+    if (tensor.signature.has_value()) Write(writer, *tensor.signature);
   }
 }
 
@@ -195,8 +207,27 @@ AgreedBatch ReadAgreedBatch(Reader* reader) {
     tensor.key = ReadKey(reader);
     tensor.first_dims = ReadLists(reader);
   }
+  batch.absent.resize(reader->Count());
+  if (batch.absent.empty()) return batch;
+  for (int& rank : batch.absent) rank = reader->Int();
+  batch.divisor = reader->Signed();
+  for (AgreedTensor& tensor : batch.tensors) {
+    if (reader->Enum<uint8_t>(2) == 1) tensor.signature = ReadSignature(reader);
+  }
   return batch;
 }
+
+void Write(Writer* writer, const Joined& joined) {
+  writer->Unsigned(static_cast<uint64_t>(joined.last_rank));
+}
+
+Joined ReadJoined(Reader* reader) { return {reader->Int()}; }
+
+void Write(Writer* writer, const JoinWithdrawn& withdrawn) {
+  writer->Unsigned(static_cast<uint64_t>(withdrawn.rank));
+}
+
+JoinWithdrawn ReadJoinWithdrawn(Reader* reader) { return {reader->Int()}; }
 
 void Write(Writer* writer, const FailedKey& failed) {
   writer->Unsigned(failed.cache_id);
@@ -311,6 +342,12 @@ Report ReadReport(Reader* reader) {
       case 3:
         report.items.emplace_back(ReadScopeEnd(reader));
         break;
+      case 4:
+        report.items.emplace_back(Join{});
+        break;
+      case 5:
+        report.items.emplace_back(Unjoin{});
+        break;
       default:
         reader->Fail();
     }
@@ -343,6 +380,12 @@ LogMessage ReadLog(Reader* reader) {
         break;
       case 4:
         log.records.emplace_back(ReadSkipped(reader));
+        break;
+      case 5:
+        log.records.emplace_back(ReadJoined(reader));
+        break;
+      case 6:
+        log.records.emplace_back(ReadJoinWithdrawn(reader));
         break;
       default:
         reader->Fail();

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -63,8 +64,13 @@ struct ScopeEnd {
   std::string text;
 };
 
-using ReportItem =
-    std::variant<Submission, CachedSubmissions, Withdrawal, ScopeEnd>;
+// "I have no more tensors. Go on without mine until all have joined."
+struct Join {};
+// "I take my latest Join back."
+struct Unjoin {};
+
+using ReportItem = std::variant<Submission, CachedSubmissions, Withdrawal,
+                                ScopeEnd, Join, Unjoin>;
 
 struct Report {
   uint64_t log_seen = 0;  // number of the last log record applied
@@ -76,11 +82,18 @@ struct AgreedTensor {
   Key key;  // name left empty when every member knows cache_id
   // allgather: dimension 0 of [shape][rank of the set]
   std::vector<std::vector<int64_t>> first_dims;
+  // For members that have not submitted it. Set where the batch has absent
+  // ranks and the key has its name.
+  std::optional<Signature> signature = std::nullopt;
 };
 
 // "These travel now, together."
 struct AgreedBatch {
   std::vector<AgreedTensor> tensors;
+  // Ranks that have joined, ascending. They take part without tensors.
+  std::vector<int> absent = {};
+  // What an average is divided by. 0: the size of the set.
+  int64_t divisor = 0;
 };
 
 // Ranks of the set, `last` included.
@@ -110,13 +123,24 @@ struct Eviction {
   std::vector<CacheId> ids;
 };
 
+// "All ranks have joined, this one last." It answers the oldest Join of each.
+struct Joined {
+  int last_rank = 0;
+};
+
+// "The oldest Join of this rank was taken back in time."
+struct JoinWithdrawn {
+  int rank = 0;
+};
+
 // "So many records do not concern you." Never in the log itself.
 struct Skipped {
   uint64_t count = 1;
 };
 
 // A Tuning holds for the batches of the records behind it.
-using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning, Skipped>;
+using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning, Skipped,
+                               Joined, JoinWithdrawn>;
 
 // Records are numbered 1, 2, ... over the life of the set.
 struct LogMessage {

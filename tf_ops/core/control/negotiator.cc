@@ -64,6 +64,18 @@ void Negotiator::Submit(EntryPtr entry) {
   queue.push_back({std::move(entry), !error.ok()});
 }
 
+void Negotiator::Join(JoinCallPtr call) {
+  if (!ended_.ok()) return call->done(FailureOf("join", ended_), -1);
+  if (!joins_.empty() && joins_.back() != nullptr) {
+    return call->done(
+        InvalidArgument("this rank has called hvd.join() already, and it has "
+                        "not returned; call it once."),
+        -1);
+  }
+  news_.push_back(hvd::Join{});
+  joins_.push_back(std::move(call));
+}
+
 void Negotiator::AddNews(const Request& request) {
   CacheId id = 0;
   if (request.error.ok()) id = cache_.Find(request.key.name, request.signature);
@@ -94,6 +106,12 @@ void Negotiator::AddNews(const Request& request) {
 
 bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
   if (!ended_.ok()) return true;  // FailAll follows
+  if (!joins_.empty() && joins_.back() != nullptr &&
+      joins_.back()->ticket == ticket) {
+    news_.push_back(Unjoin{});
+    std::exchange(joins_.back(), nullptr)->done(why, -1);
+    return true;
+  }
   Queue* const queue = FindByTicket(ticket);
   if (queue == nullptr) return false;
   Outstanding& outstanding = queue->back();
@@ -213,7 +231,10 @@ Status Negotiator::Apply(const LogRecord& record) {
 Status Negotiator::Apply(const AgreedBatch& batch) {
   ReadyBatch ready;
   ready.log_number = log_seen_;
-  Status status = TakeBatch(batch, &ready);
+  ready.absent = batch.absent;
+  ready.divisor = batch.divisor;
+  Status status = CheckAbsent(batch, size_);
+  if (status.ok()) status = TakeBatch(batch, &ready);
   if (status.ok()) status = CheckBatch(ready, rank_, size_);
   if (status.ok()) {
     ready_.emplace_back(std::move(ready));
@@ -231,12 +252,18 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
 Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
   ready->tensors.reserve(batch.tensors.size());
   ready->first_dims.reserve(batch.tensors.size());
+  const bool is_absent =
+      std::binary_search(batch.absent.begin(), batch.absent.end(), rank_);
   for (const AgreedTensor& tensor : batch.tensors) {
     Key composed;
     const Result<const Key*> key =
         Resolve(tensor.cache_id, tensor.key, &composed);
     if (!key.ok()) return key.status();
-    if (!Take(*key.value(), 0, &ready->tensors)) {
+    if (is_absent) {
+      Result<Outstanding> absent = MakeAbsent(tensor, *key.value());
+      if (!absent.ok()) return absent.status();
+      ready->tensors.push_back(std::move(absent.value()));
+    } else if (!Take(*key.value(), 0, &ready->tensors)) {
       return Internal("the log agrees on '" + key.value()->name +
                       "', which this rank has not submitted.");
     }
@@ -248,6 +275,35 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
     ready->first_dims.push_back(tensor.first_dims);
   }
   return Status::Ok();
+}
+
+Result<Outstanding> Negotiator::MakeAbsent(const AgreedTensor& tensor,
+                                           const Key& key) const {
+  const ResponseCache::Remembered* const remembered =
+      cache_.Get(tensor.cache_id);
+  const Signature* signature = tensor.signature.has_value() ? &*tensor.signature
+                               : remembered != nullptr
+                                   ? remembered->signature.get()
+                                   : nullptr;
+  if (signature == nullptr) {
+    return Internal("the log agrees on '" + key.name +
+                    "' without its signature, which this rank has not.");
+  }
+  HVD_RETURN_IF_ERROR(CheckShapes(key.name, *signature));
+  Outstanding absent{std::make_shared<Entry>(), true};
+  Entry& entry = *absent.entry;
+  entry.request.key = key;
+  entry.request.signature = *signature;
+  const size_t count = signature->shapes.size();
+  if (RulesOf(signature->verb).first_dim_varies) {
+    for (Shape& shape : entry.request.signature.shapes) shape[0] = 0;
+  }
+  if (RulesOf(signature->verb).has_splits) {
+    entry.splits.assign(count, std::vector<int64_t>(size_, 0));
+  }
+  entry.inputs.assign(count, nullptr);
+  entry.outputs.assign(count, nullptr);
+  return absent;
 }
 
 Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
@@ -284,6 +340,33 @@ Status Negotiator::Apply(const Failure& failure) {
     }
   }
   return Status::Ok();
+}
+
+Status Negotiator::Apply(const Joined& joined) {
+  if (joined.last_rank >= size_) {
+    return Internal("the log says that rank " +
+                    std::to_string(joined.last_rank) + " of " +
+                    std::to_string(size_) + " joined last.");
+  }
+  Result<JoinCallPtr> call = TakeJoin();
+  if (!call.ok()) return call.status();
+  if (call.value() != nullptr)
+    call.value()->done(Status::Ok(), joined.last_rank);
+  return Status::Ok();
+}
+
+Status Negotiator::Apply(const JoinWithdrawn& withdrawn) {
+  if (withdrawn.rank != rank_) return Status::Ok();
+  return TakeJoin().status();
+}
+
+Result<JoinCallPtr> Negotiator::TakeJoin() {
+  if (joins_.empty()) {
+    return Internal("the log answers a join, which this rank has not called.");
+  }
+  JoinCallPtr call = std::move(joins_.front());
+  joins_.pop_front();
+  return call;
 }
 
 Status Negotiator::Apply(const Tuning& tuning) {
@@ -332,6 +415,7 @@ void Negotiator::FailAll(const Status& why) {
   is_closed_ = true;
   AnswerAll(why);
   outstanding_ = {};
+  joins_.clear();
   if (!by_ticket_.empty()) by_ticket_.clear();
 }
 
@@ -339,6 +423,10 @@ void Negotiator::AnswerAll(const Status& why) {
   if (ended_.ok()) ended_ = why;
   is_answered_ = true;
   news_.clear();
+  for (JoinCallPtr& call : joins_) {
+    if (call == nullptr) continue;
+    std::exchange(call, nullptr)->done(FailureOf("join", why), -1);
+  }
   for (auto& [key, queue] : outstanding_) {
     for (Outstanding& lost : queue) {
       if (std::exchange(lost.cancelled, true)) continue;

@@ -43,6 +43,8 @@ class Negotiator {
   void Autotune(std::unique_ptr<Autotuner> autotuner);
 
   void Submit(EntryPtr entry);
+  // This rank has no more to submit. The call is done once all have joined.
+  void Join(JoinCallPtr call);
   // Fails the entry here, and tells the peers of the aborted step. False when
   // the log has decided on the entry. It may be on the wire then.
   bool Cancel(uint64_t ticket, const Status& why);
@@ -80,7 +82,9 @@ class Negotiator {
 
   uint64_t log_seen() const { return log_seen_; }
   // Nobody here waits for an answer.
-  bool idle() const { return outstanding_.empty() || is_answered_; }
+  bool idle() const {
+    return (outstanding_.empty() && joins_.empty()) || is_answered_;
+  }
   bool has_ended() const { return !ended_.ok(); }
 
  private:
@@ -96,7 +100,14 @@ class Negotiator {
   Status Apply(const Failure& failure);
   Status Apply(const Eviction& eviction);
   Status Apply(const Tuning& tuning);
+  Status Apply(const Joined& joined);
+  Status Apply(const JoinWithdrawn& withdrawn);
   Status Apply(const Skipped&) { return Status::Ok(); }
+  // Takes out the oldest join. Null: there is none.
+  Result<JoinCallPtr> TakeJoin();
+  // Of a tensor that this rank takes part in without having submitted it.
+  Result<Outstanding> MakeAbsent(const AgreedTensor& tensor,
+                                 const Key& key) const;
   // The key that a record names. A number is looked up. `memory` is where a key
   // with an instance is made.
   Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;
@@ -115,6 +126,9 @@ class Negotiator {
   // By ticket: the queue whose last entry has it. The first Cancel makes it,
   // for the cancels that follow. It is emptied when outstanding_ changes.
   std::unordered_map<uint64_t, Queue*> by_ticket_;
+  // Joins without an answer in the log, the oldest first. Null: taken back. At
+  // most the last one is not.
+  std::deque<JoinCallPtr> joins_;
   ResponseCache cache_;
   std::deque<ReadyItem> ready_;
   int ready_for_wire_ = 0;  // batches of ready_ that will be on the wire

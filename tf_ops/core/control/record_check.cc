@@ -2,6 +2,7 @@
 // Looks at each tensor of an agreed batch before memory depends on it.
 #include "core/control/record_check.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -55,7 +56,7 @@ Status CheckFirstDims(const Request& request,
       return MakesNoSense(request,
                           "a first dimension of " + std::to_string(dim));
     }
-    if (dims[rank] != shapes[i][0]) {
+    if (dims[static_cast<size_t>(rank)] != shapes[i][0]) {
       return MakesNoSense(request, "a first dimension of " +
                                        std::to_string(dims[rank]) +
                                        " for this rank, which has " +
@@ -84,6 +85,35 @@ Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
     }
     HVD_RETURN_IF_ERROR(
         CheckFirstDims(request, batch.first_dims[i], rank, size));
+  }
+  return Status::Ok();
+}
+
+Status CheckAbsent(const AgreedBatch& batch, int size) {
+  const std::vector<int>& absent = batch.absent;
+  const bool is_list =
+      std::is_sorted(absent.begin(), absent.end()) &&
+      std::adjacent_find(absent.begin(), absent.end()) == absent.end() &&
+      (absent.empty() || absent.back() < size) &&
+      absent.size() < static_cast<size_t>(size);
+  if (is_list && 0 <= batch.divisor && batch.divisor <= size) {
+    return Status::Ok();
+  }
+  return Internal(
+      "the log agrees on a batch without ranks that make no sense.");
+}
+
+Status CheckShapes(const std::string& name, const Signature& signature) {
+  const bool needs_rows = RulesOf(signature.verb).first_dim_varies;
+  for (const Shape& shape : signature.shapes) {
+    auto bytes = static_cast<int64_t>(SizeOf(signature.dtype));
+    bool fits = !shape.empty() || !needs_rows;
+    for (int64_t dim : shape) {
+      fits = fits && dim >= 0 && !__builtin_mul_overflow(bytes, dim, &bytes);
+    }
+    if (fits) continue;
+    return Internal("the log agrees on '" + name + "' of the shape " +
+                    ToString(shape) + ", which makes no sense.");
   }
   return Status::Ok();
 }

@@ -4,7 +4,9 @@
 #define HVD_CORE_CONTROL_RECORD_CHECK_H_
 
 #include <cstdint>
+#include <string>
 
+#include "core/control/message.h"
 #include "core/ready_batch.h"
 #include "core/status.h"
 #include "core/tuning.h"
@@ -18,6 +20,15 @@ namespace hvd {
 //
 // The dimensions of a batch that passes may be used as sizes of buffers. Pure.
 [[nodiscard]] Status CheckBatch(const ReadyBatch& batch, int rank, int size);
+
+// Not Ok if the absent ranks of a record are not some of the set's, in order,
+// or if its divisor is not one.
+[[nodiscard]] Status CheckAbsent(const AgreedBatch& batch, int size);
+
+// Not Ok if a tensor of these shapes cannot be. For signatures of a tensor that
+// this rank has not submitted.
+[[nodiscard]] Status CheckShapes(const std::string& name,
+                                 const Signature& signature);
 
 // Not Ok if this rank has no memory for such chunks. No leader of this build
 // asks for that. Pure.

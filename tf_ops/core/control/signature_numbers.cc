@@ -40,8 +40,12 @@ AgreedBatch SignatureNumbers::MakeBatch(std::vector<Agreed> tensors,
         renamed.insert(agreed.key.name);
       }
     }
+    if (agreed.absent != nullptr && !tensor.key.name.empty()) {
+      tensor.signature = *agreed.signature;
+    }
     batch.tensors.push_back(std::move(tensor));
   }
+  if (const auto& absent = tensors[0].absent) batch.absent = *absent;
   // After all touches, so that a new number counts as used later than those.
   for (size_t i = 0; i < tensors.size(); ++i) {
     const AgreedTensor& tensor = batch.tensors[i];

@@ -63,7 +63,8 @@ void StallFinder::FindStalls(Clock::time_point now, Watched* watched) {
     if (waited_s < *shortest_s) continue;
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
-      if (!pending.has(rank)) missing.push_back(job_ranks_[rank]);
+      if (pending.has(rank) || matcher_->has_joined(rank)) continue;
+      missing.push_back(job_ranks_[rank]);
     }
     Group& group = groups[missing];
     group.stall.missing = missing;
@@ -126,6 +127,7 @@ bool StallFinder::AllWaitForOthers(Clock::time_point now) const {
     return false;
   }
   for (int rank = 0; rank < size_; ++rank) {
+    if (matcher_->has_joined(rank)) continue;
     const auto waits = [rank](const auto& element) {
       return element.second.has(rank);
     };

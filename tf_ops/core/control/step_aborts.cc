@@ -67,6 +67,16 @@ void StepAborts::Hit(AbortId id, int rank, int64_t step,
   if (--abort->left == 0) open_.erase(abort);
 }
 
+void StepAborts::Spare(int rank) {
+  for (auto abort = open_.begin(); abort != open_.end();) {
+    if (!abort->has_hit(rank)) {
+      abort->not_hit[rank] = false;
+      --abort->left;
+    }
+    abort = abort->left == 0 ? open_.erase(abort) : std::next(abort);
+  }
+}
+
 void StepAborts::AddKey(AbortId id, const Key& key) {
   for (OpenAbort& abort : open_) {
     if (abort.id == id) abort.keys.insert(key);

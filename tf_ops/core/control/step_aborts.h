@@ -55,6 +55,10 @@ class StepAborts {
   // may be closed already.
   void Hit(AbortId id, int rank, int64_t step, const SharedStatus& why);
 
+  // The rank has joined, so it has no step to lose. It counts as hit by all
+  // aborts that are open.
+  void Spare(int rank);
+
   // A rank that the open abort has not hit is hit when it submits this key.
   void AddKey(AbortId id, const Key& key);
 

@@ -10,6 +10,7 @@ const VerbRules& AlltoallRules() {
   static const VerbRules* const rules = [] {
     auto* made = new VerbRules;
     made->first_dim_varies = true;
+    made->has_splits = true;
     made->finite_check = FiniteCheck::kInput;
     made->properties = {RowShapeProperty()};
     made->fuses = [](const Signature&, const Signature&) { return true; };

@@ -16,6 +16,9 @@ const VerbRules& BroadcastRules() {
     made->fuses = [](const Signature& a, const Signature& b) {
       return a.root == b.root;
     };
+    made->absent_rank_is_missed = [](const Signature& signature, int rank) {
+      return signature.root == rank;
+    };
     return made;
   }();
   return *rules;

@@ -42,6 +42,8 @@ struct VerbRules {
   // call. A scalar has none, so it is refused. Outputs are allocated once all
   // sizes are known.
   bool first_dim_varies = false;
+  // Each rank divides its rows between the ranks: see Entry::splits.
+  bool has_splits = false;
   // Small sets have these first dimensions in the log; see SizesInLog.
   bool tells_sizes_in_log = false;
   // A batch of it goes over a transport. If not, the log's record is all.
@@ -53,6 +55,9 @@ struct VerbRules {
   // Whether tensors of two signatures of this verb and one memory may be in one
   // batch.
   bool (*fuses)(const Signature& a, const Signature& b) = nullptr;
+  // Whether a call makes no sense without that rank of the set, which has
+  // joined. Null: any rank may have.
+  bool (*absent_rank_is_missed)(const Signature& signature, int rank) = nullptr;
   // What a scalar lacks for it, for errors. Null: scalars are welcome.
   const char* scalar_lacks = nullptr;
 };
