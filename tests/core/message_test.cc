@@ -44,7 +44,9 @@ Envelope ExampleReport() {
       Status(StatusCode::kCancelled, "NaN in 'loss'",
              {CauseKind::kCallFailed, std::numeric_limits<int>::max(), ""})};
   ScopeEnd end{"gradient/", "it is over"};
-  return {63, Report{9, {full, cached, many, withdrawal, end}}};
+  const SetRequest request{true, {0, 1 << 20}, 300, InvalidArgument("no")};
+  const SetAnswer answer{1 << 30, ResourceExhausted("none")};
+  return {63, Report{9, {full, cached, many, withdrawal, end, request, answer}}};
 }
 
 Envelope ExampleLog() {
@@ -60,7 +62,9 @@ Envelope ExampleLog() {
                           {{0, {"z", 2}, 0, {{0, 5}, {7, 7}}},
                            {300, {"", 9}, 1, {{1023, 1023}}}}},
                   Eviction{{1, 2, 300}},
-                  Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20}}}};
+                  Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20},
+                  SetChange{SetStep::kClose, 1 << 30, 2, 63, {5, 1 << 20},
+                            FailedPrecondition("it was removed")}}}};
 }
 
 Envelope ExamplePeerEnds() {
@@ -81,7 +85,7 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(decoded.value().set_id, 63);
   auto& report = std::get<Report>(decoded.value().message);
   EXPECT_EQ(report.log_seen, 9u);
-  ASSERT_EQ(report.items.size(), 5u);
+  ASSERT_EQ(report.items.size(), 7u);
   auto& full = std::get<Submission>(report.items[0]);
   EXPECT_TRUE((full.key == Key{"gradient/dense/kernel:0", 12}));
   EXPECT_TRUE(full.signature == ExampleSignature());
@@ -105,6 +109,14 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(withdrawal.why.cause()->rank, std::numeric_limits<int>::max());
   EXPECT_EQ(withdrawal.why.cause()->tensor, "");
   EXPECT_EQ(std::get<ScopeEnd>(report.items[4]).name_prefix, "gradient/");
+  auto& request = std::get<SetRequest>(report.items[5]);
+  EXPECT_TRUE(request.removes);
+  EXPECT_TRUE((request.ranks == std::vector<int>{0, 1 << 20}));
+  EXPECT_EQ(request.id, 300);
+  EXPECT_EQ(request.error.message(), "no");
+  auto& answer = std::get<SetAnswer>(report.items[6]);
+  EXPECT_EQ(answer.serial, 1 << 30);
+  EXPECT_EQ(answer.status.message(), "none");
 }
 
 TEST(message_log_and_peer_end_survive_their_bytes) {
@@ -112,7 +124,14 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   ASSERT_TRUE(decoded.ok());
   auto& log = std::get<LogMessage>(decoded.value().message);
   EXPECT_EQ(log.first_number, 100u);
-  ASSERT_EQ(log.records.size(), 5u);
+  ASSERT_EQ(log.records.size(), 6u);
+  auto& change = std::get<SetChange>(log.records[5]);
+  EXPECT_TRUE(change.step == SetStep::kClose);
+  EXPECT_EQ(change.serial, 1 << 30);
+  EXPECT_EQ(change.id, 2);
+  EXPECT_EQ(change.slot, 63);
+  EXPECT_TRUE((change.ranks == std::vector<int>{5, 1 << 20}));
+  EXPECT_EQ(change.status.message(), "it was removed");
   auto& batch = std::get<AgreedBatch>(log.records[0]);
   ASSERT_EQ(batch.tensors.size(), 2u);
   EXPECT_TRUE((batch.tensors[1].first_dims ==

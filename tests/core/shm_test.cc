@@ -302,6 +302,42 @@ TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
 
 // --- Messages ---
 
+TEST(AReserveWaitsForChunksAndKeepsNewOnesAway) {
+  auto memory = std::make_shared<std::vector<std::byte>>(4096);
+  ShmArena arena(memory->data(), 4096, memory);
+  const auto offset = [&](const StagingBuffer& buffer) {
+    return buffer.data.get() - memory->data();
+  };
+  auto first = arena.Reserve(1000);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(offset(*first), 4096 - 1024);  // from the end
+  StagingBuffer low = arena.Take(1024, Urgency::kOldest);
+  StagingBuffer high = arena.Take(1024, Urgency::kOldest);
+  EXPECT_EQ(offset(low), 0);
+  // There is room between the reserves, but chunks use it.
+  auto second = arena.Reserve(2048);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(second->data == nullptr);
+  EXPECT_TRUE(arena.Take(64, Urgency::kOldest).data == nullptr);
+  arena.Give(low);
+  EXPECT_TRUE(arena.Take(64, Urgency::kOldest).data == nullptr);
+  arena.StopWaiting();
+  StagingBuffer small = arena.Take(64, Urgency::kOldest);
+  EXPECT_TRUE(small.data != nullptr);
+  arena.Give(small);
+  EXPECT_TRUE(arena.Reserve(2048)->data == nullptr);
+  arena.Give(high);
+  second = arena.Reserve(2048);
+  ASSERT_TRUE(second->data != nullptr);
+  EXPECT_EQ(offset(*second), 1024);
+  EXPECT_EQ(arena.free_bytes(), 1024u);
+  // No chunk that goes away makes room for this.
+  EXPECT_FALSE(arena.Reserve(1025).has_value());
+  EXPECT_TRUE(arena.Take(64, Urgency::kOldest).data != nullptr);
+  arena.Give(*first);
+  EXPECT_TRUE(arena.Reserve(1024)->data != nullptr);
+}
+
 TEST(MessagesOfAnyLengthArriveInOrder) {
   constexpr int kRanks = 3;
   auto host = NewHost(kRanks);

@@ -40,7 +40,7 @@ class BroadcastKernel : public CollectiveKernel {
                   Signature* signature) override {
     signature->verb = Verb::kBroadcast;
     HVD_RETURN_IF_ERROR(DescribeInputs(ctx, 1, signature));
-    const Result<int> root = RootWithin(set, process_set_id(), root_rank_);
+    const Result<int> root = RootWithin(set, root_rank_);
     if (!root.ok()) return root.status();
     signature->root = root.value();
     return Status::Ok();

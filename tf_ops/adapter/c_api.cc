@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapter/global_runtime.h"
@@ -53,8 +54,21 @@ int FromRuntime(Read read, int otherwise = kNotInitialised) {
 template <typename Read>
 int FromSet(int id, Read read) {
   return FromRuntime([&](const hvd::Runtime& runtime) {
-    const hvd::ProcessSet* set = runtime.process_set(id);
+    const hvd::ProcessSetPtr set = runtime.process_set(id);
     return set == nullptr ? kUnknownProcessSet : read(*set);
+  });
+}
+
+template <typename Change>
+int ChangeSets(Change change) {
+  return Guarded([&] {
+    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
+    const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
+    if (runtime == nullptr) {
+      return hvd::FailedPrecondition(
+          "hvd_tf has not been initialized; use hvd.init() first.");
+    }
+    return change(runtime.get());
   });
 }
 
@@ -84,9 +98,10 @@ int hvd_cause_of(const char* name, int* rank) {
 
 int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
              int mpi_comm, const int* set_ranks, const int* set_sizes,
-             int set_count) {
+             int set_count, int dynamic_sets) {
   return Guarded([&] {
     hvd::JobArgs args;
+    args.dynamic_process_sets = dynamic_sets != 0;
     if (comm_size >= 0)
       args.world_ranks.assign(comm_ranks, comm_ranks + comm_size);
     if (has_mpi_comm != 0) args.mpi_comm = mpi_comm;
@@ -154,9 +169,33 @@ int hvd_mpi_threads_supported() {
       [](const hvd::Runtime&) { return hvd::MpiThreadsSupported() ? 1 : 0; });
 }
 
-int hvd_process_set_count() {
-  return FromRuntime(
-      [](const hvd::Runtime& r) { return r.process_set_count(); });
+int hvd_process_set_ids(int* ids, int capacity) {
+  return FromRuntime([&](const hvd::Runtime& runtime) {
+    const auto sets = runtime.process_sets();
+    int count = 0;
+    for (const auto& [id, set] : *sets) {
+      if (count < capacity) ids[count] = id;
+      ++count;
+    }
+    return count;
+  });
+}
+
+int hvd_add_process_set(const int* ranks, int count, const char* error,
+                        int* id) {
+  return ChangeSets([&](hvd::Runtime* runtime) {
+    hvd::Status own;
+    if (error != nullptr) own = hvd::InvalidArgument(error);
+    const hvd::Result<int> added =
+        runtime->AddProcessSet({ranks, ranks + count}, std::move(own));
+    if (added.ok()) *id = added.value();
+    return added.status();
+  });
+}
+
+int hvd_remove_process_set(int id) {
+  return ChangeSets(
+      [id](hvd::Runtime* runtime) { return runtime->RemoveProcessSet(id); });
 }
 
 int hvd_process_set_size(int id) {
@@ -169,6 +208,10 @@ int hvd_process_set_rank(int id) {
   return FromSet(id, [](const hvd::ProcessSet& set) {
     return set.rank >= 0 ? set.rank : kNotAMember;
   });
+}
+
+int hvd_process_set_serial(int id) {
+  return FromSet(id, [](const hvd::ProcessSet& set) { return set.serial; });
 }
 
 int hvd_process_set_ranks(int id, int* ranks, int capacity) {

@@ -26,9 +26,11 @@ HVD_EXPORT int hvd_cause_of(const char* name, int* rank);
 // - comm_ranks, comm_size: the world ranks that take part. comm_size -1: all.
 // - mpi_comm: a Fortran handle (mpi4py's Comm.py2f()), used if has_mpi_comm.
 // - set_ranks, set_sizes, set_count: the process sets, one after another.
+// - dynamic_sets: not 0: as with HVD_DYNAMIC_PROCESS_SETS=1.
 HVD_EXPORT int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
                         int mpi_comm, const int* set_ranks,
-                        const int* set_sizes, int set_count);
+                        const int* set_sizes, int set_count,
+                        int dynamic_sets);
 HVD_EXPORT void hvd_shutdown();
 HVD_EXPORT int hvd_is_initialized();
 // Shuts down. If hvd_init has initialised MPI, it finalises MPI. MPI would wait
@@ -48,11 +50,22 @@ HVD_EXPORT int hvd_mpi_threads_supported();
 
 // Process sets. They return -1 when hvd is not initialised, and -2 for an
 // unknown id. hvd_process_set_rank returns -3 when this rank is not a member.
-HVD_EXPORT int hvd_process_set_count();
+// hvd_process_set_ids writes the lowest ids, at most `capacity`. Returns how
+// many there are.
+HVD_EXPORT int hvd_process_set_ids(int* ids, int capacity);
 HVD_EXPORT int hvd_process_set_size(int id);
 HVD_EXPORT int hvd_process_set_rank(int id);
 // Writes min(size, capacity) ranks of the job, ascending. Returns the size.
 HVD_EXPORT int hvd_process_set_ranks(int id, int* ranks, int capacity);
+// The number of the set within the life of the job. No other set ever has it.
+HVD_EXPORT int hvd_process_set_serial(int id);
+
+// Collective calls of all ranks of the job; see core/runtime.h. They block.
+// `error` is null, or says what is wrong with this rank's call. Then it fails
+// on all ranks.
+HVD_EXPORT int hvd_add_process_set(const int* ranks, int count,
+                                   const char* error, int* id);
+HVD_EXPORT int hvd_remove_process_set(int id);
 
 // What this build has. They may be called before hvd_init.
 HVD_EXPORT int hvd_mpi_built();

@@ -22,15 +22,6 @@ Status WithTensor(const Status& status, const std::string& name) {
                 {status.cause()->kind, status.cause()->rank, name});
 }
 
-std::string RanksText(const ProcessSet& set) {
-  std::string text = "[";
-  for (size_t i = 0; i < set.ranks.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(set.ranks[i]);
-  }
-  return text + "]";
-}
-
 }  // namespace
 
 void CollectiveCall::DropBuffers() {
@@ -45,23 +36,25 @@ Status Named(const std::string& name, const Status& status) {
   return status.Reworded("'" + name + "': " + status.message());
 }
 
-Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
-                                        int process_set_id) {
+Status UnknownSet(int process_set_id) {
+  return InvalidArgument("process set " + std::to_string(process_set_id) +
+                         " is unknown; pass it to hvd.init(process_sets=...) "
+                         "or hvd.add_process_set on every rank");
+}
+
+Result<ProcessSetPtr> FindMemberSet(const Runtime* runtime,
+                                    int process_set_id) {
   if (runtime == nullptr) {
     return FailedPrecondition(
         "hvd_tf is not initialised; call hvd.init() first");
   }
-  const ProcessSet* set = runtime->process_set(process_set_id);
-  if (set == nullptr) {
-    return InvalidArgument("process set " + std::to_string(process_set_id) +
-                           " is unknown; pass it to hvd.init(process_sets=...)"
-                           " on every rank");
-  }
+  const ProcessSetPtr set = runtime->process_set(process_set_id);
+  if (set == nullptr) return UnknownSet(process_set_id);
   if (set->rank < 0) {
     return InvalidArgument("rank " + std::to_string(runtime->topology().rank) +
                            " is not a member of process set " +
                            std::to_string(process_set_id) + " (ranks " +
-                           RanksText(*set) +
+                           RanksText(set->ranks) +
                            "); only its members may call collectives on it");
   }
   // A call in a set of one rank needs no other thread and no peer.
@@ -69,15 +62,14 @@ Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
   return set;
 }
 
-Result<int> RootWithin(const ProcessSet& set, int process_set_id,
-                       int root_rank) {
+Result<int> RootWithin(const ProcessSet& set, int root_rank) {
   const auto found =
       std::lower_bound(set.ranks.begin(), set.ranks.end(), root_rank);
   if (found == set.ranks.end() || *found != root_rank) {
     return InvalidArgument("root_rank " + std::to_string(root_rank) +
                            " is not a rank of process set " +
-                           std::to_string(process_set_id) + " (ranks " +
-                           RanksText(set) + "); use one of these");
+                           std::to_string(set.id) + " (ranks " +
+                           RanksText(set.ranks) + "); use one of these");
   }
   return static_cast<int>(found - set.ranks.begin());
 }
@@ -98,7 +90,7 @@ void CollectiveCall::Done(const Status& status) {
   End(ToTf(result));
 }
 
-void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
+void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
                 const CallSite& site, const std::string& name,
                 std::shared_ptr<CollectiveCall> call) {
   Entry& entry = call->entry;
@@ -107,10 +99,9 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
   entry.runner = site.runner;
   entry.ticket = runtime->NewTicket();
   StepCancellation& cancellation =
-      call->cancellation_.emplace(runtime, process_set_id, entry.ticket, site);
+      call->cancellation_.emplace(runtime, set.serial, entry.ticket, site);
   if (const Status why = cancellation.Register(); !why.ok()) {
-    runtime->AbortStep(process_set_id, entry.request.key, entry.request.step,
-                       why);
+    runtime->AbortStep(set, entry.request.key, entry.request.step, why);
     cancellation.Finish();
     call->End(ToTf(why));
     return;
@@ -119,7 +110,7 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
   call->own_error_ = Named(name, entry.request.error);
   // Code that runs `done` holds the entry, and so the call.
   entry.done = [raw = call.get()](const Status& status) { raw->Done(status); };
-  runtime->Enqueue(process_set_id, EntryPtr(call, &entry));
+  runtime->Enqueue(set, EntryPtr(call, &entry));
   cancellation.Enqueued(runtime.get());
 }
 

@@ -35,7 +35,7 @@ class CollectiveCall {
   std::function<Status()> on_success;
 
  private:
-  friend void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
+  friend void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
                          const CallSite& site, const std::string& name,
                          std::shared_ptr<CollectiveCall> call);
 
@@ -53,21 +53,23 @@ class CollectiveCall {
 
 // Enqueues the call under `name`, which the ranks match by. The call is part of
 // the site's step. It is withdrawn when the step is aborted.
-void SubmitCall(std::shared_ptr<Runtime> runtime, int process_set_id,
+void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
                 const CallSite& site, const std::string& name,
                 std::shared_ptr<CollectiveCall> call);
 
 // The same error. Its text begins with the name that the ranks match by.
 [[nodiscard]] Status Named(const std::string& name, const Status& status);
 
-// The process set of a call. The error says why this rank cannot take part in
-// it. Keep `runtime` as long as the pointer.
-[[nodiscard]] Result<const ProcessSet*> FindMemberSet(const Runtime* runtime,
-                                                      int process_set_id);
+// The process set of a call, as it is now. The error says why this rank cannot
+// take part in it.
+[[nodiscard]] Result<ProcessSetPtr> FindMemberSet(const Runtime* runtime,
+                                                  int process_set_id);
+
+// What to do about an id that no set has.
+[[nodiscard]] Status UnknownSet(int process_set_id);
 
 // The place of `root_rank`, a rank of the job, among the set's ranks.
-[[nodiscard]] Result<int> RootWithin(const ProcessSet& set, int process_set_id,
-                                     int root_rank);
+[[nodiscard]] Result<int> RootWithin(const ProcessSet& set, int root_rank);
 
 }  // namespace hvd
 

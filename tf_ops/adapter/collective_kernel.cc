@@ -82,7 +82,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                "a collective does not run while constants are folded"),
       done);
   std::shared_ptr<Runtime> runtime = GetRuntime();
-  const Result<const ProcessSet*> set =
+  const Result<ProcessSetPtr> set =
       FindMemberSet(runtime.get(), process_set_id_);
   OP_REQUIRES_OK_ASYNC(ctx, ToTf(Named(tensor_name_, set.status())), done);
 
@@ -105,7 +105,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   if (request.error.ok()) request.error = Bind(ctx, *set.value(), call.get());
   if (!request.error.ok()) call->DropBuffers();
   call->set_done(std::move(done));
-  SubmitCall(std::move(runtime), process_set_id_, CallSiteOf(ctx), tensor_name_,
+  SubmitCall(std::move(runtime), *set.value(), CallSiteOf(ctx), tensor_name_,
              std::move(call));
 }
 

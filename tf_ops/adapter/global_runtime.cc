@@ -90,6 +90,7 @@ Status InitRuntime(const JobArgs& args) {
   Result<Options> options =
       Options::Parse([](const char* name) { return std::getenv(name); });
   if (!options.ok()) return options.status();
+  if (args.dynamic_process_sets) options.value().dynamic_process_sets = 1;
   WatchForks();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is not known yet

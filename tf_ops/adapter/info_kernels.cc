@@ -94,12 +94,8 @@ class SizeKernel : public ProcessSetKernel {
  protected:
   Result<int> Value(const Runtime* runtime) override {
     if (runtime == nullptr) return NotInitialised();
-    const ProcessSet* set = runtime->process_set(process_set_id());
-    if (set == nullptr) {
-      return InvalidArgument("process set " + std::to_string(process_set_id()) +
-                             " is unknown; pass it to hvd.init(process_sets="
-                             "...) on every rank");
-    }
+    const ProcessSetPtr set = runtime->process_set(process_set_id());
+    if (set == nullptr) return UnknownSet(process_set_id());
     return static_cast<int>(set->ranks.size());
   }
 };
@@ -111,7 +107,7 @@ class ProcessSetIncludedKernel : public ProcessSetKernel {
  protected:
   Result<int> Value(const Runtime* runtime) override {
     if (runtime == nullptr) return kNotInitialised;
-    const ProcessSet* set = runtime->process_set(process_set_id());
+    const ProcessSetPtr set = runtime->process_set(process_set_id());
     if (set == nullptr) return kUnknownProcessSet;
     return set->rank >= 0 ? 1 : 0;
   }

@@ -53,7 +53,7 @@ class VariableBroadcastKernel : public CollectiveKernel {
       if (!value.ok()) return value.status();
       signature->shapes.push_back(ToCore(value.value().shape()));
     }
-    const Result<int> root = RootWithin(set, process_set_id(), root_rank_);
+    const Result<int> root = RootWithin(set, root_rank_);
     if (!root.ok()) return root.status();
     signature->root = root.value();
     return Status::Ok();

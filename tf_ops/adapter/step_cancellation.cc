@@ -45,7 +45,7 @@ Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
 
 struct DueCancel {
   std::shared_ptr<Runtime> runtime;
-  int process_set_id;
+  int set_serial;
   uint64_t ticket;
   Status why;
 };
@@ -143,12 +143,12 @@ class StepWatches {
         if (call->state_.fetch_or(StepCancellation::kCancelled) &
             StepCancellation::kEnqueued) {
           due.push_back(
-              {call->runtime_, call->process_set_id_, call->ticket_, why});
+              {call->runtime_, call->set_serial_, call->ticket_, why});
         }
       }
     }
     for (DueCancel& cancel : due) {
-      cancel.runtime->Cancel(cancel.process_set_id, cancel.ticket,
+      cancel.runtime->Cancel(cancel.set_serial, cancel.ticket,
                              std::move(cancel.why));
     }
   }
@@ -158,9 +158,9 @@ class StepWatches {
 };
 
 StepCancellation::StepCancellation(std::shared_ptr<Runtime> runtime,
-                                   int process_set_id, uint64_t ticket,
+                                   int set_serial, uint64_t ticket,
                                    const CallSite& site)
-    : process_set_id_(process_set_id),
+    : set_serial_(set_serial),
       ticket_(ticket),
       manager_(site.cancellation),
       runtime_(std::move(runtime)),
@@ -173,7 +173,7 @@ Status StepCancellation::Register() {
 
 void StepCancellation::Enqueued(Runtime* runtime) {
   if (state_.fetch_or(kEnqueued) & kCancelled) {
-    runtime->Cancel(process_set_id_, ticket_, why_);
+    runtime->Cancel(set_serial_, ticket_, why_);
   }
 }
 

@@ -25,7 +25,7 @@ class StepCancellation {
  public:
   // What `site` points to is used until Finish. Finish must come before the
   // step may end.
-  StepCancellation(std::shared_ptr<Runtime> runtime, int process_set_id,
+  StepCancellation(std::shared_ptr<Runtime> runtime, int set_serial,
                    uint64_t ticket, const CallSite& site);
   StepCancellation(const StepCancellation&) = delete;
   StepCancellation& operator=(const StepCancellation&) = delete;
@@ -48,7 +48,7 @@ class StepCancellation {
   static constexpr int kEnqueued = 1;
   static constexpr int kCancelled = 2;
 
-  const int process_set_id_;
+  const int set_serial_;
   const uint64_t ticket_;
   tensorflow::CancellationManager* const manager_;
   std::atomic<int> state_{0};

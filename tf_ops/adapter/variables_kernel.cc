@@ -78,7 +78,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
 
   void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) override {
     std::shared_ptr<Runtime> runtime = GetRuntime();
-    const Result<const ProcessSet*> set =
+    const Result<ProcessSetPtr> set =
         FindMemberSet(runtime.get(), process_set_id_);
     OP_REQUIRES_OK_ASYNC(ctx, ToTf(Named(names_[0], set.status())), done);
     if (set.value()->ranks.size() == 1) {
@@ -92,7 +92,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     for (size_t i = 0; i < count; ++i) {
       auto call = std::make_shared<VariableCall>(pending, i);
       Describe(ctx, *set.value(), static_cast<int>(i), call.get());
-      SubmitCall(runtime, process_set_id_, site, names_[i], std::move(call));
+      SubmitCall(runtime, *set.value(), site, names_[i], std::move(call));
     }
   }
 
@@ -115,7 +115,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     if (!dtype.ok()) return dtype.status();
     signature.dtype = signature.wire_dtype = dtype.value();
     signature.shapes = {ToCore(value.value().shape())};
-    const Result<int> root = RootWithin(set, process_set_id_, root_rank_);
+    const Result<int> root = RootWithin(set, root_rank_);
     if (!root.ok()) return root.status();
     signature.root = root.value();
     if (set.rank != signature.root) {

@@ -60,10 +60,17 @@ class Backend {
 
   // A data plane among `ranks`: ranks of the job, ascending, this one among
   // them. Every member calls it, and it does not wait for the others. Members
-  // may make several sets in different orders. `set_id` is below 64 and tells
-  // the sets apart on the wire.
+  // may make several sets in different orders. `slot` is below kProcessSetSlots
+  // and tells the sets apart on the wire. It may be used again once no member
+  // has a batch of the earlier set in flight, and all have destroyed that
+  // transport. Then all must have made the new one before the first Start.
+  //
+  // Null: there is enough memory, but batches of other sets use it. Call it
+  // again with the same arguments while these go on, or ForgetNewTransport.
   virtual Result<std::unique_ptr<Transport>> NewTransport(
-      int set_id, const std::vector<int>& ranks) = 0;
+      int slot, const std::vector<int>& ranks) = 0;
+  // The last call of NewTransport, which has returned null, is not repeated.
+  virtual void ForgetNewTransport() {}
 
   // Wakes the background thread. Always the same one. It may be rung after the
   // backend has ended.

@@ -42,6 +42,8 @@ void BackgroundLoop::RunOutOfMemory() {
     if (enqueue != nullptr && enqueue->entry != nullptr) {
       enqueue->entry->done(why);
     }
+    const auto* change = std::get_if<ChangeSetsCommand>(&command);
+    if (change != nullptr && change->call != nullptr) change->call->done(why);
   }
   for (Set& set : sets_) {
     FailReady(&set, why);
@@ -105,23 +107,39 @@ void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
       first_peer_end_ = first;
     }
   }
-  for (Set& set : sets_) {
-    // What is ready is as good as on the wire. It must be there to be
-    // cancelled.
-    ExecuteReady(&set);
-    auto number = end.log_seen.find(set.id);
-    if (end.gave_up) {
-      set.negotiator->FailAll(end_status_);
-      set.executor->CancelAfter(0, end_status_);
-    } else if (number != end.log_seen.end()) {
-      set.negotiator->EndAt(number->second, end_status_);
-      set.executor->CancelAfter(number->second, end_status_);
-    } else if (end.failed) {
-      // The peer is not a member, but the job is going to be aborted.
-      set.negotiator->FailAll(end_status_);
-    }
-  }
+  for (Set& set : sets_) EndSet(&set, end, end_status_);
+  peer_ends_.emplace_back(end, end_status_);
   end_deadline_ = now_ + kLogEndLimit;
+}
+
+void BackgroundLoop::EndSet(Set* set, const PeerEndMessage& end,
+                            const Status& why) {
+  // What is ready is as good as on the wire. It must be there to be cancelled.
+  ExecuteReady(set);
+  const auto number = end.log_seen.find(set->serial);
+  if (end.gave_up) {
+    set->negotiator->FailAll(why);
+    set->executor->CancelAfter(0, why);
+    return;
+  }
+  if (number != end.log_seen.end()) {
+    set->negotiator->EndAt(number->second, why);
+    set->executor->CancelAfter(number->second, why);
+    return;
+  }
+  if (end.failed) {
+    // The peer is not a member, but the job is going to be aborted.
+    set->negotiator->FailAll(why);
+    return;
+  }
+  const std::vector<int>& ranks = set->members.ranks;
+  if (std::find(ranks.begin(), ranks.end(), end.rank) == ranks.end()) return;
+  // A member without the set. Either it had left the wire of a removed set, or
+  // it has ended before the set began.
+  const auto global = end.log_seen.find(0);
+  const bool had_it =
+      global != end.log_seen.end() && global->second >= set->begun_at;
+  if (!had_it) set->negotiator->EndAt(0, why);
 }
 
 void BackgroundLoop::Break(const std::string& text) {
@@ -149,7 +167,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
     end.gave_up = first->gave_up;
   }
   for (Set& set : sets_) {
-    uint64_t& last = end.log_seen[set.id];
+    uint64_t& last = end.log_seen[set.serial];
     last = set.negotiator->log_seen();
     if (auto breakdown = set.executor->breakdown()) {
       // Peers must not wait for what this rank did not finish.
@@ -188,6 +206,7 @@ void BackgroundLoop::Drain() {
     set.executor->CancelAfter(0, why);
     set.executor->Progress();
   }
+  FailSetCallIfEnded();
 }
 
 }  // namespace hvd

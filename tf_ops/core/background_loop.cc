@@ -59,10 +59,11 @@ void PrepareThread() {
 }  // namespace
 
 BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
-                               const Options& options,
+                               SetRegistry* registry, const Options& options,
                                std::shared_ptr<StackRequests> stacks)
     : backend_(backend),
       queue_(queue),
+      registry_(registry),
       doorbell_(backend->doorbell()),
       options_(options),
       rings_(backend->arrivals_ring()),
@@ -71,19 +72,6 @@ BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
       peer_watch_(backend, options, std::move(stacks), awake_) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
-
-Status BackgroundLoop::AddSet(int id, const ProcessSet& members) {
-  auto transport = backend_->NewTransport(id, members.ranks);
-  if (!transport.ok()) return transport.status();
-  auto executor = std::make_unique<Executor>(
-      LaneTable::HostOnly(std::move(transport.value())),
-      options_.check_numerics != 0);
-  auto negotiator =
-      std::make_unique<Negotiator>(id, members.rank, members.ranks, options_,
-                                   executor->chunk_limits().most_bytes);
-  sets_.push_back({id, members, std::move(negotiator), std::move(executor)});
-  return Status::Ok();
-}
 
 void BackgroundLoop::Autotune(std::unique_ptr<AutotuneReport> report) {
   Set& global = sets_.front();
@@ -123,6 +111,7 @@ bool BackgroundLoop::Pass() {
   moved |= ReceiveMessages();
   moved |= AdvanceSets();
   ExecuteReady();
+  moved |= ChangeSets();
   moved |= SendMessages();
   moved |= ProgressBatches();
   FlushChannel();
@@ -144,7 +133,15 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
       command.entry->request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
     ended_scope_ = {0, "", ""};
   }
-  FindSet(command.set_id)->negotiator->Submit(std::move(command.entry));
+  if (Set* const set = FindSet(command.set_id)) {
+    set->negotiator->Submit(std::move(command.entry));
+    return;
+  }
+  // It has gone since the caller found it.
+  const EntryPtr entry = std::move(command.entry);
+  entry->done(FailedPrecondition("'" + entry->request.key.name +
+                                 "' cannot start: its process set was removed "
+                                 "by remove_process_set."));
 }
 
 void BackgroundLoop::Apply(JoinCommand command) {
@@ -153,6 +150,7 @@ void BackgroundLoop::Apply(JoinCommand command) {
 
 void BackgroundLoop::Apply(CancelCommand command) {
   Set* set = FindSet(command.set_id);
+  if (set == nullptr) return;  // all of it has failed
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
   // It may still complete on the wire. The peers learn of the aborted step all
   // the same.
@@ -163,13 +161,15 @@ void BackgroundLoop::Apply(CancelCommand command) {
 }
 
 void BackgroundLoop::Apply(AbortStepCommand command) {
-  FindSet(command.set_id)
-      ->negotiator->AbortStep(command.key, command.step, command.why);
+  Set* const set = FindSet(command.set_id);
+  if (set == nullptr) return;
+  set->negotiator->AbortStep(command.key, command.step, command.why);
 }
 
 void BackgroundLoop::Apply(EndScopeCommand command) {
-  FindSet(command.set_id)
-      ->negotiator->EndScope(command.name_prefix, command.text);
+  Set* const set = FindSet(command.set_id);
+  if (set == nullptr) return;
+  set->negotiator->EndScope(command.name_prefix, command.text);
   ended_scope_ = {0, "", ""};
   if (!command.text.empty()) ended_scope_ = std::move(command);
 }
@@ -209,6 +209,7 @@ Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
     return HandleEnds(*ends);
   }
   Set* set = FindSet(envelope.set_id);
+  if (set == nullptr && IsGone(envelope.set_id)) return Status::Ok();
   if (set == nullptr) {
     return Internal("this rank is not in process set " +
                     std::to_string(envelope.set_id) + ".");
@@ -300,8 +301,9 @@ void BackgroundLoop::FlushChannel() {
 
 bool BackgroundLoop::Busy() const {
   if (flushing_ || end_relay_.busy(now_)) return true;
+  if (set_call_ != nullptr || preparing_.has_value()) return true;
   return std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
-    return !s.negotiator->idle() || s.executor->in_flight() > 0;
+    return !s.negotiator->idle() || s.executor->in_flight() > 0 || s.is_removed;
   });
 }
 
@@ -325,9 +327,9 @@ void BackgroundLoop::Wait() {
                              busy ? kLongestBusySleep : kLongestIdleSleep));
 }
 
-BackgroundLoop::Set* BackgroundLoop::FindSet(int id) {
+BackgroundLoop::Set* BackgroundLoop::FindSet(int serial) {
   for (Set& set : sets_) {
-    if (set.id == id) return &set;
+    if (set.serial == serial) return &set;
   }
   return nullptr;
 }

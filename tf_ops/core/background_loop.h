@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -23,28 +24,29 @@
 #include "core/peer_names.h"
 #include "core/peer_watch.h"
 #include "core/process_set.h"
+#include "core/control/set_change.h"
+#include "core/set_registry.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
 
 namespace hvd {
 
 // Owns the negotiators and executors of the sets that this rank is in. The
-// backend and the queue are not its own, and outlive it. Everything but
-// first_peer_end belongs to the thread that calls Run.
+// backend, the queue and the registry are not its own, and outlive it.
+// Everything but first_peer_end belongs to the thread that calls Run.
 class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
-  BackgroundLoop(Backend* backend, TensorQueue* queue, const Options& options,
-                 std::shared_ptr<StackRequests> stacks);
+  BackgroundLoop(Backend* backend, TensorQueue* queue, SetRegistry* registry,
+                 const Options& options, std::shared_ptr<StackRequests> stacks);
   ~BackgroundLoop();
 
-  // Before Run.
-  Status AddSet(int id, const ProcessSet& set);
+  // The sets that the job starts with, the global one first. Before Run.
+  Status Begin(const std::vector<ProcessSetPtr>& sets);
 
   // An Autotuner chooses from now on what the leader of the global set decides.
-  // To be called on the rank that leads it, after the first AddSet and before
-  // Run.
+  // To be called on the rank that leads it, between Begin and Run.
   void Autotune(std::unique_ptr<AutotuneReport> report);
 
   // Returns when an EndCommand that is not a failure has been applied.
@@ -58,10 +60,14 @@ class BackgroundLoop {
 
  private:
   struct Set {
-    int id;
+    int serial;
     ProcessSet members;
     std::unique_ptr<Negotiator> negotiator;
     std::unique_ptr<Executor> executor;
+    // The record of the global set's log that began it. 0: it was there before.
+    uint64_t begun_at = 0;
+    // It stays until its log has ended and nothing of it is on the wire.
+    bool is_removed = false;
   };
 
   // One look at everything. True if anything moved.
@@ -83,9 +89,26 @@ class BackgroundLoop {
   void Apply(CancelCommand command);
   void Apply(AbortStepCommand command);
   void Apply(EndScopeCommand command);
+  void Apply(ChangeSetsCommand command);
   void Apply(EndCommand command);
 
   Status Handle(int peer, const Envelope& envelope);
+
+  // background_sets.cc: sets that come and go. True if anything happened.
+  bool ChangeSets();
+  Status Apply(const LoggedChange& logged);
+  // Makes the set that is to be prepared, as soon as there is memory for it.
+  bool PrepareSet();
+  bool SweepRemovedSets();
+  // Answers the call that waits, if there is one.
+  void EndSetCall(const Result<int>& result);
+  // Fails that call once the log can answer it no more.
+  bool FailSetCallIfEnded();
+  // A set with its transport. Null: the memory is in use; ask again.
+  Result<std::unique_ptr<Set>> NewSet(const ProcessSet& members, int slot);
+  Status AddSet(const ProcessSet& members, int slot);
+  // Whether a message of this set may still come, though it is gone.
+  bool IsGone(int serial) const;
 
   // background_watch.cc: peers that do not answer, or keep others waiting.
   void Watch();
@@ -104,6 +127,8 @@ class BackgroundLoop {
   static void FailReady(Set* set, const Status& why);
   Status HandleEnds(PeerEnds ends);
   void HandlePeerEnd(const PeerEndMessage& end);
+  // What the end of a peer means to a set.
+  void EndSet(Set* set, const PeerEndMessage& end, const Status& why);
   // True if anything was sent.
   bool SendEnds();
   // Tells the peers and fails what is pending here.
@@ -113,17 +138,22 @@ class BackgroundLoop {
   // After EndSelf: what is on the wire may finish, within a limit.
   void Drain();
 
-  Set* FindSet(int id);
+  // Null: there is none, or none any more.
+  Set* FindSet(int serial);
   bool Busy() const;
 
   Backend* const backend_;
   TensorQueue* const queue_;
+  SetRegistry* const registry_;
   const std::shared_ptr<Doorbell> doorbell_;
   const Options options_;
   const bool rings_;  // arrivals ring it
   const PeerNames names_;
 
-  std::vector<Set> sets_;
+  std::vector<Set> sets_;  // the global one first
+  int newest_serial_ = 0;  // of all sets that the log has begun
+  std::optional<LoggedChange> preparing_;  // waits for memory
+  std::shared_ptr<SetCall> set_call_;      // null: none waits
   std::vector<Command> commands_;
   Clock::time_point now_;
   // Without the time in which this process was stopped. It has not read what
@@ -144,6 +174,8 @@ class BackgroundLoop {
   // log has not come to the end.
   std::optional<Clock::time_point> end_deadline_;
   Status end_status_;
+  // Every end that was heard of, and its status, for sets that begin later.
+  std::vector<std::pair<PeerEndMessage, Status>> peer_ends_;
 
   std::promise<void> failure_announced_;
   mutable std::mutex peer_end_mutex_;

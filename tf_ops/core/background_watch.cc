@@ -50,6 +50,7 @@ void BackgroundLoop::GiveUp(const PeerWatch::Lost& lost) {
 
 std::vector<std::string> BackgroundLoop::WaitingNames() const {
   std::vector<std::string> names;
+  if (set_call_ != nullptr) names.push_back(NameCall(set_call_->request));
   for (const Set& set : sets_) {
     set.negotiator->AppendWaiting(&names);
     set.executor->AppendRunning(&names);

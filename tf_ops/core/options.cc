@@ -51,6 +51,9 @@ const Knob kKnobs[] = {
     {"HVD_CHECK_NUMERICS", nullptr, &Options::check_numerics, "0", 0, 1,
      "1: a NaN or an infinity in what a rank sends fails the step on all "
      "ranks"},
+    {"HVD_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS",
+     &Options::dynamic_process_sets, "0", 0, 1,
+     "1: process sets may be added and removed after hvd.init()"},
     {"HVD_CACHE_ENTRIES", "HOROVOD_CACHE_CAPACITY", &Options::cache_entries,
      "4096", 0, 1e9, "agreed tensors remembered by a small number"},
     {"HVD_BATCHES_IN_FLIGHT", nullptr, &Options::batches_in_flight, "4", 1, 128,

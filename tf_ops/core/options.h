@@ -23,6 +23,7 @@ struct Options {
   int64_t copy_threads = 0;
   std::string join_average;  // "size" or "active"
   int64_t check_numerics = 0;
+  int64_t dynamic_process_sets = 0;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;
   int64_t autotune = 0;

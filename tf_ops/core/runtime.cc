@@ -17,33 +17,16 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::seconds kAnnounceLimit{1};
-// Messages on the wire have the process set's id, in a few bits.
-constexpr size_t kMostProcessSets = 64;
 
-ProcessSet MakeSet(std::vector<int> ranks, int job_rank) {
-  ProcessSet set;
+ProcessSetPtr MakeSet(int id, std::vector<int> ranks, int job_rank) {
+  auto set = std::make_shared<ProcessSet>();
   std::sort(ranks.begin(), ranks.end());
   auto found = std::find(ranks.begin(), ranks.end(), job_rank);
-  set.rank =
+  set->rank =
       found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
-  set.ranks = std::move(ranks);
+  set->ranks = std::move(ranks);
+  set->id = set->serial = id;
   return set;
-}
-
-Status CheckSet(const std::vector<int>& ranks, int size) {
-  std::vector<int> sorted = ranks;
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted.empty()) return InvalidArgument("A process set has no ranks.");
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    return InvalidArgument("A process set names a rank twice.");
-  }
-  if (sorted.front() < 0 || sorted.back() >= size) {
-    return InvalidArgument(
-        "A process set names rank " +
-        std::to_string(sorted.front() < 0 ? sorted.front() : sorted.back()) +
-        "; this job has the ranks 0 to " + std::to_string(size - 1) + ".");
-  }
-  return Status::Ok();
 }
 
 }  // namespace
@@ -60,14 +43,15 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   const Topology& topology = backend_->topology();
   std::vector<int> all(topology.size);
   for (int rank = 0; rank < topology.size; ++rank) all[rank] = rank;
-  sets_.push_back(MakeSet(all, topology.rank));
-  if (process_sets.size() >= kMostProcessSets) {
-    return InvalidArgument("At most " + std::to_string(kMostProcessSets - 1) +
+  std::vector<ProcessSetPtr> sets = {MakeSet(0, all, topology.rank)};
+  if (process_sets.size() >= kProcessSetSlots) {
+    return InvalidArgument("At most " + std::to_string(kProcessSetSlots - 1) +
                            " process sets can be had.");
   }
   for (const std::vector<int>& ranks : process_sets) {
-    HVD_RETURN_IF_ERROR(CheckSet(ranks, topology.size));
-    sets_.push_back(MakeSet(ranks, topology.rank));
+    HVD_RETURN_IF_ERROR(CheckSetRanks(ranks, topology.size));
+    const int id = static_cast<int>(sets.size());
+    sets.push_back(MakeSet(id, ranks, topology.rank));
   }
   std::unique_ptr<AutotuneReport> report;
   if (options_.autotune != 0) {
@@ -77,11 +61,8 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   }
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
   loop_ = std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(),
-                                           options_, stacks_);
-  for (size_t id = 0; id < sets_.size(); ++id) {
-    if (sets_[id].rank < 0) continue;
-    HVD_RETURN_IF_ERROR(loop_->AddSet(static_cast<int>(id), sets_[id]));
-  }
+                                           &registry_, options_, stacks_);
+  HVD_RETURN_IF_ERROR(loop_->Begin(sets));
   // A single rank completes its ops without the wire, so there is nothing to
   // tune.
   if (report != nullptr && topology.size > 1) {
@@ -114,73 +95,98 @@ void Runtime::Stop() {
   thread_.join();
 }
 
-int Runtime::process_set_count() const {
-  return static_cast<int>(sets_.size());
+Result<int> Runtime::AddProcessSet(std::vector<int> ranks, Status error) {
+  SetRequest request;
+  request.error = std::move(error);
+  if (request.error.ok()) {
+    request.error = CheckSetRanks(ranks, topology().size);
+  }
+  if (request.error.ok()) {
+    request.ranks = std::move(ranks);
+    std::sort(request.ranks.begin(), request.ranks.end());
+  }
+  return ChangeSets(std::move(request));
 }
 
-const ProcessSet* Runtime::process_set(int id) const {
-  if (id < 0 || id >= process_set_count()) return nullptr;
-  return &sets_[id];
+Status Runtime::RemoveProcessSet(int id) {
+  SetRequest request;
+  request.removes = true;
+  request.id = id;
+  return ChangeSets(std::move(request)).status();
 }
 
-Status Runtime::CheckMember(int process_set_id, const std::string& name) const {
-  const ProcessSet* set = process_set(process_set_id);
-  if (set == nullptr) {
-    return InvalidArgument("'" + name + "' names process set " +
-                           std::to_string(process_set_id) +
-                           ", which does not exist; give it to hvd.init().");
+Result<int> Runtime::ChangeSets(SetRequest request) {
+  if (options_.dynamic_process_sets == 0) {
+    return FailedPrecondition(
+        std::string(request.removes ? "remove" : "add") +
+        "_process_set needs HVD_DYNAMIC_PROCESS_SETS=1 on every rank, or "
+        "hvd.init(process_sets=\"dynamic\").");
   }
-  if (set->rank < 0) {
-    return InvalidArgument("'" + name + "' was called on rank " +
-                           std::to_string(topology().rank) +
-                           ", which is not in process set " +
-                           std::to_string(process_set_id) + ".");
+  std::lock_guard<std::mutex> lock(change_mutex_);
+  const std::string name = NameCall(request);
+  const auto call = std::make_shared<SetCall>();
+  const auto result = std::make_shared<std::promise<Result<int>>>();
+  std::future<Result<int>> waits_for = result->get_future();
+  call->request = std::move(request);
+  call->done = [result](const Result<int>& done) { result->set_value(done); };
+  const Status pushed = queue_->Push(ChangeSetsCommand{call});
+  if (!pushed.ok()) {
+    return pushed.Reworded(name + " cannot start: " + pushed.message());
   }
-  return Status::Ok();
+  return waits_for.get();
 }
 
 void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
-  Status status = CheckMember(process_set_id, entry->request.key.name);
-  if (!status.ok()) {
-    entry->done(status);
+  if (const ProcessSetPtr set = process_set(process_set_id)) {
+    Enqueue(*set, std::move(entry));
     return;
   }
-  Command command = EnqueueCommand{process_set_id, std::move(entry)};
-  status = queue_->Push(std::move(command));
+  entry->done(
+      InvalidArgument("'" + entry->request.key.name + "' names process set " +
+                      std::to_string(process_set_id) +
+                      ", which does not exist; give it to hvd.init()."));
+}
+
+void Runtime::Enqueue(const ProcessSet& set, EntryPtr entry) {
+  if (set.rank < 0) {
+    entry->done(InvalidArgument(
+        "'" + entry->request.key.name + "' was called on rank " +
+        std::to_string(topology().rank) + ", which is not in process set " +
+        std::to_string(set.id) + "."));
+    return;
+  }
+  Command command = EnqueueCommand{set.serial, std::move(entry)};
+  const Status status = queue_->Push(std::move(command));
   if (status.ok()) return;
   const Entry& refused = *std::get<EnqueueCommand>(command).entry;
   refused.done(status.Reworded("'" + refused.request.key.name +
                                "' cannot start: " + status.message()));
 }
 
-void Runtime::Join(int process_set_id, JoinCallPtr call) {
-  Status status = CheckMember(process_set_id, "join");
-  if (!status.ok()) return call->done(status, -1);
-  Command command = JoinCommand{process_set_id, std::move(call)};
-  status = queue_->Push(std::move(command));
+void Runtime::Join(const ProcessSet& set, JoinCallPtr call) {
+  Command command = JoinCommand{set.serial, std::move(call)};
+  const Status status = queue_->Push(std::move(command));
   if (status.ok()) return;
   std::get<JoinCommand>(command).call->done(
       status.Reworded("join cannot start: " + status.message()), -1);
 }
 
-void Runtime::Cancel(int process_set_id, uint64_t ticket, Status why) {
+void Runtime::Cancel(int set_serial, uint64_t ticket, Status why) {
   // If the queue is closed, what is pending has failed already.
-  (void)queue_->Push(CancelCommand{process_set_id, ticket, std::move(why)});
+  (void)queue_->Push(CancelCommand{set_serial, ticket, std::move(why)});
 }
 
-void Runtime::AbortStep(int process_set_id, const Key& key, int64_t step,
+void Runtime::AbortStep(const ProcessSet& set, const Key& key, int64_t step,
                         Status why) {
-  const ProcessSet* set = process_set(process_set_id);
-  if (set == nullptr || set->rank < 0) return;
-  (void)queue_->Push(
-      AbortStepCommand{process_set_id, key, step, std::move(why)});
+  if (set.rank < 0) return;
+  (void)queue_->Push(AbortStepCommand{set.serial, key, step, std::move(why)});
 }
 
 void Runtime::EndScope(int process_set_id, const std::string& name_prefix,
                        const std::string& text) {
-  const ProcessSet* set = process_set(process_set_id);
+  const ProcessSetPtr set = process_set(process_set_id);
   if (set == nullptr || set->rank < 0) return;
-  (void)queue_->Push(EndScopeCommand{process_set_id, name_prefix, text});
+  (void)queue_->Push(EndScopeCommand{set->serial, name_prefix, text});
 }
 
 void Runtime::AnnounceFailure(const std::string& first_line) {

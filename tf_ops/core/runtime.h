@@ -17,6 +17,8 @@
 #include "core/peer_end.h"
 #include "core/process_set.h"
 #include "core/request.h"
+#include "core/control/set_change.h"
+#include "core/set_registry.h"
 #include "core/status.h"
 
 namespace hvd {
@@ -46,9 +48,27 @@ class Runtime {
 
   const Topology& topology() const { return backend_->topology(); }
   const Options& options() const { return options_; }
-  int process_set_count() const;
+  int process_set_count() const {
+    return static_cast<int>(process_sets()->size());
+  }
+  // By id. They are as they were at some moment during the call.
+  std::shared_ptr<const SetRegistry::Sets> process_sets() const {
+    return registry_.all();
+  }
   // Null for an unknown id.
-  const ProcessSet* process_set(int id) const;
+  ProcessSetPtr process_set(int id) const { return registry_.Find(id); }
+
+  // Adds or removes a process set. Every rank of the job makes the same calls
+  // in the same order, members or not, while collectives go on. A call blocks
+  // until all have made it. It has the same outcome on all ranks, unless a rank
+  // ends meanwhile. It fails when a peer ends, or when this rank does.
+  //
+  // The id of a new set is the lowest that no set has. If the ranks differ, or
+  // one has `error`, or a member has no memory for the set, all fail. What
+  // waits in a removed set and is not agreed fails. What is agreed completes.
+  Result<int> AddProcessSet(std::vector<int> ranks,
+                            Status error = Status::Ok());
+  Status RemoveProcessSet(int id);
 
   uint64_t NewTicket() { return next_ticket_.fetch_add(1) + 1; }
 
@@ -56,11 +76,14 @@ class Runtime {
   // too, so that the peers' entries fail. `done` is called before Enqueue
   // returns if hvd is stopped, the set is unknown or this rank is not in it.
   void Enqueue(int process_set_id, EntryPtr entry);
+  // The same in a set that process_set has returned. It may have been removed
+  // since. Then the entry fails, even if its id has been given to another set.
+  void Enqueue(const ProcessSet& set, EntryPtr entry);
 
   // This rank has no more tensors for the set. Until all its ranks have joined,
-  // the others' calls go on without this rank's. `done` is called before Join
-  // returns if hvd is stopped, the set is unknown or this rank is not in it.
-  void Join(int process_set_id, JoinCallPtr call);
+  // the others' calls go on without this rank's. This rank is a member. `done`
+  // is called before Join returns if hvd is stopped.
+  void Join(const ProcessSet& set, JoinCallPtr call);
 
   // The step of this entry was aborted on this rank with `why`. `done` is
   // called with that status within milliseconds. The peers' entries fail with
@@ -69,11 +92,12 @@ class Runtime {
   // If the entry is on the wire, it has 100 ms to complete before that. If
   // entries of other steps travel in its batch, it stays in the batch until
   // that ends.
-  void Cancel(int process_set_id, uint64_t ticket, Status why);
+  void Cancel(int set_serial, uint64_t ticket, Status why);
 
   // The same for an entry that was not enqueued, because its step was already
   // aborted.
-  void AbortStep(int process_set_id, const Key& key, int64_t step, Status why);
+  void AbortStep(const ProcessSet& set, const Key& key, int64_t step,
+                 Status why);
 
   // This rank has ended a training loop. Peers that wait for one of its names
   // with this prefix fail with `text`. That holds until this rank enqueues such
@@ -98,15 +122,15 @@ class Runtime {
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
  private:
-  // Why this rank cannot call anything on the set; `name` is for the text.
-  Status CheckMember(int process_set_id, const std::string& name) const;
   // Opens autotune's report on the rank that leads. On the others it returns
   // null. The status is the same on all ranks.
   Result<std::unique_ptr<AutotuneReport>> OpenAutotuneReport();
+  Result<int> ChangeSets(SetRequest request);
 
   std::unique_ptr<Backend> backend_;
   Options options_;
-  std::vector<ProcessSet> sets_;
+  SetRegistry registry_;
+  std::mutex change_mutex_;  // held through a change of the sets
   std::atomic<uint64_t> next_ticket_{0};
   const std::shared_ptr<StackRequests> stacks_;
   std::unique_ptr<TensorQueue> queue_;

@@ -3,6 +3,7 @@
 #ifndef HVD_CORE_TENSOR_QUEUE_H_
 #define HVD_CORE_TENSOR_QUEUE_H_
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,11 +12,13 @@
 
 #include "core/doorbell.h"
 #include "core/request.h"
+#include "core/control/set_change.h"
 #include "core/status.h"
 
 namespace hvd {
 
 // Commands of framework threads to the background thread, in their order.
+// `set_id` is the serial of a process set.
 struct EnqueueCommand {
   int set_id;
   EntryPtr entry;
@@ -40,13 +43,23 @@ struct EndScopeCommand {
   std::string name_prefix;
   std::string text;
 };
+// A call that adds or removes a process set. `done` is called once, with the id
+// of the set.
+struct SetCall {
+  SetRequest request;
+  std::function<void(const Result<int>&)> done;
+};
+struct ChangeSetsCommand {
+  std::shared_ptr<SetCall> call;
+};
 // This rank ends. `failed`: by an uncaught error. Else by shutdown.
 struct EndCommand {
   bool failed;
   std::string text;
 };
 using Command = std::variant<EnqueueCommand, JoinCommand, CancelCommand,
-                             AbortStepCommand, EndScopeCommand, EndCommand>;
+                             AbortStepCommand, EndScopeCommand,
+                             ChangeSetsCommand, EndCommand>;
 
 class TensorQueue {
  public:

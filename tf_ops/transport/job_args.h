@@ -16,6 +16,8 @@ struct JobArgs {
   std::optional<int> mpi_comm;
   // Ranks of the job. The sets are the same on every rank.
   std::vector<std::vector<int>> process_sets;
+  // More of them may come later, and all may go.
+  bool dynamic_process_sets = false;
 };
 
 }  // namespace hvd

@@ -33,7 +33,7 @@ Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
 Leader::Leader(std::vector<int> job_ranks, const Options& options)
     : job_ranks_(std::move(job_ranks)),
       size_(static_cast<int>(job_ranks_.size())),
-      averages_over_active_(options.join_average == "active"),
+      options_(options),
       tuning_{options.fusion_bytes, 0, options.batches_in_flight},
       matcher_(size_),
       aborts_(job_ranks_, &matcher_),
@@ -257,11 +257,13 @@ std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
   } else if (!join_news_.empty()) {
     record = std::move(join_news_.front());
     join_news_.pop_front();
+  } else if (auto change = NextSetChange()) {
+    record = LogRecord(std::move(*change));
   } else if (numbers_.has_too_many()) {
     record = LogRecord(numbers_.Evict(number));
   } else if (planner_.has_batch()) {
     AgreedBatch batch = numbers_.MakeBatch(planner_.TakeBatch(), number);
-    if (averages_over_active_ && !batch.absent.empty()) {
+    if (options_.join_average == "active" && !batch.absent.empty()) {
       batch.divisor = size_ - static_cast<int64_t>(batch.absent.size());
     }
     record = LogRecord(std::move(batch));
@@ -306,6 +308,7 @@ Leader::Watched Leader::Watch(Clock::time_point now) {
                            std::move(*found.mismatch),
                            {CauseKind::kRanksDiffer, -1, ""}));
   }
+  FindWaitingSetCall(now, &found.watched);
   return std::move(found.watched);
 }
 

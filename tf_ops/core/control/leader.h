@@ -17,6 +17,7 @@
 #include "core/control/batch_planner.h"
 #include "core/control/matcher.h"
 #include "core/control/message.h"
+#include "core/control/set_changes.h"
 #include "core/control/signature_numbers.h"
 #include "core/control/stall_finder.h"
 #include "core/options.h"
@@ -48,6 +49,10 @@ class Leader {
   // number of batches in flight.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
 
+  // From now on `changes` decides which process sets come and go. Of the global
+  // set alone.
+  void LeadSets(std::unique_ptr<SetChanges> changes);
+
   // The next record of the log. `in_flight` batches are on the wire. When that
   // is the limit, tensors are held back, and those that are agreed meanwhile
   // travel together.
@@ -74,6 +79,11 @@ class Leader {
   Status HandleItem(int rank, const ScopeEnd& end, Clock::time_point now);
   Status HandleItem(int rank, const Join& join, Clock::time_point now);
   Status HandleItem(int rank, const Unjoin& unjoin, Clock::time_point now);
+  // leader_sets.cc
+  Status HandleItem(int rank, const SetRequest& request, Clock::time_point now);
+  Status HandleItem(int rank, const SetAnswer& answer, Clock::time_point now);
+  std::optional<SetChange> NextSetChange();
+  void FindWaitingSetCall(Clock::time_point now, Watched* watched);
 
   // False when the new submission has failed at once.
   bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
@@ -99,7 +109,7 @@ class Leader {
 
   const std::vector<int> job_ranks_;
   const int size_;
-  const bool averages_over_active_;       // HVD_JOIN_AVERAGE
+  const Options options_;
   Tuning tuning_;                         // the values in use
   std::unique_ptr<Autotuner> autotuner_;  // null: they change no more
   std::optional<Tuning> tuning_news_;     // not yet in the log
@@ -112,6 +122,8 @@ class Leader {
   BatchPlanner planner_;
   SignatureNumbers numbers_;
   StallFinder stalls_;
+  std::unique_ptr<SetChanges> set_changes_;  // null: not of the global set
+  double next_set_warning_s_ = 0;  // of a call that waits; 0: none waits
   // Used by Decide, by rank. Kept for their memory.
   std::vector<RankRequest> requests_;
   std::vector<int64_t> steps_;

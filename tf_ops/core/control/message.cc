@@ -182,6 +182,65 @@ ScopeEnd ReadScopeEnd(Reader* reader) {
 void Write(Writer*, const Join&) {}
 void Write(Writer*, const Unjoin&) {}
 
+void WriteRanks(Writer* writer, const std::vector<int>& ranks) {
+  writer->Unsigned(ranks.size());
+  for (int rank : ranks) writer->Unsigned(static_cast<uint64_t>(rank));
+}
+
+std::vector<int> ReadRanks(Reader* reader) {
+  std::vector<int> ranks(reader->Count());
+  for (int& rank : ranks) rank = reader->Int();
+  return ranks;
+}
+
+void Write(Writer* writer, const SetRequest& request) {
+  writer->Byte(request.removes ? 1 : 0);
+  WriteRanks(writer, request.ranks);
+  writer->Unsigned(static_cast<uint64_t>(request.id));
+  Write(writer, request.error);
+}
+
+SetRequest ReadSetRequest(Reader* reader) {
+  SetRequest request;
+  request.removes = reader->Enum<uint8_t>(2) != 0;
+  request.ranks = ReadRanks(reader);
+  request.id = reader->Int();
+  request.error = ReadStatus(reader);
+  return request;
+}
+
+void Write(Writer* writer, const SetAnswer& answer) {
+  writer->Unsigned(static_cast<uint64_t>(answer.serial));
+  Write(writer, answer.status);
+}
+
+SetAnswer ReadSetAnswer(Reader* reader) {
+  SetAnswer answer;
+  answer.serial = reader->Int();
+  answer.status = ReadStatus(reader);
+  return answer;
+}
+
+void Write(Writer* writer, const SetChange& change) {
+  writer->Byte(static_cast<uint8_t>(change.step));
+  writer->Unsigned(static_cast<uint64_t>(change.serial));
+  writer->Unsigned(static_cast<uint64_t>(change.id));
+  writer->Unsigned(static_cast<uint64_t>(change.slot));
+  WriteRanks(writer, change.ranks);
+  Write(writer, change.status);
+}
+
+SetChange ReadSetChange(Reader* reader) {
+  SetChange change;
+  change.step = reader->Enum<SetStep>(kSetStepCount);
+  change.serial = reader->Int();
+  change.id = reader->Int();
+  change.slot = reader->Int();
+  change.ranks = ReadRanks(reader);
+  change.status = ReadStatus(reader);
+  return change;
+}
+
 void Write(Writer* writer, const AgreedBatch& batch) {
   writer->Unsigned(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
@@ -189,9 +248,8 @@ void Write(Writer* writer, const AgreedBatch& batch) {
     Write(writer, tensor.key);
     WriteLists(writer, tensor.first_dims);
   }
-  writer->Unsigned(batch.absent.size());
+  WriteRanks(writer, batch.absent);
   if (batch.absent.empty()) return;
-  for (int rank : batch.absent) writer->Unsigned(static_cast<uint64_t>(rank));
   writer->Signed(batch.divisor);
   for (const AgreedTensor& tensor : batch.tensors) {
     writer->Byte(tensor.signature.has_value());
@@ -207,9 +265,8 @@ AgreedBatch ReadAgreedBatch(Reader* reader) {
     tensor.key = ReadKey(reader);
     tensor.first_dims = ReadLists(reader);
   }
-  batch.absent.resize(reader->Count());
+  batch.absent = ReadRanks(reader);
   if (batch.absent.empty()) return batch;
-  for (int& rank : batch.absent) rank = reader->Int();
   batch.divisor = reader->Signed();
   for (AgreedTensor& tensor : batch.tensors) {
     if (reader->Enum<uint8_t>(2) == 1) tensor.signature = ReadSignature(reader);
@@ -348,6 +405,12 @@ Report ReadReport(Reader* reader) {
       case 5:
         report.items.emplace_back(Unjoin{});
         break;
+      case 6:
+        report.items.emplace_back(ReadSetRequest(reader));
+        break;
+      case 7:
+        report.items.emplace_back(ReadSetAnswer(reader));
+        break;
       default:
         reader->Fail();
     }
@@ -386,6 +449,9 @@ LogMessage ReadLog(Reader* reader) {
         break;
       case 6:
         log.records.emplace_back(ReadJoinWithdrawn(reader));
+        break;
+      case 7:
+        log.records.emplace_back(ReadSetChange(reader));
         break;
       default:
         reader->Fail();

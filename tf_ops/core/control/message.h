@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/request.h"
+#include "core/control/set_change.h"
 #include "core/shared_bytes.h"
 #include "core/status.h"
 #include "core/tuning.h"
@@ -69,8 +70,10 @@ struct Join {};
 // "I take my latest Join back."
 struct Unjoin {};
 
-using ReportItem = std::variant<Submission, CachedSubmissions, Withdrawal,
-                                ScopeEnd, Join, Unjoin>;
+// The last two are of the global set alone.
+using ReportItem =
+    std::variant<Submission, CachedSubmissions, Withdrawal, ScopeEnd, Join,
+                 Unjoin, SetRequest, SetAnswer>;
 
 struct Report {
   uint64_t log_seen = 0;  // number of the last log record applied
@@ -140,7 +143,7 @@ struct Skipped {
 
 // A Tuning holds for the batches of the records behind it.
 using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning, Skipped,
-                               Joined, JoinWithdrawn>;
+                               Joined, JoinWithdrawn, SetChange>;
 
 // Records are numbered 1, 2, ... over the life of the set.
 struct LogMessage {
@@ -153,7 +156,7 @@ struct PeerEndMessage {
   int rank = 0;
   bool failed = false;
   std::string text;
-  // By process set id: the last log record that the rank has applied. It
+  // By the process set's serial: the last log record that the rank has applied. It
   // takes no part in batches after it.
   std::map<int, uint64_t> log_seen;
   // The first rank that failed, as far as the sender knows, and its words. -1:
@@ -181,7 +184,7 @@ struct Beat {
 using Message = std::variant<Report, LogMessage, PeerEnds, Beat>;
 
 struct Envelope {
-  int set_id = 0;
+  int set_id = 0;  // the process set's serial
   Message message;
 };
 

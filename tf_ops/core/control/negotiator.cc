@@ -43,6 +43,10 @@ void Negotiator::Autotune(std::unique_ptr<Autotuner> autotuner) {
   leader_->Autotune(std::move(autotuner));
 }
 
+void Negotiator::LeadSets(std::unique_ptr<SetChanges> changes) {
+  leader_->LeadSets(std::move(changes));
+}
+
 void Negotiator::Submit(EntryPtr entry) {
   if (!ended_.ok()) {
     entry->done(FailureOf(entry->request.key.name, ended_));
@@ -144,6 +148,14 @@ void Negotiator::EndScope(const std::string& name_prefix,
   news_.push_back(ScopeEnd{name_prefix, text});
 }
 
+void Negotiator::Tell(ReportItem item) {
+  if (ended_.ok()) news_.push_back(std::move(item));
+}
+
+void Negotiator::Close(const Status& why) {
+  if (leader_ != nullptr) closing_ = why;
+}
+
 Status Negotiator::HandleReport(int rank, const Report& report,
                                 Clock::time_point now) {
   if (leader_ == nullptr) {
@@ -188,6 +200,15 @@ Result<bool> Negotiator::Advance(int in_flight, Clock::time_point now) {
     log_news_.push_back(std::move(*record));
     moved = true;
   }
+  if (!closing_.ok()) {
+    SetChange close;
+    close.step = SetStep::kClose;
+    close.status = std::exchange(closing_, Status::Ok());
+    LogRecord record = std::move(close);
+    HVD_RETURN_IF_ERROR(Apply(record));
+    log_news_.push_back(std::move(record));
+    moved = true;
+  }
   if (log_news_.empty()) return moved;
   log_sender_.Send(log_news_, &outgoing_);
   log_news_.clear();
@@ -200,6 +221,10 @@ std::optional<ReadyItem> Negotiator::TakeReady() {
   ready_.pop_front();
   if (UsesWire(item)) --ready_for_wire_;
   return item;
+}
+
+std::vector<LoggedChange> Negotiator::TakeSetChanges() {
+  return std::exchange(set_changes_, {});
 }
 
 std::vector<OutgoingMessage> Negotiator::TakeMessages() {
@@ -377,6 +402,20 @@ Status Negotiator::Apply(const Tuning& tuning) {
 
 Status Negotiator::Apply(const Eviction& eviction) {
   for (CacheId id : eviction.ids) cache_.Erase(id);
+  return Status::Ok();
+}
+
+Status Negotiator::Apply(const SetChange& change) {
+  if (change.step == SetStep::kClose) {
+    if (change.status.ok()) return Internal("the log ends without a reason.");
+    FailAll(change.status);
+    return Status::Ok();
+  }
+  if (set_id_ != 0) {
+    return Internal("the log of set " + std::to_string(set_id_) +
+                    " changes process sets.");
+  }
+  set_changes_.push_back({change, log_seen_});
   return Status::Ok();
 }
 

@@ -24,6 +24,12 @@
 
 namespace hvd {
 
+// A change, and the record of the global set's log that it was.
+struct LoggedChange {
+  SetChange change;
+  uint64_t log_number = 0;
+};
+
 // Keeps this rank's entries from Submit until the log decides on them. Exactly
 // one log record answers each submission, and takes its entry out.
 //
@@ -39,8 +45,9 @@ class Negotiator {
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
              const Options& options, int64_t most_chunk_bytes);
 
-  // Called on the leader, before anything is submitted.
+  // Both are called on the leader, before anything is submitted.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
+  void LeadSets(std::unique_ptr<SetChanges> changes);
 
   void Submit(EntryPtr entry);
   // This rank has no more to submit. The call is done once all have joined.
@@ -50,6 +57,11 @@ class Negotiator {
   bool Cancel(uint64_t ticket, const Status& why);
   void AbortStep(const Key& key, int64_t step, const Status& why);
   void EndScope(const std::string& name_prefix, const std::string& text);
+  // Tells the leader of the global set. Does nothing once the set has ended.
+  void Tell(ReportItem item);
+  // The set has been removed. Its leader ends the log: what is agreed by then
+  // still travels, and all else fails with `why` on every member.
+  void Close(const Status& why);
 
   // HandleReport is called on the leader, with a report of the member `rank`.
   // HandleLog is called on the other members. Not Ok: it makes no sense.
@@ -64,7 +76,10 @@ class Negotiator {
   // of it must be taken before the next Cancel: an entry in it is neither here
   // nor on the wire.
   std::optional<ReadyItem> TakeReady();
+  // Changes of process sets that the log has brought. Of the global set alone.
+  std::vector<LoggedChange> TakeSetChanges();
   std::vector<OutgoingMessage> TakeMessages();
+  bool has_messages() const { return !outgoing_.empty(); }
   // What the leader has to tell. Other ranks return nothing.
   Leader::Watched Watch(Clock::time_point now);
   // Appends what this rank has asked for and the log has not decided on.
@@ -86,6 +101,12 @@ class Negotiator {
     return (outstanding_.empty() && joins_.empty()) || is_answered_;
   }
   bool has_ended() const { return !ended_.ok(); }
+  // Why, or Ok.
+  const Status& ended() const { return ended_; }
+  // All that was submitted has been answered, and so is what comes.
+  bool is_answered() const { return is_answered_; }
+  // It takes no part in any later record.
+  bool is_closed() const { return is_closed_; }
 
  private:
   // The entries of one key, the oldest first. All but the last are cancelled.
@@ -108,6 +129,7 @@ class Negotiator {
   // Of a tensor that this rank takes part in without having submitted it.
   Result<Outstanding> MakeAbsent(const AgreedTensor& tensor,
                                  const Key& key) const;
+  Status Apply(const SetChange& change);
   // The key that a record names. A number is looked up. `memory` is where a key
   // with an instance is made.
   Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;
@@ -131,6 +153,7 @@ class Negotiator {
   std::deque<JoinCallPtr> joins_;
   ResponseCache cache_;
   std::deque<ReadyItem> ready_;
+  std::vector<LoggedChange> set_changes_;
   int ready_for_wire_ = 0;  // batches of ready_ that will be on the wire
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;
@@ -139,6 +162,7 @@ class Negotiator {
   Status ended_;
   bool is_closed_ = false;    // by FailAll
   bool is_answered_ = false;  // by AnswerAll
+  Status closing_;            // the leader's: the log ends with it
 
   std::unique_ptr<Leader> leader_;
   LogSender log_sender_;             // the leader's

@@ -20,9 +20,11 @@ constexpr char kStacksFollow[] =
     " The Python stacks of the ranks that answer follow, each in its own "
     "rank's output.";
 
-std::string CountTensors(size_t count) {
-  return std::to_string(count) + (count == 1 ? " tensor" : " tensors");
+std::string Count(size_t count, const std::string& things) {
+  return std::to_string(count) + " " + things + (count == 1 ? "" : "s");
 }
+
+std::string CountTensors(size_t count) { return Count(count, "tensor"); }
 
 std::string Limit(double limit_s) {
   std::string text = DecimalText(limit_s, 6);
@@ -52,7 +54,7 @@ std::string NameSome(std::vector<std::string> names) {
 std::string StallWarning(const Stall& stall, const std::string& missing) {
   const bool one = stall.missing.size() == 1;
   return "For " + WholeSeconds(stall.waited_s) + " " +
-         CountTensors(stall.names.size()) +
+         Count(stall.names.size(), stall.are_calls ? "call" : "tensor") +
          (stall.names.size() == 1 ? " has" : " have") + " waited for " +
          missing + ": " + NameSome(stall.names) + ". " +
          (one ? "That rank answers, so it is slow or does"

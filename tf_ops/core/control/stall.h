@@ -8,11 +8,12 @@
 
 namespace hvd {
 
-// Tensors that wait for the same ranks.
+// Tensors, or calls that are none of tensors, that wait for the same ranks.
 struct Stall {
   std::vector<int> missing;        // ranks of the job that have not asked
   std::vector<std::string> names;  // of what the others have asked for
-  double waited_s = 0;             // of the tensor that has waited longest
+  double waited_s = 0;             // of the one that has waited longest
+  bool are_calls = false;          // not tensors
 };
 
 // A rank whose background thread does not answer.

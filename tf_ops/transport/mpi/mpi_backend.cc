@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/build_stamp.h"
+#include "core/control/set_change.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport/mpi/mpi_session.h"
 #include "transport/mpi/mpi_wire.h"
@@ -94,11 +95,7 @@ class MpiBackend final : public WireBackend {
 std::string ToText(const std::vector<std::vector<int>>& sets) {
   std::string text = "[";
   for (const std::vector<int>& ranks : sets) {
-    text += text.size() > 1 ? ", [" : "[";
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    }
-    text += "]";
+    text += (text.size() > 1 ? ", " : "") + RanksText(ranks);
   }
   return text + "]";
 }
@@ -119,6 +116,9 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
       "HVD_AUTOTUNE", std::to_string(options.autotune)));
   HVD_RETURN_IF_ERROR(session.value()->CheckAlike("init's process_sets",
                                                   ToText(args.process_sets)));
+  HVD_RETURN_IF_ERROR(session.value()->CheckAlike(
+      "HVD_DYNAMIC_PROCESS_SETS (1 with init(process_sets=\"dynamic\"))",
+      std::to_string(options.dynamic_process_sets)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
   return std::unique_ptr<WireBackend>(std::make_unique<MpiBackend>(

@@ -6,13 +6,15 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "transport/staging_pool.h"
 
 namespace hvd {
 
 // It has a fixed size. Chunks that can wait leave a quarter of it to small
-// chunks. Thread: the rank's background thread.
+// chunks. What process sets reserve comes from its end, and chunks from its
+// beginning. Thread: the rank's background thread.
 class ShmArena final : public StagingPool {
  public:
   // `owner` keeps the memory, for the pool and for buffers that outlive it.
@@ -21,6 +23,13 @@ class ShmArena final : public StagingPool {
   StagingBuffer Take(size_t bytes, Urgency urgency) override;
   void Give(StagingBuffer buffer) override;
 
+  // The reserve of a process set. Give takes it back. None: there is no room
+  // between the other reserves. Without data: chunks are in the way. From then
+  // on Take gives nothing, so that they go away. It lasts until Reserve has
+  // succeeded, or StopWaiting is called. Meanwhile each set has its reserve.
+  std::optional<StagingBuffer> Reserve(size_t bytes);
+  void StopWaiting() { is_waited_for_ = false; }
+
   size_t free_bytes() const { return free_bytes_; }
 
  private:
@@ -28,7 +37,10 @@ class ShmArena final : public StagingPool {
   const size_t bytes_;
   const std::shared_ptr<void> owner_;
   size_t free_bytes_;
-  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are merged
+  // Offset -> bytes. Neighbours are merged.
+  std::map<size_t, size_t> free_;
+  std::map<size_t, size_t> reserved_;
+  bool is_waited_for_ = false;
 };
 
 }  // namespace hvd

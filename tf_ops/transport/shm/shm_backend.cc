@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,6 +104,7 @@ class ShmBackend final : public Backend {
     }
     return base_->NewTransport(set_id, ranks);
   }
+  void ForgetNewTransport() override { endpoint_->arena().StopWaiting(); }
 
  private:
   Result<std::unique_ptr<Transport>> NewWithinHost(
@@ -113,8 +115,9 @@ class ShmBackend final : public Backend {
                              " is not in process set " +
                              std::to_string(set_id) + ".");
     }
-    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
+    Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
+    if (reserve.value().data == nullptr) return std::unique_ptr<Transport>();
     auto wire = std::make_unique<ShmWire>(
         endpoint_, set_id, LocalRanks(ranks),
         static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
@@ -128,8 +131,9 @@ class ShmBackend final : public Backend {
                                                   HostMap hosts) {
     Result<std::unique_ptr<Wire>> across = base_->NewWire(set_id, ranks);
     if (!across.ok()) return across.status();
-    Result<StagingBuffer> reserve = Reserve(set_id, ranks, hosts);
+    Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
+    if (reserve.value().data == nullptr) return std::unique_ptr<Transport>();
     auto wire = std::make_unique<TwoLevelWire>(
         endpoint_, set_id, std::move(hosts), LocalRanks(ranks),
         std::move(across.value()), std::move(reserve.value()));
@@ -150,17 +154,20 @@ class ShmBackend final : public Backend {
     return local_ranks;
   }
 
-  Result<StagingBuffer> Reserve(int set_id, const std::vector<int>& ranks,
+  // Without data: it is in use.
+  Result<StagingBuffer> Reserve(const std::vector<int>& ranks,
                                 const HostMap& hosts) {
-    StagingBuffer reserve = endpoint_->arena().Take(
-        ReserveBytes(options_, hosts, static_cast<int>(ranks.size())),
-        Urgency::kOldest);
-    if (reserve.data == nullptr) {
+    const size_t bytes =
+        ReserveBytes(options_, hosts, static_cast<int>(ranks.size()));
+    const std::optional<StagingBuffer> reserve =
+        endpoint_->arena().Reserve(bytes);
+    if (!reserve.has_value()) {
       return ResourceExhausted(
-          "the shared memory has no room for process set " +
-          std::to_string(set_id) + "; give it more with HVD_SHM_BYTES.");
+          "the shared memory has no room for another process set, which takes "
+          "up to " + std::to_string(bytes) +
+          " bytes; give every rank more with HVD_SHM_BYTES.");
     }
-    return reserve;
+    return *reserve;
   }
 
   const std::unique_ptr<WireBackend> base_;

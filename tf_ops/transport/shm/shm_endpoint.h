@@ -66,6 +66,8 @@ class ShmEndpoint {
   // Whether a full ring still holds a move back.
   bool is_holding() const;
 
+  // A wire of that slot begins. No move of an earlier one is under way.
+  void Open(uint32_t set_id) { closed_sets_.erase(set_id); }
   // The set's wire is gone. Moves that still come for it are released unread.
   // `memory` comes from HoldMemory, or is null. It is held until the peers have
   // released what was sent.

@@ -40,7 +40,9 @@ ShmWire::ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
       rank_(rank),
       hosts_(OneHost(static_cast<int>(ranks_.size()))),
       staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
-                                               std::move(reserve))) {}
+                                               std::move(reserve))) {
+  endpoint_->Open(set_id_);
+}
 
 ShmWire::~ShmWire() { endpoint_->Close(set_id_, std::move(abandoned_)); }
 

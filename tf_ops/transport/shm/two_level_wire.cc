@@ -25,7 +25,9 @@ TwoLevelWire::TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
       local_ranks_(std::move(local_ranks)),
       across_(std::move(across)),
       staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
-                                               std::move(reserve))) {}
+                                               std::move(reserve))) {
+  endpoint_->Open(set_id_);
+}
 
 TwoLevelWire::~TwoLevelWire() {
   endpoint_->Close(set_id_, std::move(abandoned_));

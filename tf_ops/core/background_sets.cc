@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of BackgroundLoop for process sets, which come and go.
+#include <algorithm>
+#include <utility>
+
+#include "core/background_loop.h"
+
+namespace hvd {
+
+Status BackgroundLoop::Begin(const std::vector<ProcessSetPtr>& sets) {
+  std::vector<std::vector<int>> ranks;
+  for (const ProcessSetPtr& set : sets) {
+    registry_->Add(set);
+    newest_serial_ = set->serial;
+    if (set->id != 0) ranks.push_back(set->ranks);
+    if (set->rank >= 0) HVD_RETURN_IF_ERROR(AddSet(*set, set->id));
+  }
+  const Set& global = sets_.front();
+  if (global.members.rank == 0) {
+    global.negotiator->LeadSets(
+        std::make_unique<SetChanges>(backend_->topology().size, ranks));
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
+    const ProcessSet& members, int slot) {
+  auto transport = backend_->NewTransport(slot, members.ranks);
+  if (!transport.ok()) return transport.status();
+  if (transport.value() == nullptr) return std::unique_ptr<Set>();
+  auto executor = std::make_unique<Executor>(
+      LaneTable::HostOnly(std::move(transport.value())),
+      options_.check_numerics != 0);
+  auto negotiator = std::make_unique<Negotiator>(
+      members.serial, members.rank, members.ranks, options_,
+      executor->chunk_limits().most_bytes);
+  auto set = std::make_unique<Set>();
+  set->serial = members.serial;
+  set->members = members;
+  set->negotiator = std::move(negotiator);
+  set->executor = std::move(executor);
+  return set;
+}
+
+Status BackgroundLoop::AddSet(const ProcessSet& members, int slot) {
+  auto set = NewSet(members, slot);
+  if (!set.ok()) return set.status();
+  if (set.value() == nullptr) {
+    return Internal("nothing is on the wire yet, but its memory is in use.");
+  }
+  sets_.push_back(std::move(*set.value()));
+  return Status::Ok();
+}
+
+void BackgroundLoop::Apply(ChangeSetsCommand command) {
+  if (set_call_ != nullptr) {
+    command.call->done(Internal("two calls change process sets at a time."));
+    return;
+  }
+  set_call_ = std::move(command.call);
+  sets_.front().negotiator->Tell(set_call_->request);
+}
+
+bool BackgroundLoop::ChangeSets() {
+  bool moved = false;
+  for (const LoggedChange& logged :
+       sets_.front().negotiator->TakeSetChanges()) {
+    moved = true;
+    if (const Status status = Apply(logged); !status.ok()) {
+      Break(status.message());
+      return true;
+    }
+  }
+  moved |= PrepareSet();
+  moved |= SweepRemovedSets();
+  moved |= FailSetCallIfEnded();
+  return moved;
+}
+
+Status BackgroundLoop::Apply(const LoggedChange& logged) {
+  const SetChange& change = logged.change;
+  const Topology& topology = backend_->topology();
+  HVD_RETURN_IF_ERROR(CheckSetChange(change, topology.size));
+  Set* const set = FindSet(change.serial);
+  const auto own =
+      std::find(change.ranks.begin(), change.ranks.end(), topology.rank);
+  switch (change.step) {
+    case SetStep::kPrepare:
+      if (change.serial <= newest_serial_ || preparing_.has_value()) {
+        return Internal("the log begins process set " +
+                        std::to_string(change.id) + " twice.");
+      }
+      newest_serial_ = change.serial;
+      if (own != change.ranks.end()) preparing_ = logged;
+      break;
+    case SetStep::kCommit: {
+      if (set == nullptr && own != change.ranks.end()) {
+        return Internal("the log commits to process set " +
+                        std::to_string(change.id) +
+                        ", which this rank has not prepared.");
+      }
+      auto known = std::make_shared<ProcessSet>();
+      known->ranks = change.ranks;
+      if (set != nullptr) known->rank = set->members.rank;
+      known->id = change.id;
+      known->serial = change.serial;
+      registry_->Add(std::move(known));
+      EndSetCall(change.id);
+      break;
+    }
+    case SetStep::kRefuse:
+      // Nobody has sent anything in it.
+      if (set != nullptr && change.serial != 0) {
+        sets_.erase(sets_.begin() + (set - sets_.data()));
+      }
+      EndSetCall(change.status);
+      break;
+    case SetStep::kRemove:
+      registry_->Remove(change.id);
+      if (set != nullptr) {
+        set->is_removed = true;
+        set->negotiator->Close(change.status);
+      }
+      EndSetCall(change.id);
+      break;
+    case SetStep::kClose:
+      break;  // CheckSetChange refuses it
+  }
+  return Status::Ok();
+}
+
+bool BackgroundLoop::PrepareSet() {
+  if (!preparing_.has_value()) return false;
+  const SetChange& change = preparing_->change;
+  if (sets_.front().negotiator->is_answered()) {
+    // The log is not going to commit to it.
+    backend_->ForgetNewTransport();
+    preparing_.reset();
+    return true;
+  }
+  ProcessSet members;
+  members.ranks = change.ranks;
+  members.rank = static_cast<int>(
+      std::find(change.ranks.begin(), change.ranks.end(),
+                backend_->topology().rank) -
+      change.ranks.begin());
+  members.id = change.id;
+  members.serial = change.serial;
+  auto made = NewSet(members, change.slot);
+  if (made.ok() && made.value() == nullptr) return false;
+  if (made.ok()) {
+    Set& set = sets_.emplace_back(std::move(*made.value()));
+    set.begun_at = preparing_->log_number;
+    for (const auto& [end, why] : peer_ends_) EndSet(&set, end, why);
+  }
+  sets_.front().negotiator->Tell(SetAnswer{change.serial, made.status()});
+  preparing_.reset();
+  return true;
+}
+
+bool BackgroundLoop::SweepRemovedSets() {
+  bool moved = false;
+  for (size_t i = 1; i < sets_.size();) {
+    const Set& set = sets_[i];
+    if (!set.is_removed || !set.negotiator->is_closed() ||
+        set.negotiator->has_messages() || set.executor->in_flight() > 0) {
+      ++i;
+      continue;
+    }
+    sets_.front().negotiator->Tell(SetAnswer{set.serial, Status::Ok()});
+    sets_.erase(sets_.begin() + static_cast<std::ptrdiff_t>(i));
+    moved = true;
+  }
+  return moved;
+}
+
+void BackgroundLoop::EndSetCall(const Result<int>& result) {
+  // A call that has failed already is gone.
+  const std::shared_ptr<SetCall> call = std::move(set_call_);
+  if (call != nullptr) call->done(result);
+}
+
+bool BackgroundLoop::FailSetCallIfEnded() {
+  const Negotiator& global = *sets_.front().negotiator;
+  if (set_call_ == nullptr || !global.is_answered()) return false;
+  const Status& why = global.ended();
+  EndSetCall(why.Reworded(NameCall(set_call_->request) +
+                          " cannot complete: " + why.message()));
+  return true;
+}
+
+bool BackgroundLoop::IsGone(int serial) const {
+  if (serial > newest_serial_) return false;
+  const auto sets = registry_->all();
+  return std::none_of(sets->begin(), sets->end(), [serial](const auto& known) {
+    return known.second->serial == serial;
+  });
+}
+
+}  // namespace hvd
