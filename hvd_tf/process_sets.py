@@ -11,13 +11,15 @@ from hvd_tf._internal import native
 
 _UNKNOWN = -2
 _NOT_A_MEMBER = -3
+REGISTER = "pass it to hvd.init(process_sets=...) or hvd.add_process_set on every rank"
+"""What to do about a set that is not registered."""
 
 
 class ProcessSet:
-    """Some of the job's ranks. Pass it to `init(process_sets=...)`, then to collectives.
+    """Some of the job's ranks. Pass it to `init` or `add_process_set`, then to collectives.
 
     Attributes:
-        process_set_id: a small int, the same on every rank; None until init has registered it.
+        process_set_id: a small int, the same on every rank; None while it is not registered.
         ranks: the members' ranks in the job, ascending; None for a communicator before init.
         mpi_comm: the mpi4py communicator it was made of, or None.
     """
@@ -68,10 +70,7 @@ class ProcessSet:
 
     def _known(self, value: int) -> int:
         if value == _UNKNOWN:
-            raise ValueError(
-                f"process set {self.process_set_id} is unknown; pass it to "
-                "hvd.init(process_sets=...) on every rank"
-            )
+            raise ValueError(f"process set {self.process_set_id} is unknown; {REGISTER}")
         return native.known(value)
 
     def __str__(self) -> str:
@@ -91,6 +90,8 @@ class Registered(NamedTuple):
     """The members' ranks in the job, ascending."""
     rank: int
     """This process's place among them. -1: it is no member."""
+    serial: int
+    """The set's number in this init. Ids are given to other sets again, this is not."""
 
     @property
     def size(self) -> int:
@@ -105,19 +106,20 @@ def registered(process_set: ProcessSet) -> Registered:
     """
     rank = process_set.rank()
     if process_set.process_set_id is None or process_set.ranks is None or rank is None:
-        raise ValueError(
-            f"{process_set} is not registered; pass it to hvd.init(process_sets=...) on every rank"
-        )
-    return Registered(process_set.process_set_id, process_set.ranks, rank)
+        raise ValueError(f"{process_set} is not registered; {REGISTER}")
+    serial = native.known(native.lib.hvd_process_set_serial(process_set.process_set_id))
+    return Registered(process_set.process_set_id, process_set.ranks, rank, serial)
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of all registered sets, by id. Empty before `init`."""
-    lib = native.lib
     found = {}
-    for set_id in range(lib.hvd_process_set_count()):
-        ranks = native.int_array([0] * lib.hvd_process_set_size(set_id))
-        lib.hvd_process_set_ranks(set_id, ranks, len(ranks))
+    for set_id in native.process_set_ids():
+        size = native.lib.hvd_process_set_size(set_id)
+        if size < 0:
+            continue  # removed meanwhile
+        ranks = native.int_array([0] * size)
+        native.lib.hvd_process_set_ranks(set_id, ranks, size)
         found[set_id] = list(ranks)
     return found
 
@@ -156,80 +158,3 @@ def _new_global_process_set() -> ProcessSet:
 
 global_process_set = _new_global_process_set()
 """All ranks of the job. The default wherever a process set can be passed."""
-
-
-class Registration:
-    """The process sets of one init: what to register, and which object gets which id."""
-
-    def __init__(self, process_sets: Sequence[Union[ProcessSet, Sequence[int]]], comm: Any) -> None:
-        """`comm`: the mpi4py communicator given to init, or None.
-
-        Raises:
-            ValueError: an entry is not a process set, or a set occurs twice. It names the entry.
-            NotImplementedError: an entry is made of a communicator and init got none.
-        """
-        self._sets = [_as_process_set(i, entry) for i, entry in enumerate(process_sets)]
-        self._ids: list[int] = []  # of each entry
-        self.ranks: list[list[int]] = []  # of each id from 1
-        entry_of: dict[tuple[int, ...], int] = {}
-        for index, process_set in enumerate(self._sets):
-            mine, all_ranks = _members(process_set, comm)
-            for ranks in all_ranks:
-                first = entry_of.setdefault(tuple(ranks), index)
-                if first != index:
-                    self._refuse_duplicate(ranks, first, index)
-                self.ranks.append(ranks)
-            self._ids.append(self.ranks.index(mine) + 1)
-
-    def _refuse_duplicate(self, ranks: list[int], first: int, second: int) -> None:
-        for process_set in self._sets:
-            process_set.process_set_id = None
-        raise ValueError(
-            f"process_sets[{second}] has the same ranks {ranks} as process_sets[{first}]; list "
-            "each set of ranks once"
-        )
-
-    def assign(self) -> None:
-        """Gives the process sets their ids and ranks, once the runtime has registered them."""
-        for process_set, set_id in zip(self._sets, self._ids):
-            process_set.process_set_id = set_id
-            process_set.ranks = list(self.ranks[set_id - 1])
-
-
-def _as_process_set(index: int, entry: Any) -> ProcessSet:
-    if isinstance(entry, ProcessSet):
-        if entry is global_process_set:
-            raise ValueError(
-                f"process_sets[{index}] is global_process_set, which is always registered; "
-                "leave it out"
-            )
-        return entry
-    try:
-        return ProcessSet(entry)
-    except ValueError as error:
-        raise ValueError(f"process_sets[{index}]: {error}") from None
-
-
-def _members(process_set: ProcessSet, comm: Any) -> tuple[list[int], list[list[int]]]:
-    """This rank's set, and the different sets that the ranks' communicators describe.
-
-    After a Split, the same variable has different communicators on different ranks. All of them
-    become sets, in the order of their lowest ranks.
-    """
-    if process_set.mpi_comm is None:
-        assert process_set.ranks is not None
-        return process_set.ranks, [process_set.ranks]
-    if comm is None:
-        raise NotImplementedError(
-            "a ProcessSet made of a communicator needs hvd.init(comm=...) with the mpi4py "
-            "communicator that it is a part of, such as MPI.COMM_WORLD"
-        )
-    part = process_set.mpi_comm.Get_group()
-    whole = comm.Get_group()
-    mine = sorted(type(part).Translate_ranks(part, list(range(part.Get_size())), whole))
-    part.Free()
-    whole.Free()
-    if any(rank < 0 for rank in mine):
-        raise ValueError(f"the communicator of {process_set} has ranks outside of init's comm")
-    everyones = comm.allgather(mine)
-    return mine, [list(ranks) for ranks in sorted({tuple(ranks) for ranks in everyones})]

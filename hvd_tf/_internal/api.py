@@ -4,9 +4,7 @@
 from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.later import (
-    add_process_set,
     join,
-    remove_process_set,
     start_timeline,
     stop_timeline,
 )
@@ -19,6 +17,7 @@ from hvd_tf._internal.runtime import (
     ProcessSet,
     Product,
     Sum,
+    add_process_set,
     ccl_built,
     cross_rank,
     cross_size,
@@ -37,6 +36,7 @@ from hvd_tf._internal.runtime import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    remove_process_set,
     rocm_built,
     shutdown,
     size,

@@ -192,7 +192,7 @@ class GradientReducer:
             names = [f"gradient_{i}" for i in range(len(variables))]
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
-        instance = self._instance.for_call(members.id)
+        instance = self._instance.for_call(members.serial)
         prefix = f"{GRADIENT_PREFIX}{instance}/"
         with v1.name_scope(f"{self._instance.name}_Allreduce"):
             for i, gradient in enumerate(result):

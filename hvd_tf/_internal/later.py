@@ -6,9 +6,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 __all__ = [
-    "add_process_set",
     "join",
-    "remove_process_set",
     "start_timeline",
     "stop_timeline",
 ]
@@ -17,16 +15,6 @@ __all__ = [
 def join() -> NoReturn:
     """Raises NotImplementedError."""
     _refuse("join", "give every rank equally many batches: hvd_tf.data does")
-
-
-def add_process_set(process_set: Any) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("add_process_set", "pass the sets to hvd.init(process_sets=[...])")
-
-
-def remove_process_set(process_set: Any) -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("remove_process_set", "a set costs nothing while no call uses it")
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:

@@ -67,7 +67,8 @@ class InstanceName:
     as the others.
     """
 
-    # By outermost graph: how many instances have the same name and process set.
+    # By outermost graph: how many instances have the same name and process set. Serials, because
+    # the members of a set that has the id of a removed one may have made different calls in that.
     _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int]]] = WeakKeyDictionary()
 
     def __init__(self, name: str) -> None:
@@ -75,7 +76,7 @@ class InstanceName:
         self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
 
-    def for_call(self, process_set_id: int) -> str:
+    def for_call(self, set_serial: int) -> str:
         """The name for the operations of one call, in the current graph.
 
         A second call in the same graph or trace gets another name, because both calls' operations
@@ -84,7 +85,7 @@ class InstanceName:
         *_, outermost = graph_chain()
         if outermost not in self._ordinals:
             counts = self._instances.setdefault(outermost, Counter())
-            key = (self.name, process_set_id)
+            key = (self.name, set_serial)
             self._ordinals[outermost] = counts[key]
             counts[key] += 1
         ordinal, call = self._ordinals[outermost], self._next_call()

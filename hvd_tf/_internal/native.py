@@ -34,7 +34,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_cause_of": (ctypes.c_int, [ctypes.c_char_p, _INTS]),
     "hvd_init": (
         ctypes.c_int,
-        [_INTS, ctypes.c_int, ctypes.c_int, ctypes.c_int, _INTS, _INTS, ctypes.c_int],
+        [_INTS, *[ctypes.c_int] * 3, _INTS, _INTS, *[ctypes.c_int] * 2],
     ),
     "hvd_shutdown": (None, []),
     "hvd_is_initialized": (ctypes.c_int, []),
@@ -47,10 +47,14 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_cross_size": (ctypes.c_int, []),
     "hvd_is_homogeneous": (ctypes.c_int, []),
     "hvd_mpi_threads_supported": (ctypes.c_int, []),
-    "hvd_process_set_count": (ctypes.c_int, []),
+    "hvd_process_set_ids": (ctypes.c_int, [_INTS, ctypes.c_int]),
     "hvd_process_set_size": (ctypes.c_int, [ctypes.c_int]),
     "hvd_process_set_rank": (ctypes.c_int, [ctypes.c_int]),
     "hvd_process_set_ranks": (ctypes.c_int, [ctypes.c_int, _INTS, ctypes.c_int]),
+    "hvd_process_set_serial": (ctypes.c_int, [ctypes.c_int]),
+    "hvd_has_dynamic_process_sets": (ctypes.c_int, []),
+    "hvd_add_process_set": (ctypes.c_int, [_INTS, ctypes.c_int, ctypes.c_char_p, _INTS]),
+    "hvd_remove_process_set": (ctypes.c_int, [ctypes.c_int]),
     "hvd_mpi_built": (ctypes.c_int, []),
     "hvd_nccl_built": (ctypes.c_int, []),
     "hvd_cuda_built": (ctypes.c_int, []),
@@ -110,6 +114,13 @@ def known(value: int) -> int:
     if value < 0:
         raise not_initialized()
     return value
+
+
+def process_set_ids() -> list[int]:
+    """The ids of all registered sets, ascending. Empty before init."""
+    capacity = 64  # there can be no more
+    ids = int_array([0] * capacity)
+    return list(ids[: max(0, lib.hvd_process_set_ids(ids, capacity))])
 
 
 def int_array(values: list[int]) -> Any:

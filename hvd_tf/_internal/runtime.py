@@ -7,11 +7,17 @@ import atexit
 import os
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from hvd_tf._internal import failure, native, notices, stacks
 from hvd_tf._internal.op_names import mark_init_thread
-from hvd_tf.process_sets import ProcessSet, Registration, global_process_set, is_communicator
+from hvd_tf._internal.registration import (
+    Registration,
+    add_process_set,
+    forget_added,
+    remove_process_set,
+)
+from hvd_tf.process_sets import ProcessSet, global_process_set, is_communicator
 
 __all__ = [
     "Adasum",
@@ -21,6 +27,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -39,6 +46,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
@@ -64,7 +72,7 @@ Product: int = _lib.hvd_reduce_op(b"Product")
 
 def init(
     comm: Union[None, Sequence[int], Any] = None,
-    process_sets: Optional[Sequence[Union[ProcessSet, Sequence[int]]]] = None,
+    process_sets: Union[None, str, Sequence[Union[ProcessSet, Sequence[int]]]] = None,
 ) -> None:
     """Starts hvd on every rank of the job. Does nothing if it runs already.
 
@@ -72,7 +80,9 @@ def init(
         comm: the ranks that make up the job: None for all that the launcher started, a list of
             their world ranks, or an mpi4py communicator.
         process_sets: sets that collectives may run on beside `global_process_set`, the same on
-            every rank. They get the ids 1, 2, ... in this order.
+            every rank. They get the ids 1, 2, ... in this order. "dynamic": none yet, but
+            `add_process_set` and `remove_process_set` can be called, as with
+            HVD_DYNAMIC_PROCESS_SETS=1.
 
     Raises:
         ValueError: an argument or an HVD_* variable is wrong. Names it.
@@ -81,14 +91,13 @@ def init(
     """
     if is_initialized():
         return
-    if isinstance(process_sets, str):
-        raise ValueError(
-            f"process_sets={process_sets!r}: pass a list of ProcessSet; adding sets later is not "
-            "offered yet"
-        )
+    is_dynamic = process_sets == "dynamic"
+    if isinstance(process_sets, str) and not is_dynamic:
+        raise ValueError(f'process_sets={process_sets!r}: pass a list of ProcessSet, or "dynamic"')
     communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
-    registration = Registration(process_sets or [], communicator)
+    sets: Any = [] if is_dynamic else process_sets or []
+    registration = Registration(sets, communicator)
     notices.write(notices.STARTED, failure.launched_rank(os.environ))
     global _initialised_by
     _initialised_by = os.getpid()
@@ -102,6 +111,7 @@ def init(
             native.int_array(ranks),
             native.int_array([len(members) for members in registration.ranks]),
             len(registration.ranks),
+            int(is_dynamic),
         )
     )
     mark_init_thread()
@@ -144,10 +154,11 @@ def _world_ranks(comm: Any) -> list[int]:
 def shutdown() -> None:
     """Ends hvd on this rank. Pending and later operations fail here and on peers that need it.
 
-    Does not wait for peers and does not end MPI. `init` works again afterwards. sys.excepthook is
-    what it was before.
+    Does not wait for peers and does not end MPI. `init` works again afterwards. It does not know
+    process sets that were added; add them again. sys.excepthook is what it was before.
     """
     _lib.hvd_shutdown()
+    forget_added()
     failure.uninstall()
     stacks.stop()
 

@@ -12,7 +12,7 @@ def end_scope(prefix: str, text: str) -> None:
 
     The runtime puts the call's name and this rank in front of the text.
     """
-    for process_set_id in range(native.lib.hvd_process_set_count()):
+    for process_set_id in native.process_set_ids():
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
             native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())
 

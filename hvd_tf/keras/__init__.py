@@ -7,8 +7,6 @@ For Keras 2 (in TensorFlow 2.15 and before, and tf_keras) and Keras 3 with Tenso
 from __future__ import annotations
 
 from hvd_tf._internal.later import (
-    add_process_set,
-    remove_process_set,
     start_timeline,
     stop_timeline,
 )
@@ -17,6 +15,7 @@ from hvd_tf._internal.runtime import (
     Average,
     ProcessSet,
     Sum,
+    add_process_set,
     ccl_built,
     cross_rank,
     cross_size,
@@ -35,6 +34,7 @@ from hvd_tf._internal.runtime import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    remove_process_set,
     rocm_built,
     shutdown,
     size,

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hvd_tf._internal.op_names import Names, part_names
 from hvd_tf._internal.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
+from hvd_tf.process_sets import REGISTER
 
 OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
 # The operations' attribute for what a tensor is cast to on the wire.
@@ -45,9 +46,7 @@ def check_op(op: int) -> None:
 
 def registered_id(process_set: ProcessSet) -> int:
     if process_set.process_set_id is None:
-        raise ValueError(
-            f"{process_set} is not registered; pass it to hvd.init(process_sets=...) on every rank"
-        )
+        raise ValueError(f"{process_set} is not registered; {REGISTER}")
     return process_set.process_set_id
 
 

@@ -46,7 +46,8 @@ Envelope ExampleReport() {
   ScopeEnd end{"gradient/", "it is over"};
   const SetRequest request{true, {0, 1 << 20}, 300, InvalidArgument("no")};
   const SetAnswer answer{1 << 30, ResourceExhausted("none")};
-  return {63, Report{9, {full, cached, many, withdrawal, end, request, answer}}};
+  return {63,
+          Report{9, {full, cached, many, withdrawal, end, request, answer}}};
 }
 
 Envelope ExampleLog() {
@@ -55,16 +56,20 @@ Envelope ExampleLog() {
   tensor.key = {"y", 0};
   tensor.first_dims = {{1, 2, 3}, {}};
   const Status left = PeerLost("rank 1 left", {CauseKind::kRankLeft, 1, "z"});
-  return {0, LogMessage{
-                 100,
-                 {AgreedBatch{{tensor, tensor}},
-                  Failure{left,
-                          {{0, {"z", 2}, 0, {{0, 5}, {7, 7}}},
-                           {300, {"", 9}, 1, {{1023, 1023}}}}},
-                  Eviction{{1, 2, 300}},
-                  Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20},
-                  SetChange{SetStep::kClose, 1 << 30, 2, 63, {5, 1 << 20},
-                            FailedPrecondition("it was removed")}}}};
+  return {0,
+          LogMessage{100,
+                     {AgreedBatch{{tensor, tensor}},
+                      Failure{left,
+                              {{0, {"z", 2}, 0, {{0, 5}, {7, 7}}},
+                               {300, {"", 9}, 1, {{1023, 1023}}}}},
+                      Eviction{{1, 2, 300}},
+                      Tuning{128 << 20, int64_t{1} << 40, -1}, Skipped{1 << 20},
+                      SetChange{SetStep::kClose,
+                                1 << 30,
+                                2,
+                                63,
+                                {5, 1 << 20},
+                                FailedPrecondition("it was removed")}}}};
 }
 
 Envelope ExamplePeerEnds() {

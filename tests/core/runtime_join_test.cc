@@ -32,7 +32,7 @@ class JoinUnderWay {
     call_->done = [told = told_](const Status& status, int last_rank) {
       told->set_value({status, last_rank});
     };
-    runtime->Join(set, call_);
+    runtime->Join(*runtime->process_set(set), call_);
   }
 
   void Cancel() { runtime_->Cancel(set_, call_->ticket, Cancelled("enough")); }

@@ -54,9 +54,8 @@ void RunShared(int size, const std::vector<std::string>& hosts,
   options.shm_bytes = shm_bytes;
   options.shm_chunk_bytes = options.chunk_bytes = 4096;
   ThreadWorld world(size, hosts);
-  RunRuntimes(size, options, {}, body, [&](int rank) {
-    return world.OpenShared(rank, options, 0);
-  });
+  RunRuntimes(size, options, {}, body,
+              [&](int rank) { return world.OpenShared(rank, options, 0); });
 }
 
 // Over mailboxes, within a host, and over two hosts.
@@ -78,8 +77,8 @@ int AddSet(Runtime* runtime, const Ranks& ranks) {
   return id.ok() ? id.value() : -1;
 }
 
-PendingPtr Sum(Runtime* runtime, int set, const std::string& name,
-               size_t count, float value) {
+PendingPtr Sum(Runtime* runtime, int set, const std::string& name, size_t count,
+               float value) {
   Ask ask{name};
   ask.set = set;
   return Start(runtime, ask, {Filled(count, value)});
@@ -355,8 +354,8 @@ void Cycle(int rank, int size, Runtime* runtime, int cycles) {
       if (!IsIn(members, rank)) continue;
       const float own = 100.0f * static_cast<float>(cycle % 100 + set);
       const float sum = own * static_cast<float>(members.size()) +
-                        static_cast<float>(std::accumulate(
-                            members.begin(), members.end(), 0));
+                        static_cast<float>(
+                            std::accumulate(members.begin(), members.end(), 0));
       const size_t count = 1 + (cycle * 37 + set) % 3000;
       calls.emplace_back(Sum(runtime, set, "x", count, own + rank), sum);
     }
@@ -408,8 +407,7 @@ TEST(sets_come_and_go_with_a_slow_rank) {
     for (int i = 0; i < 3; ++i) faults.push_back(std::make_shared<Faults>());
     faults[slow]->Delay(std::chrono::microseconds(300));
     RunByMailboxes(
-        3, {},
-        [](int rank, Runtime* runtime) { Cycle(rank, 3, runtime, 60); },
+        3, {}, [](int rank, Runtime* runtime) { Cycle(rank, 3, runtime, 60); },
         faults);
   }
 }
@@ -461,8 +459,8 @@ TEST(sets_survive_a_rank_that_ends_in_the_middle) {
       std::thread ends;
       if (rank == victim) {
         ends = std::thread([&] {
-          std::this_thread::sleep_for(std::chrono::microseconds(
-              std::mt19937(seed)() % 3000));
+          std::this_thread::sleep_for(
+              std::chrono::microseconds(std::mt19937(seed)() % 3000));
           if (fails) runtime->AnnounceFailure("it was to fail");
           runtime->Stop();
         });

@@ -58,7 +58,8 @@ class Step : public std::enable_shared_from_this<Step> {
       if (!why_.ok()) {
         // An operation that starts late says so. Most never start.
         if (entry.ticket % 2 == 0) {
-          runtime_->AbortStep(*runtime_->process_set(call.set), key, number_, why_);
+          runtime_->AbortStep(*runtime_->process_set(call.set), key, number_,
+                              why_);
         }
         return;
       }
@@ -102,7 +103,8 @@ class Step : public std::enable_shared_from_this<Step> {
   // An operation was about to start when the step was aborted.
   void AbortBeforeStart(const RandomCall& call) {
     std::lock_guard<std::mutex> lock(mutex_);
-    runtime_->AbortStep(*runtime_->process_set(call.set), Key{call.name, 0}, number_, why_);
+    runtime_->AbortStep(*runtime_->process_set(call.set), Key{call.name, 0},
+                        number_, why_);
   }
 
   // What has come is right, and nothing is still waiting after a while.

@@ -163,8 +163,6 @@ def test_it_is_hvd_tf(hvd, rank, size):
 
 LATER = {
     "join": (),
-    "add_process_set": ([0],),
-    "remove_process_set": (None,),
     "start_timeline": ("x",),
     "stop_timeline": (),
 }

@@ -117,6 +117,13 @@ def test_a_root_outside_of_the_set(hvd, mine, other):
         hvd.broadcast(1.0, other.ranks[0], process_set=mine)
 
 
+def test_they_stay_unless_they_are_dynamic(hvd, mine):
+    for change in (hvd.add_process_set, hvd.remove_process_set):
+        with pytest.raises(ValueError, match=f"{change.__name__} needs HVD_DYNAMIC_PROCESS_SETS=1"):
+            change(mine)
+    assert mine.process_set_id in (1, 2)
+
+
 @pytest.mark.parametrize("wrong", ["no list", [0, "1"], [0, 1.5], [], [0, 0], 3])
 def test_what_is_no_set(hvd, wrong):
     with pytest.raises(ValueError):
@@ -137,8 +144,10 @@ def test_init_refuses_and_then_works(hvd, rank, size):
         assert not hvd.is_initialized()
         with pytest.raises(ValueError, match="global_process_set"):
             hvd.init(process_sets=[hvd.global_process_set])
-        with pytest.raises(ValueError, match="dynamic"):
-            hvd.init(process_sets="dynamic")
+        with pytest.raises(ValueError, match="'static': pass a list of ProcessSet, or"):
+            hvd.init(process_sets="static")
+        with pytest.raises(ValueError, match="HVD_DYNAMIC_.* is 1 on rank 0 and 0 on"):
+            hvd.init(process_sets="dynamic" if rank == 0 else None)
         with pytest.raises(ValueError, match=r"process_sets is \[\[0\]\] on rank 0 and \[\] on"):
             hvd.init(process_sets=[[0]] if rank == 0 else [])
         assert not hvd.is_initialized()

@@ -109,6 +109,7 @@ FLOORS = [
     "ops",
     "compression",
     "runtime",
+    "registration",
     "process_sets failure stacks",
     "blame scopes",
     "native names op_names",

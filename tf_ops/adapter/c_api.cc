@@ -181,6 +181,12 @@ int hvd_process_set_ids(int* ids, int capacity) {
   });
 }
 
+int hvd_has_dynamic_process_sets() {
+  return FromRuntime([](const hvd::Runtime& r) {
+    return r.options().dynamic_process_sets != 0 ? 1 : 0;
+  });
+}
+
 int hvd_add_process_set(const int* ranks, int count, const char* error,
                         int* id) {
   return ChangeSets([&](hvd::Runtime* runtime) {

@@ -29,8 +29,7 @@ HVD_EXPORT int hvd_cause_of(const char* name, int* rank);
 // - dynamic_sets: not 0: as with HVD_DYNAMIC_PROCESS_SETS=1.
 HVD_EXPORT int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
                         int mpi_comm, const int* set_ranks,
-                        const int* set_sizes, int set_count,
-                        int dynamic_sets);
+                        const int* set_sizes, int set_count, int dynamic_sets);
 HVD_EXPORT void hvd_shutdown();
 HVD_EXPORT int hvd_is_initialized();
 // Shuts down. If hvd_init has initialised MPI, it finalises MPI. MPI would wait
@@ -60,6 +59,8 @@ HVD_EXPORT int hvd_process_set_ranks(int id, int* ranks, int capacity);
 // The number of the set within the life of the job. No other set ever has it.
 HVD_EXPORT int hvd_process_set_serial(int id);
 
+// Whether sets may be added and removed. -1 when hvd is not initialised.
+HVD_EXPORT int hvd_has_dynamic_process_sets();
 // Collective calls of all ranks of the job; see core/runtime.h. They block.
 // `error` is null, or says what is wrong with this rank's call. Then it fails
 // on all ranks.

@@ -145,7 +145,13 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
 }
 
 void BackgroundLoop::Apply(JoinCommand command) {
-  FindSet(command.set_id)->negotiator->Join(std::move(command.call));
+  if (Set* const set = FindSet(command.set_id)) {
+    set->negotiator->Join(std::move(command.call));
+    return;
+  }
+  command.call->done(FailedPrecondition("join cannot start: its process set "
+                                        "was removed by remove_process_set."),
+                     -1);
 }
 
 void BackgroundLoop::Apply(CancelCommand command) {

@@ -140,10 +140,10 @@ bool BackgroundLoop::PrepareSet() {
   }
   ProcessSet members;
   members.ranks = change.ranks;
-  members.rank = static_cast<int>(
-      std::find(change.ranks.begin(), change.ranks.end(),
-                backend_->topology().rank) -
-      change.ranks.begin());
+  members.rank =
+      static_cast<int>(std::find(change.ranks.begin(), change.ranks.end(),
+                                 backend_->topology().rank) -
+                       change.ranks.begin());
   members.id = change.id;
   members.serial = change.serial;
   auto made = NewSet(members, change.slot);

@@ -156,8 +156,8 @@ struct PeerEndMessage {
   int rank = 0;
   bool failed = false;
   std::string text;
-  // By the process set's serial: the last log record that the rank has applied. It
-  // takes no part in batches after it.
+  // By the process set's serial: the last log record that the rank has applied.
+  // It takes no part in batches after it.
   std::map<int, uint64_t> log_seen;
   // The first rank that failed, as far as the sender knows, and its words. -1:
   // none. A rank that leaves because of it may be heard earlier than it.

@@ -39,9 +39,9 @@ Status CheckSetRanks(const std::vector<int>& ranks, int size) {
 }
 
 Status CheckSetChange(const SetChange& change, int job_size) {
-  const Status wrong = Internal("the log has a change of process set " +
-                                std::to_string(change.id) +
-                                " that makes no sense.");
+  const Status wrong =
+      Internal("the log has a change of process set " +
+               std::to_string(change.id) + " that makes no sense.");
   const bool begins = change.step == SetStep::kPrepare;
   if (change.step == SetStep::kClose || change.serial < 0) return wrong;
   if (begins && (change.slot < 1 || change.slot >= kProcessSetSlots)) {

@@ -176,8 +176,9 @@ void SetChanges::EndPreparation() {
 void SetChanges::Remove(int id) {
   const auto found = sets_.find(id);
   if (found == sets_.end()) {
-    return Refuse(InvalidArgument("remove_process_set: there is no process set " +
-                                  std::to_string(id) + "."));
+    return Refuse(
+        InvalidArgument("remove_process_set: there is no process set " +
+                        std::to_string(id) + "."));
   }
   const Known set = std::move(found->second);
   sets_.erase(found);
@@ -185,9 +186,9 @@ void SetChanges::Remove(int id) {
   change.step = SetStep::kRemove;
   change.serial = set.serial;
   change.id = id;
-  change.status = FailedPrecondition(
-      "process set " + std::to_string(id) + " (ranks " + RanksText(set.ranks) +
-      ") was removed by remove_process_set.");
+  change.status = FailedPrecondition("process set " + std::to_string(id) +
+                                     " (ranks " + RanksText(set.ranks) +
+                                     ") was removed by remove_process_set.");
   draining_[set.serial] = {set.slot, {set.ranks.begin(), set.ranks.end()}};
   news_.push_back(std::move(change));
 }

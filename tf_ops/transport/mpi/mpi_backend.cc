@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/build_stamp.h"
-#include "core/control/set_change.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport/mpi/mpi_session.h"
 #include "transport/mpi/mpi_wire.h"
@@ -95,7 +94,11 @@ class MpiBackend final : public WireBackend {
 std::string ToText(const std::vector<std::vector<int>>& sets) {
   std::string text = "[";
   for (const std::vector<int>& ranks : sets) {
-    text += (text.size() > 1 ? ", " : "") + RanksText(ranks);
+    text += text.size() > 1 ? ", [" : "[";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    }
+    text += "]";
   }
   return text + "]";
 }

@@ -164,7 +164,8 @@ class ShmBackend final : public Backend {
     if (!reserve.has_value()) {
       return ResourceExhausted(
           "the shared memory has no room for another process set, which takes "
-          "up to " + std::to_string(bytes) +
+          "up to " +
+          std::to_string(bytes) +
           " bytes; give every rank more with HVD_SHM_BYTES.");
     }
     return *reserve;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`horovod.common.process_sets`."""
 
-from hvd_tf._internal.later import add_process_set as add_process_set
-from hvd_tf._internal.later import remove_process_set as remove_process_set
+from hvd_tf._internal.registration import add_process_set as add_process_set
+from hvd_tf._internal.registration import remove_process_set as remove_process_set
 from hvd_tf.process_sets import ProcessSet as ProcessSet
 from hvd_tf.process_sets import global_process_set as global_process_set
 from hvd_tf.process_sets import ids_and_ranks as get_process_set_ids_and_ranks
