@@ -130,6 +130,21 @@ void FuzzWorld::ExecuteReady(int rank, Set* set) {
   }
 }
 
+void FuzzWorld::Close(int set) {
+  sets_[set].negotiators.at(sets_[set].ranks[0])->Close(
+      FailedPrecondition("the set was removed"));
+}
+
+bool FuzzWorld::HasDrained(int set) const {
+  for (const auto& [rank, negotiator] : sets_[set].negotiators) {
+    const auto running = sets_[set].running.find(rank);
+    const bool runs = running != sets_[set].running.end() &&
+                      !running->second.empty();
+    if (!negotiator->is_closed() || runs) return false;
+  }
+  return sets_[set].executions.empty();
+}
+
 void FuzzWorld::Execute(int id, int rank, ReadyBatch ready) {
   Set& set = sets_[id];
   const uint64_t number = ready.log_number;

@@ -26,7 +26,7 @@ namespace hvd {
 // have it.
 //
 // Checks that no negotiator reports a bug, that all members of a set execute
-// the same tensors under a log number, that a step of one rank only ever meets
+// the same tensors under a log number, also when the set ends, that a step of one rank only ever meets
 // one step of another rank within a set, and that nothing is agreed on long
 // after a rank has cancelled it.
 class FuzzWorld {
@@ -54,6 +54,11 @@ class FuzzWorld {
   void Cancel(int rank, int set, uint64_t ticket, const Status& why);
   void AbortStep(int rank, int set, const Key& key, int64_t step,
                  const Status& why);
+
+  // The set is removed: its leader ends its log.
+  void Close(int set);
+  // Every member has heard of it, and nothing of the set is on the wire.
+  bool HasDrained(int set) const;
 
   int size() const { return static_cast<int>(sets_[0].ranks.size()); }
   bool IsMember(int rank, int set) const;

@@ -99,6 +99,9 @@ class Program {
   bool is_at_goal() const {
     return completed_ >= goal_ && eager_calls_ >= eager_goal_;
   }
+  // Whether all of its calls have been answered.
+  bool is_answered() const { return open_.empty() && !eager_waits_; }
+  int set() const { return set_; }
   std::string Waiting() const {
     std::string text;
     for (const auto& [ticket, call] : open_) {
@@ -210,7 +213,15 @@ class Round {
     Noise noise = {20 + random_.Below(200), 50 + random_.Below(500),
                    100 + random_.Below(1000)};
     if (random_.OneIn(4)) noise = {15, 5, 0};  // hardly a whole step
+    // The global set is never removed.
+    const int removed =
+        random_.OneIn(2) ? random_.Below(world_.set_count()) : 0;
+    const int removed_at = random_.Below(kNoisyTicks);
     for (int i = 0; i < kNoisyTicks && world_.error().empty(); ++i) {
+      if (removed > 0 && i == removed_at) {
+        world_.Close(removed);
+        removed_ = removed;
+      }
       Tick(noise);
     }
     for (auto& programs : programs_) {
@@ -253,7 +264,11 @@ class Round {
     std::string text;
     for (const auto& programs : programs_) {
       for (const auto& program : programs) {
-        if (!program->is_at_goal()) text += "\n " + program->Waiting();
+        const bool is_removed = removed_ > 0 && program->set() == removed_;
+        const bool is_well =
+            is_removed ? program->is_answered() && world_.HasDrained(removed_)
+                       : program->is_at_goal();
+        if (!is_well) text += "\n " + program->Waiting();
       }
     }
     return text;
@@ -274,6 +289,7 @@ class Round {
   FuzzWorld::Random random_;
   FuzzWorld world_;
   std::vector<std::vector<std::unique_ptr<Program>>> programs_;  // by rank
+  int removed_ = 0;                                              // 0: no set
 };
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {

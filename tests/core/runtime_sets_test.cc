@@ -412,6 +412,35 @@ TEST(sets_come_and_go_with_a_slow_rank) {
   }
 }
 
+// A member that hears of the removal late asks its leader, which has left.
+TEST(sets_that_are_gone_are_still_asked_by_slow_members) {
+  std::vector<std::shared_ptr<Faults>> faults;
+  for (int i = 0; i < 3; ++i) faults.push_back(std::make_shared<Faults>());
+  faults[2]->Delay(std::chrono::microseconds(500));
+  RunByMailboxes(
+      3, {},
+      [](int rank, Runtime* runtime) {
+        for (int i = 0; i < 20; ++i) {
+          EXPECT_EQ(AddSet(runtime, {1, 2}), 1);
+          std::thread asks;
+          std::vector<PendingPtr> calls;
+          if (rank == 2) {
+            asks = std::thread([&] {
+              while (runtime->process_set(1) != nullptr) {
+                calls.push_back(
+                    Sum(runtime, 1, std::to_string(calls.size()), 1, 1));
+                std::this_thread::sleep_for(std::chrono::microseconds(50));
+              }
+            });
+          }
+          EXPECT_EQ(runtime->RemoveProcessSet(1).message(), "");
+          if (rank == 2) asks.join();
+          for (const PendingPtr& call : calls) EXPECT_FALSE(call->Wait().ok());
+        }
+      },
+      faults);
+}
+
 TEST(sets_wait_for_a_rank_and_fail_when_it_ends) {
   for (const bool fails : {true, false}) {
     RunEverywhere(3, [fails](int rank, Runtime* runtime) {
