@@ -131,15 +131,16 @@ void FuzzWorld::ExecuteReady(int rank, Set* set) {
 }
 
 void FuzzWorld::Close(int set) {
-  sets_[set].negotiators.at(sets_[set].ranks[0])->Close(
-      FailedPrecondition("the set was removed"));
+  sets_[set]
+      .negotiators.at(sets_[set].ranks[0])
+      ->Close(FailedPrecondition("the set was removed"));
 }
 
 bool FuzzWorld::HasDrained(int set) const {
   for (const auto& [rank, negotiator] : sets_[set].negotiators) {
     const auto running = sets_[set].running.find(rank);
-    const bool runs = running != sets_[set].running.end() &&
-                      !running->second.empty();
+    const bool runs =
+        running != sets_[set].running.end() && !running->second.empty();
     if (!negotiator->is_closed() || runs) return false;
   }
   return sets_[set].executions.empty();

@@ -26,9 +26,9 @@ namespace hvd {
 // have it.
 //
 // Checks that no negotiator reports a bug, that all members of a set execute
-// the same tensors under a log number, also when the set ends, that a step of one rank only ever meets
-// one step of another rank within a set, and that nothing is agreed on long
-// after a rank has cancelled it.
+// the same tensors under a log number, also when the set ends, that a step of
+// one rank only ever meets one step of another rank within a set, and that
+// nothing is agreed on long after a rank has cancelled it.
 class FuzzWorld {
  public:
   struct Random {

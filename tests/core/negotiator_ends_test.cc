@@ -148,6 +148,24 @@ TEST(negotiator_a_late_record_is_carried_out_without_results) {
   EXPECT_TRUE(world.Results(1, "x").empty());
 }
 
+// Or peers would wait for its part in a batch that it never started.
+TEST(negotiator_who_has_failed_all_takes_part_in_no_later_record) {
+  World world(2);
+  world.Submit(0, "before");
+  world.Submit(1, "before");
+  world.Deliver();
+  world.Submit(1, "x");
+  world.Deliver();
+  world.at(1).FailAll(PeerLost("rank 2 failed"));
+  ExpectFailed(&world, 1, "x", StatusCode::kPeerLost, "rank 2 failed");
+  world.Submit(0, "x");  // agreed, because the leader does not know
+  world.Deliver();
+  EXPECT_EQ(world.Batches(0).size(), 2u);
+  EXPECT_EQ(world.Batches(1).size(), 1u);
+  EXPECT_EQ(world.at(1).log_seen(), world.at(0).log_seen());
+  EXPECT_EQ(world.at(1).log_taken(), world.at(0).log_taken() - 1);
+}
+
 TEST(negotiator_a_record_behind_the_end_is_skipped) {
   World world(2);
   world.Submit(1, "x");

@@ -1,132 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process sets that come and go in whole jobs, with ranks as threads.
-#include <malloc.h>
+// Process sets that are added and removed in whole jobs: what they can do, and
+// how calls fail.
+#include "runtime_sets.h"
 
 #include <atomic>
 #include <chrono>
-#include <map>
-#include <numeric>
-#include <random>
 #include <thread>
 
 #include "harness.h"
 #include "runtime_calls.h"
-#include "runtime_jobs.h"
 #include "thread_backend.h"
 
 namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-using Ranks = std::vector<int>;
-using Body = std::function<void(int, Runtime*)>;
-
-Options Dynamic() {
-  Options options = Options::Defaults();
-  options.dynamic_process_sets = 1;
-  return options;
-}
-
-void RunRuntimes(int size, const Options& options,
-                 const std::vector<Ranks>& sets, const Body& body,
-                 const std::function<std::unique_ptr<Backend>(int)>& open) {
-  RunRanks(size, [&](int rank) {
-    Runtime runtime(open(rank), options);
-    EXPECT_EQ(runtime.Start(sets).message(), "");
-    body(rank, &runtime);
-    runtime.Stop();
-  });
-}
-
-void RunByMailboxes(int size, const std::vector<Ranks>& sets, const Body& body,
-                    const std::vector<std::shared_ptr<Faults>>& faults = {},
-                    const Options& options = Dynamic()) {
-  ThreadWorld world(size, {}, 4096);
-  RunRuntimes(size, options, sets, body, [&](int rank) {
-    return faults.empty() ? world.Open(rank) : world.Open(rank, faults[rank]);
-  });
-}
-
-// shm_bytes are beside what `sets` reserve.
-void RunShared(int size, const std::vector<std::string>& hosts,
-               const Body& body, int64_t shm_bytes = 1 << 20) {
-  Options options = Dynamic();
-  options.shm_bytes = shm_bytes;
-  options.shm_chunk_bytes = options.chunk_bytes = 4096;
-  ThreadWorld world(size, hosts);
-  RunRuntimes(size, options, {}, body,
-              [&](int rank) { return world.OpenShared(rank, options, 0); });
-}
-
-// Over mailboxes, within a host, and over two hosts.
-void RunEverywhere(int size, const Body& body) {
-  RunByMailboxes(size, {}, body);
-  RunShared(size, {}, body);
-  std::vector<std::string> hosts(size, "a");
-  std::fill(hosts.begin() + (size + 1) / 2, hosts.end(), "b");
-  RunShared(size, hosts, body);
-}
-
-bool IsIn(const Ranks& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
-int AddSet(Runtime* runtime, const Ranks& ranks) {
-  const Result<int> id = runtime->AddProcessSet(ranks);
-  EXPECT_EQ(id.status().message(), "");
-  return id.ok() ? id.value() : -1;
-}
-
-PendingPtr Sum(Runtime* runtime, int set, const std::string& name, size_t count,
-               float value) {
-  Ask ask{name};
-  ask.set = set;
-  return Start(runtime, ask, {Filled(count, value)});
-}
-
-void ExpectSum(const PendingPtr& call, size_t count, float sum) {
-  EXPECT_EQ(call->Wait().message(), "");
-  EXPECT_TRUE(call->out[0] == Filled(count, sum));
-}
-
-void ExpectText(const Status& status, StatusCode code,
-                const std::string& part) {
-  EXPECT_EQ(static_cast<int>(status.code()), static_cast<int>(code));
-  const bool has = status.message().find(part) != std::string::npos;
-  if (!has) EXPECT_EQ(status.message(), part);
-}
-
-// Allreduces on a set, until all of its members have asked it to stop.
-class Load {
- public:
-  Load(Runtime* runtime, int set, size_t count)
-      : thread_([this, runtime, set, count] { Run(runtime, set, count); }) {}
-  ~Load() {
-    stops_ = true;
-    thread_.join();
-    EXPECT_TRUE(steps_ > 0);
-  }
-
- private:
-  void Run(Runtime* runtime, int set, size_t count) {
-    const auto members =
-        static_cast<float>(runtime->process_set(set)->ranks.size());
-    for (;; ++steps_) {
-      const auto step = static_cast<float>(steps_ % 1000);
-      Ask ask{"load"};
-      ask.set = set;
-      const PendingPtr call =
-          Start(runtime, ask, {Filled(count, step), Filled(1, stops_)});
-      EXPECT_EQ(call->Wait().message(), "");
-      EXPECT_TRUE(call->out[0] == Filled(count, step * members));
-      if (call->out[1][0] == members) return;
-    }
-  }
-
-  std::atomic<bool> stops_{false};
-  int steps_ = 0;
-  std::thread thread_;
-};
 
 TEST(sets_are_added_used_and_removed) {
   RunEverywhere(4, [](int rank, Runtime* runtime) {
@@ -248,27 +136,6 @@ TEST(sets_one_member_has_no_memory_for_fail_on_all_ranks) {
       65536);
 }
 
-TEST(sets_get_memory_though_other_sets_use_all_of_it) {
-  for (const bool on_two_hosts : {false, true}) {
-    std::vector<std::string> hosts;
-    if (on_two_hosts) hosts = {"a", "a", "b", "b"};
-    RunShared(
-        4, hosts,
-        [](int rank, Runtime* runtime) {
-          std::vector<std::unique_ptr<Load>> loads;
-          loads.push_back(std::make_unique<Load>(runtime, 0, 100000));
-          for (int i = 0; i < 30; ++i) {
-            EXPECT_EQ(AddSet(runtime, {0, 1, 3}), 1);
-            if (rank != 2) {
-              ExpectSum(Sum(runtime, 1, "x", 30000, 1), 30000, 3);
-            }
-            EXPECT_EQ(runtime->RemoveProcessSet(1).message(), "");
-          }
-        },
-        131072);
-  }
-}
-
 TEST(sets_that_are_removed_fail_what_waits_and_complete_what_is_agreed) {
   RunEverywhere(3, [](int rank, Runtime* runtime) {
     for (int i = 0; i < 20; ++i) {
@@ -314,131 +181,12 @@ TEST(sets_go_on_while_another_waits) {
     for (int i = 0; i < 20; ++i) {
       EXPECT_EQ(AddSet(runtime, {0, 2, 3}), 2);
       if (rank != 1) ExpectSum(Sum(runtime, 2, "x", 100, 1), 100, 3);
+      if (rank == 0) EXPECT_FALSE(stuck->told());
       EXPECT_EQ(runtime->RemoveProcessSet(2).message(), "");
     }
-    if (rank == 0) EXPECT_FALSE(stuck->told());
     if (rank == 1) stuck = Sum(runtime, 1, "stuck", 10, 1);
     if (rank < 2) ExpectSum(stuck, 10, 2);
   });
-}
-
-// In use, without what the allocator keeps. 0 where it cannot be known.
-size_t UsedBytes() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 0;
-#else
-  return mallinfo2().uordblks;
-#endif
-}
-
-// Two sets at a time, of changing ranks, are used and go in changing order.
-void Cycle(int rank, int size, Runtime* runtime, int cycles) {
-  std::mt19937 random(7);  // the same on all ranks
-  std::map<int, Ranks> alive;
-  size_t used_early = 0;
-  for (int cycle = 0; cycle < cycles; ++cycle) {
-    Ranks ranks;
-    const unsigned mask = 1 + random() % ((1u << size) - 2);
-    for (int r = 0; r < size; ++r) {
-      if ((mask >> r & 1) != 0) ranks.push_back(r);
-    }
-    const bool exists =
-        std::any_of(alive.begin(), alive.end(),
-                    [&](const auto& set) { return set.second == ranks; });
-    if (exists) continue;
-    const int id = AddSet(runtime, ranks);
-    EXPECT_TRUE(id >= 1 && id <= 2);  // used again
-    alive[id] = ranks;
-    std::vector<std::pair<PendingPtr, float>> calls;
-    for (const auto& [set, members] : alive) {
-      if (!IsIn(members, rank)) continue;
-      const float own = 100.0f * static_cast<float>(cycle % 100 + set);
-      const float sum = own * static_cast<float>(members.size()) +
-                        static_cast<float>(
-                            std::accumulate(members.begin(), members.end(), 0));
-      const size_t count = 1 + (cycle * 37 + set) % 3000;
-      calls.emplace_back(Sum(runtime, set, "x", count, own + rank), sum);
-    }
-    for (const auto& [call, sum] : calls) {
-      ExpectSum(call, call->in[0].size(), sum);
-    }
-    if (alive.size() == 2) {
-      const int gone = 1 + static_cast<int>(random() % 2);
-      if (IsIn(alive[gone], rank) && rank == alive[gone][0]) {
-        Sum(runtime, gone, "never", 1, 1);  // a report that comes late
-      }
-      EXPECT_EQ(runtime->RemoveProcessSet(gone).message(), "");
-      alive.erase(gone);
-    }
-    if (cycle == cycles / 4) used_early = UsedBytes();
-  }
-  const size_t used = UsedBytes();
-  EXPECT_TRUE(used < used_early + (1 << 19));
-  if (used >= used_early + (1 << 19)) EXPECT_EQ(used, used_early);
-}
-
-TEST(sets_come_and_go_a_thousand_times_under_load) {
-  constexpr int kSize = 4;
-  RunByMailboxes(kSize, {}, [](int rank, Runtime* runtime) {
-    Load global(runtime, 0, 500);
-    Cycle(rank, kSize, runtime, 1000);
-  });
-  RunShared(kSize, {}, [](int rank, Runtime* runtime) {
-    Load global(runtime, 0, 5000);
-    Cycle(rank, kSize, runtime, 1000);
-  });
-}
-
-TEST(sets_come_and_go_beside_a_set_under_load) {
-  RunByMailboxes(3, {{0, 2}}, [](int rank, Runtime* runtime) {
-    std::unique_ptr<Load> other;
-    if (rank != 1) other = std::make_unique<Load>(runtime, 1, 3000);
-    for (int i = 0; i < 200; ++i) {
-      EXPECT_EQ(AddSet(runtime, {0, 1}), 2);
-      if (rank < 2) ExpectSum(Sum(runtime, 2, "x", 10, 1), 10, 2);
-      EXPECT_EQ(runtime->RemoveProcessSet(2).message(), "");
-    }
-  });
-}
-
-TEST(sets_come_and_go_with_a_slow_rank) {
-  for (int slow = 0; slow < 3; ++slow) {
-    std::vector<std::shared_ptr<Faults>> faults;
-    for (int i = 0; i < 3; ++i) faults.push_back(std::make_shared<Faults>());
-    faults[slow]->Delay(std::chrono::microseconds(300));
-    RunByMailboxes(
-        3, {}, [](int rank, Runtime* runtime) { Cycle(rank, 3, runtime, 60); },
-        faults);
-  }
-}
-
-// A member that hears of the removal late asks its leader, which has left.
-TEST(sets_that_are_gone_are_still_asked_by_slow_members) {
-  std::vector<std::shared_ptr<Faults>> faults;
-  for (int i = 0; i < 3; ++i) faults.push_back(std::make_shared<Faults>());
-  faults[2]->Delay(std::chrono::microseconds(500));
-  RunByMailboxes(
-      3, {},
-      [](int rank, Runtime* runtime) {
-        for (int i = 0; i < 20; ++i) {
-          EXPECT_EQ(AddSet(runtime, {1, 2}), 1);
-          std::thread asks;
-          std::vector<PendingPtr> calls;
-          if (rank == 2) {
-            asks = std::thread([&] {
-              while (runtime->process_set(1) != nullptr) {
-                calls.push_back(
-                    Sum(runtime, 1, std::to_string(calls.size()), 1, 1));
-                std::this_thread::sleep_for(std::chrono::microseconds(50));
-              }
-            });
-          }
-          EXPECT_EQ(runtime->RemoveProcessSet(1).message(), "");
-          if (rank == 2) asks.join();
-          for (const PendingPtr& call : calls) EXPECT_FALSE(call->Wait().ok());
-        }
-      },
-      faults);
 }
 
 TEST(sets_wait_for_a_rank_and_fail_when_it_ends) {
@@ -477,44 +225,6 @@ TEST(sets_fail_when_their_own_rank_ends) {
     ExpectText(runtime->AddProcessSet({0}).status(), StatusCode::kPeerLost,
                "add_process_set([0]) cannot start: ");
   });
-}
-
-// Ranks end at any moment of a change. All calls return, and say why.
-TEST(sets_survive_a_rank_that_ends_in_the_middle) {
-  for (int seed = 0; seed < 60; ++seed) {
-    const int victim = seed % 3;
-    const bool fails = seed % 2 == 0;
-    const auto body = [&](int rank, Runtime* runtime) {
-      std::thread ends;
-      if (rank == victim) {
-        ends = std::thread([&] {
-          std::this_thread::sleep_for(
-              std::chrono::microseconds(std::mt19937(seed)() % 3000));
-          if (fails) runtime->AnnounceFailure("it was to fail");
-          runtime->Stop();
-        });
-      }
-      for (Status status; status.ok();) {
-        const Result<int> id = runtime->AddProcessSet({0, 1});
-        status = id.status();
-        if (!status.ok()) break;
-        PendingPtr call;
-        if (rank < 2) call = Sum(runtime, id.value(), "x", 3000, 1);
-        if (call != nullptr) {
-          const Status done = call->Wait();
-          EXPECT_NE(done.message(), "still waiting");
-          if (done.ok()) EXPECT_TRUE(call->out[0] == Filled(3000, 2));
-        }
-        status = runtime->RemoveProcessSet(id.value());
-      }
-      if (rank == victim) ends.join();
-    };
-    if (seed % 4 < 2) {
-      RunByMailboxes(3, {}, body);
-    } else {
-      RunShared(3, {}, body);
-    }
-  }
 }
 
 TEST(sets_a_rank_that_does_not_ask_is_named) {

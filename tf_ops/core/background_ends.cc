@@ -168,7 +168,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   }
   for (Set& set : sets_) {
     uint64_t& last = end.log_seen[set.serial];
-    last = set.negotiator->log_seen();
+    last = set.negotiator->log_taken();
     if (auto breakdown = set.executor->breakdown()) {
       // Peers must not wait for what this rank did not finish.
       last = std::min(last, breakdown->log_number - 1);

@@ -250,6 +250,7 @@ Status Negotiator::Apply(const LogRecord& record) {
     return Status::Ok();
   }
   if (is_closed_) return Status::Ok();
+  log_taken_ = log_seen_;
   return std::visit([this](const auto& value) { return Apply(value); }, record);
 }
 

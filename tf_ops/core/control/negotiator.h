@@ -96,6 +96,9 @@ class Negotiator {
   void AnswerAll(const Status& why);
 
   uint64_t log_seen() const { return log_seen_; }
+  // The last record that this rank took part in. Behind FailAll it takes part
+  // in none, but still counts them.
+  uint64_t log_taken() const { return log_taken_; }
   // Nobody here waits for an answer.
   bool idle() const {
     return (outstanding_.empty() && joins_.empty()) || is_answered_;
@@ -157,6 +160,7 @@ class Negotiator {
   int ready_for_wire_ = 0;  // batches of ready_ that will be on the wire
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;
+  uint64_t log_taken_ = 0;
   // Set by EndAt.
   std::optional<uint64_t> last_log_number_;
   Status ended_;
