@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 __all__ = [
     "join",

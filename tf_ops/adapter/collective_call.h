@@ -35,8 +35,9 @@ class CollectiveCall {
   std::function<Status()> on_success;
 
  private:
-  friend void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
-                         const CallSite& site, const std::string& name,
+  friend void SubmitCall(std::shared_ptr<Runtime> runtime,
+                         const ProcessSet& set, const CallSite& site,
+                         const std::string& name,
                          std::shared_ptr<CollectiveCall> call);
 
   // Called once, from any thread. An error names the tensor. It must call the
