@@ -16,6 +16,7 @@
 #include "core/control/autotune_report.h"
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
+#include "core/control/set_change.h"
 #include "core/doorbell.h"
 #include "core/end_relay.h"
 #include "core/executor.h"
@@ -24,7 +25,6 @@
 #include "core/peer_names.h"
 #include "core/peer_watch.h"
 #include "core/process_set.h"
-#include "core/control/set_change.h"
 #include "core/set_registry.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
@@ -150,8 +150,8 @@ class BackgroundLoop {
   const bool rings_;  // arrivals ring it
   const PeerNames names_;
 
-  std::vector<Set> sets_;  // the global one first
-  int newest_serial_ = 0;  // of all sets that the log has begun
+  std::vector<Set> sets_;                  // the global one first
+  int newest_serial_ = 0;                  // of all sets that the log has begun
   std::optional<LoggedChange> preparing_;  // waits for memory
   std::shared_ptr<SetCall> set_call_;      // null: none waits
   std::vector<Command> commands_;

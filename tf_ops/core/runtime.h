@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/control/set_change.h"
 #include "core/options.h"
 #include "core/peer_end.h"
 #include "core/process_set.h"
 #include "core/request.h"
-#include "core/control/set_change.h"
 #include "core/set_registry.h"
 #include "core/status.h"
 

@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
+#include "core/control/set_change.h"
 #include "core/doorbell.h"
 #include "core/request.h"
-#include "core/control/set_change.h"
 #include "core/status.h"
 
 namespace hvd {

@@ -20,8 +20,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/request.h"
 #include "core/control/set_change.h"
+#include "core/request.h"
 #include "core/shared_bytes.h"
 #include "core/status.h"
 #include "core/tuning.h"
