@@ -21,7 +21,6 @@ from hvd_tf._internal.compat import (
 from hvd_tf._internal.names import variable_names
 from hvd_tf._internal.op_names import unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
-from hvd_tf.process_sets import registered
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 
@@ -223,14 +222,18 @@ def allgather_object(
 ) -> list[Any]:
     """Return the objects of all ranks of the set, in the order of their ranks. Synchronous.
 
+    Ranks that have called `join` have none, so the list is shorter while there are some.
+
     Arguments, trust and errors are `broadcast_object`'s. Every rank's object must be picklable.
     """
     del session
     channel = _Channel(name or unnamed("allgather_object"), process_set)
     payload, error = _pickle(obj)
-    headers = channel.allgather(np.array([[error is not None, len(payload)]], np.int64), "size")
+    headers = channel.allgather(
+        np.array([[error is not None, len(payload), rank()]], np.int64), "size"
+    )
     parts: list[list[np.ndarray]] = [[] for _ in headers]
-    sizes = [int(size) for _, size in headers]
+    sizes = [int(size) for _, size, _ in headers]
     step = max(1, _SHARD_BYTES // len(sizes))
     mine = np.frombuffer(payload, np.uint8)
     for start in range(0, max(sizes), step):
@@ -243,7 +246,7 @@ def allgather_object(
     data = [b"".join(part) for part in parts]
     failures = [
         f"rank {sender}: {text.decode()}"
-        for sender, text, (failed, _) in zip(registered(process_set).ranks, data, headers)
+        for text, (failed, _, sender) in zip(data, headers)
         if failed
     ]
     if failures:

@@ -4,7 +4,6 @@
 from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.later import (
-    join,
     start_timeline,
     stop_timeline,
 )
@@ -60,6 +59,7 @@ from hvd_tf.ops import (
     grouped_allreduce,
     grouped_reducescatter,
     handle_average_backwards_compatibility,
+    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,

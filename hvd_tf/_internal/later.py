@@ -6,15 +6,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 __all__ = [
-    "join",
     "start_timeline",
     "stop_timeline",
 ]
-
-
-def join() -> NoReturn:
-    """Raises NotImplementedError."""
-    _refuse("join", "give every rank equally many batches: hvd_tf.data does")
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs: allreduce, allgather, broadcast, alltoall, reducescatter, barrier.
+"""The verbs: allreduce, allgather, broadcast, alltoall, reducescatter, barrier, join.
 
 Every rank of the process set must make the same calls, in any order. A mistake fails the call on
 every rank. The message has every rank's value:
@@ -24,6 +24,7 @@ from hvd_tf.ops.facts import (
     size_op,
 )
 from hvd_tf.ops.gathers import allgather, grouped_allgather
+from hvd_tf.ops.joins import join
 from hvd_tf.ops.reductions import allreduce, dense_allreduce, grouped_allreduce
 from hvd_tf.ops.scatters import grouped_reducescatter, reducescatter
 from hvd_tf.ops.slices import sparse_allreduce
@@ -41,6 +42,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_reducescatter",
     "handle_average_backwards_compatibility",
+    "join",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",

@@ -108,8 +108,14 @@ def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
         tensor_name=tensor_name,
         process_set_id=set_id,
     )
-    rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    all_rows = gather(rows, Names(None, f"{tensor_name}/rows" if tensor_name else ""), set_id)
+    # Pairs of rank and rows, because ranks that have joined have none.
+    rows = tf.shape(tensor, out_type=tf.int64)[0]
     place = native.lib.hvd_process_set_rank(set_id)
-    start = tf.reduce_sum(all_rows[:place])
-    return average[start : start + rows[0]]
+    pairs = gather(
+        tf.stack([[tf.constant(place, tf.int64), rows]]),
+        Names(None, f"{tensor_name}/rows" if tensor_name else ""),
+        set_id,
+    )
+    before = tf.where(pairs[:, 0] < place, pairs[:, 1], 0)
+    start = tf.reduce_sum(before)
+    return average[start : start + rows]

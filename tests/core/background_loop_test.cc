@@ -131,10 +131,14 @@ std::vector<std::string> Run(OnePeer* peer,
     };
     EXPECT_TRUE(peer->queue.Push(EnqueueCommand{0, entry}).ok());
   }
+  ProcessSet all;
+  all.ranks = {0, 1};
+  all.rank = 1;
+  SetRegistry registry;
   BackgroundLoop loop(
-      peer, &peer->queue, Options::Defaults(),
+      peer, &peer->queue, &registry, Options::Defaults(),
       std::make_shared<StackRequests>(std::chrono::duration<double>(60)));
-  EXPECT_TRUE(loop.AddSet(0, {{0, 1}, 1}).ok());
+  EXPECT_TRUE(loop.Begin({std::make_shared<const ProcessSet>(all)}).ok());
   loop.Run();
   return messages;
 }

@@ -162,7 +162,6 @@ def test_it_is_hvd_tf(hvd, rank, size):
 
 
 LATER = {
-    "join": (),
     "start_timeline": ("x",),
     "stop_timeline": (),
 }

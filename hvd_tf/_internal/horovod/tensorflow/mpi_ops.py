@@ -10,12 +10,11 @@ from horovod.common.util import check_extension, gpu_available
 
 from hvd_tf._internal.api import *
 from hvd_tf._internal.later import (
-    join,
     start_timeline,
     stop_timeline,
 )
 from hvd_tf.ops import allreduce as _public_allreduce
-from hvd_tf.ops import alltoall, grouped_reducescatter, reducescatter
+from hvd_tf.ops import alltoall, grouped_reducescatter, join, reducescatter
 from hvd_tf.ops import grouped_allreduce as _public_grouped_allreduce
 
 _basics = HorovodBasics()
