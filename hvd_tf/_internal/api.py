@@ -3,10 +3,6 @@
 
 from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
-from hvd_tf._internal.later import (
-    start_timeline,
-    stop_timeline,
-)
 from hvd_tf._internal.optimizer import DistributedOptimizer
 from hvd_tf._internal.runtime import (
     Adasum,
@@ -40,6 +36,7 @@ from hvd_tf._internal.runtime import (
     shutdown,
     size,
 )
+from hvd_tf._internal.tracing import comm_stats, start_timeline, stop_timeline
 from hvd_tf.compression import Compression
 from hvd_tf.functions import (
     allgather_object,
@@ -95,6 +92,8 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "comm_stats",
+    "compression",
     "compression",
     "cross_rank",
     "cross_size",

@@ -6,10 +6,6 @@ For Keras 2 (in TensorFlow 2.15 and before, and tf_keras) and Keras 3 with Tenso
 
 from __future__ import annotations
 
-from hvd_tf._internal.later import (
-    start_timeline,
-    stop_timeline,
-)
 from hvd_tf._internal.runtime import (
     Adasum,
     Average,
@@ -39,6 +35,7 @@ from hvd_tf._internal.runtime import (
     shutdown,
     size,
 )
+from hvd_tf._internal.tracing import start_timeline, stop_timeline
 from hvd_tf.compression import Compression
 from hvd_tf.functions import broadcast_global_variables
 from hvd_tf.keras import callbacks, elastic

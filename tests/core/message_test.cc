@@ -179,20 +179,40 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
 }
 
 TEST(message_beat_survives_its_bytes) {
-  for (const Beat& beat : {Beat{false, false}, Beat{true, false},
-                           Beat{false, true}, Beat{true, true}}) {
+  for (const Beat& beat :
+       {Beat{false, false}, Beat{true, false}, Beat{false, true},
+        Beat{true, true, int64_t{1} << 50, -7}}) {
     auto decoded = Decode(Encode({0, beat}));
     ASSERT_TRUE(decoded.ok());
     auto& back = std::get<Beat>(decoded.value().message);
     EXPECT_EQ(back.asks, beat.asks);
     EXPECT_EQ(back.wants_stacks, beat.wants_stacks);
+    EXPECT_EQ(back.asked_ns, beat.asked_ns);
+    EXPECT_EQ(back.clock_ns, beat.clock_ns);
   }
+}
+
+const TimelineChunk kChunk{3, true, std::string("a\0b", 3)};
+
+TEST(message_timeline_survives_its_bytes) {
+  auto control = Decode(Encode({0, TimelineControl{7, true, false}}));
+  ASSERT_TRUE(control.ok());
+  auto& told = std::get<TimelineControl>(control.value().message);
+  EXPECT_EQ(told.number, 7u);
+  EXPECT_TRUE(told.is_on && !told.mark_cycles);
+  auto chunk = Decode(Encode({0, kChunk}));
+  ASSERT_TRUE(chunk.ok());
+  auto& sent = std::get<TimelineChunk>(chunk.value().message);
+  EXPECT_EQ(sent.number, 3u);
+  EXPECT_TRUE(sent.is_last);
+  EXPECT_EQ(sent.events, kChunk.events);
 }
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
        {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
-        Envelope{0, Beat{true, false}}}) {
+        Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
+        Envelope{0, kChunk}}) {
     const std::string bytes = Encode(envelope);
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(Decode(bytes.substr(0, size)).ok());
@@ -205,7 +225,8 @@ TEST(message_random_damage_never_crashes) {
   std::mt19937 random(7);
   for (const Envelope& envelope :
        {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
-        Envelope{0, Beat{true, false}}}) {
+        Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
+        Envelope{0, kChunk}}) {
     const std::string bytes = Encode(envelope);
     for (int i = 0; i < 20000; ++i) {
       std::string damaged = bytes;

@@ -82,6 +82,15 @@ TEST(options_autotune_has_horovods_names) {
   EXPECT_FALSE(ParseFrom({{"HVD_AUTOTUNE_STEPS_PER_SAMPLE", "0"}}).ok());
 }
 
+TEST(options_timeline_has_horovods_names) {
+  EXPECT_EQ(Options::Defaults().timeline, "");
+  auto options = ParseFrom({{"HOROVOD_TIMELINE", "/tmp/a.json"},
+                            {"HOROVOD_TIMELINE_MARK_CYCLES", "1"}});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options.value().timeline, "/tmp/a.json");
+  EXPECT_EQ(options.value().timeline_mark_cycles, 1);
+}
+
 TEST(options_bad_values_name_the_variable_the_value_and_the_range) {
   for (const char* bad : {"", "ten", "0", "-3", "12MB", "1e9", "129"}) {
     auto options = ParseFrom({{"HVD_BATCHES_IN_FLIGHT", bad}});

@@ -161,18 +161,6 @@ def test_it_is_hvd_tf(hvd, rank, size):
         importlib.import_module("horovod.tensorflow.data")
 
 
-LATER = {
-    "start_timeline": ("x",),
-    "stop_timeline": (),
-}
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_what_is_not_there_yet_says_so(hvd, name):
-    with pytest.raises(NotImplementedError, match=f"hvd_tf.{name} is not offered yet: .+"):
-        getattr(hvd, name)(*LATER[name])
-
-
 def test_helpers(hvd, rank, size):
     from horovod.common import util
     from horovod.tensorflow import _allreduce_cond, _cache, refs_to_vars, vars_to_refs

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # --- C++ ----------------------------------------------------------------------
 
 # What a transport may know of the core: words, not stages.
-CORE_FOR_TRANSPORTS = "types status log options transport backend coding doorbell build_stamp"
+CORE_FOR_TRANSPORTS = (
+    "types status log options transport backend coding doorbell build_stamp batch_times comm_stats"
+)
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
 # What the control plane may know of the core: words too. It decides, and executes nothing.
 CORE_FOR_CONTROL = (
@@ -105,10 +107,10 @@ FLOORS = [
     "keras",
     "accumulation root_variables meeting elastic",
     "run_rank",
-    "gradients functions facts sync_batch_norm later",
+    "gradients functions facts sync_batch_norm",
     "ops",
     "compression",
-    "runtime",
+    "runtime tracing",
     "registration",
     "process_sets failure stacks",
     "blame scopes",
@@ -125,6 +127,8 @@ BESIDE = {
     "launcher": "failure_report notices build_stamp commits config_file",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
+    # Reads files, on machines without TensorFlow too.
+    "timeline": "",
     # Its ranks find the library by name, because they time other libraries as well.
     "bench": "launcher",
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "adapter/global_runtime.h"
+#include "core/comm_stats.h"
 #include "core/stack_requests.h"
 #include "core/types.h"
 
@@ -42,6 +43,11 @@ int Guarded(Call call) {
   } catch (const std::exception& error) {
     return Report(hvd::Internal(error.what()));
   }
+}
+
+hvd::Status NotInitialised() {
+  return hvd::FailedPrecondition(
+      "hvd_tf has not been initialized; use hvd.init() first.");
 }
 
 // Returns `read(runtime)`. Without a runtime it returns `otherwise`.
@@ -281,6 +287,38 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
 void hvd_abort(int exit_code) {
   if (!hvd::CheckNotForked().ok()) return;
   if (const auto runtime = hvd::GetRuntime()) runtime->Abort(exit_code);
+}
+
+int hvd_start_timeline(const char* file_path, int mark_cycles) {
+  return Guarded([&] {
+    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
+    const auto runtime = hvd::GetRuntime();
+    if (runtime == nullptr) return NotInitialised();
+    return runtime->StartTimeline(file_path, mark_cycles != 0);
+  });
+}
+
+int hvd_stop_timeline() {
+  return Guarded([] {
+    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
+    const auto runtime = hvd::GetRuntime();
+    if (runtime == nullptr) return NotInitialised();
+    runtime->StopTimeline();
+    return hvd::Status::Ok();
+  });
+}
+
+int hvd_comm_stats(char* text, int capacity) {
+  return FromRuntime([&](const hvd::Runtime& runtime) {
+    const std::string json = hvd::ToJson(runtime.counters());
+    if (capacity > 0) {
+      const size_t length =
+          std::min(json.size(), static_cast<size_t>(capacity) - 1);
+      std::memcpy(text, json.data(), length);
+      text[length] = '\0';
+    }
+    return static_cast<int>(json.size());
+  });
 }
 
 int hvd_wait_for_stack_request() {

@@ -88,6 +88,15 @@ HVD_EXPORT void hvd_announce_failure(const char* first_line);
 HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
 HVD_EXPORT void hvd_abort(int exit_code);
 
+// See core/runtime.h. `file_path` is copied. Not Ok: hvd is not initialised, or
+// the file cannot be written.
+HVD_EXPORT int hvd_start_timeline(const char* file_path, int mark_cycles);
+HVD_EXPORT int hvd_stop_timeline();
+// Writes the counters of core/comm_stats.h as JSON into `text`, which has
+// `capacity` bytes, zero-terminated. Returns its length, which may be more than
+// was written. -1: hvd is not initialised.
+HVD_EXPORT int hvd_comm_stats(char* text, int capacity);
+
 // Python's stacks; see core/stack_requests.h. Waits for a request. 1: write the
 // stacks and call hvd_stacks_written. 0: the runtime has ended.
 HVD_EXPORT int hvd_wait_for_stack_request();

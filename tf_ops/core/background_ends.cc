@@ -80,7 +80,7 @@ bool BackgroundLoop::SendEnds() {
   const auto messages = end_relay_.Take(now_);
   for (const EndRelay::Outgoing& message : messages) {
     for (const int rank : message.ranks) {
-      backend_->channel().Send(rank, message.bytes);
+      channel_.Send(rank, message.bytes);
     }
   }
   return !messages.empty();
@@ -88,6 +88,8 @@ bool BackgroundLoop::SendEnds() {
 
 void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
   peer_watch_.Ended(end.rank);
+  timeline_.PeerEnded(end.rank, end.failed);
+  if (end.cause_rank >= 0) timeline_.PeerEnded(end.cause_rank, true);
   PeerEnd first{end.rank, end.failed, end.text};
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
@@ -176,9 +178,10 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
     if (lost_track_) last = 0;
     set.negotiator->EndAt(set.negotiator->log_seen(), why);
   }
+  timeline_.Leave(failed, now_);
   end_relay_.Leave(std::move(end), failed, now_);
   SendEnds();
-  flushing_ = backend_->channel().Flush();
+  flushing_ = channel_.Flush();
   if (failed) {
     failure_announced_.set_value();
   }
@@ -193,7 +196,7 @@ void BackgroundLoop::Drain() {
     const bool moved = PassOrBreak();
     if (moved) last_moved_ = now_;
     const bool on_wire =
-        flushing_ || end_relay_.busy(now_) ||
+        flushing_ || end_relay_.busy(now_) || timeline_.is_stopping() ||
         std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
           return s.executor->needed_in_flight() > 0;
         });

@@ -60,16 +60,19 @@ void PrepareThread() {
 
 BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
                                SetRegistry* registry, const Options& options,
-                               std::shared_ptr<StackRequests> stacks)
+                               std::shared_ptr<StackRequests> stacks,
+                               CommCounters* counters)
     : backend_(backend),
       queue_(queue),
       registry_(registry),
       doorbell_(backend->doorbell()),
+      channel_(&backend->channel(), counters),
+      timeline_(backend->topology(), &channel_, counters),
       options_(options),
       rings_(backend->arrivals_ring()),
       names_(backend->topology().hosts),
       end_relay_(backend->topology().rank, backend->topology().size),
-      peer_watch_(backend, options, std::move(stacks), awake_) {}
+      peer_watch_(backend, &channel_, options, std::move(stacks), awake_) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
 
@@ -116,12 +119,14 @@ bool BackgroundLoop::Pass() {
   moved |= ProgressBatches();
   FlushChannel();
   if (now_ - last_watch_ >= peer_watch_.interval()) Watch();
+  timeline_.Look(now_);
   return moved;
 }
 
 bool BackgroundLoop::TakeCommands() {
   commands_.clear();
   queue_->Take(&commands_);
+  if (!commands_.empty()) timeline_.trace()->Cycle();
   for (Command& command : commands_) {
     std::visit([this](auto& value) { Apply(std::move(value)); }, command);
   }
@@ -188,15 +193,23 @@ void BackgroundLoop::Apply(EndCommand command) {
   stopping_ = stopping_ || !command.failed;
 }
 
+void BackgroundLoop::Apply(TimelineCommand command) {
+  if (command.file != nullptr) {
+    timeline_.Start(std::move(command.file), command.mark_cycles, now_);
+  } else {
+    timeline_.Stop(std::move(command.stopped), now_);
+  }
+}
+
 bool BackgroundLoop::ReceiveMessages() {
   int peer = 0;
   std::string bytes;
   bool moved = false;
-  while (backend_->channel().Receive(&peer, &bytes)) {
+  while (channel_.Receive(&peer, &bytes)) {
     moved = true;
     Result<Envelope> envelope = Decode(bytes);
-    Status status =
-        envelope.ok() ? Handle(peer, envelope.value()) : envelope.status();
+    Status status = envelope.ok() ? Handle(peer, std::move(envelope.value()))
+                                  : envelope.status();
     if (!status.ok()) {
       Break("a message from " + names_.Of(peer) +
             " makes no sense: " + status.message());
@@ -205,14 +218,21 @@ bool BackgroundLoop::ReceiveMessages() {
   return moved;
 }
 
-Status BackgroundLoop::Handle(int peer, const Envelope& envelope) {
+Status BackgroundLoop::Handle(int peer, Envelope envelope) {
   peer_watch_.Heard(peer, awake_);
   if (auto beat = std::get_if<Beat>(&envelope.message)) {
     peer_watch_.Handle(peer, *beat, now_);
+    timeline_.HandleAnswer(peer, *beat);
     return Status::Ok();
   }
   if (auto ends = std::get_if<PeerEnds>(&envelope.message)) {
     return HandleEnds(*ends);
+  }
+  if (auto control = std::get_if<TimelineControl>(&envelope.message)) {
+    return timeline_.Handle(peer, *control, now_);
+  }
+  if (auto chunk = std::get_if<TimelineChunk>(&envelope.message)) {
+    return timeline_.Handle(peer, std::move(*chunk));
   }
   Set* set = FindSet(envelope.set_id);
   if (set == nullptr && IsGone(envelope.set_id)) return Status::Ok();
@@ -274,8 +294,7 @@ bool BackgroundLoop::SendMessages() {
   bool moved = false;
   for (Set& set : sets_) {
     for (auto& message : set.negotiator->TakeMessages()) {
-      backend_->channel().Send(set.members.ranks[message.rank],
-                               std::move(message.bytes));
+      channel_.Send(set.members.ranks[message.rank], std::move(message.bytes));
       moved = true;
     }
   }
@@ -296,8 +315,8 @@ bool BackgroundLoop::ProgressBatches() {
 }
 
 void BackgroundLoop::FlushChannel() {
-  flushing_ = backend_->channel().Flush();
-  const Status channel = backend_->channel().status();
+  flushing_ = channel_.Flush();
+  const Status channel = channel_.status();
   if (channel.ok()) return;
   Break(channel.message());
   // Peers may never hear of what is on the wire here, nor of the end.
@@ -316,11 +335,12 @@ bool BackgroundLoop::Busy() const {
 void BackgroundLoop::Wait() {
   const bool busy = Busy();
   if (rings_) {
-    const microseconds idle =
-        std::min(kRingingIdleSleep,
-                 std::chrono::duration_cast<microseconds>(
-                     peer_watch_.question_interval().value_or(kLongestPass)));
-    doorbell_->Wait(busy ? kRingingBusySleep : idle);
+    const Clock::duration idle =
+        std::min(peer_watch_.question_interval().value_or(kLongestPass),
+                 timeline_.UntilDue(Clock::now()).value_or(kLongestPass));
+    doorbell_->Wait(busy ? kRingingBusySleep
+                         : std::min(kRingingIdleSleep,
+                                    std::chrono::ceil<microseconds>(idle)));
     return;
   }
   const auto waited =

@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/comm_stats.h"
 #include "core/control/autotune_report.h"
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
 #include "core/control/set_change.h"
+#include "core/counting_channel.h"
 #include "core/doorbell.h"
 #include "core/end_relay.h"
 #include "core/executor.h"
@@ -28,18 +30,21 @@
 #include "core/set_registry.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
+#include "core/timeline.h"
 
 namespace hvd {
 
 // Owns the negotiators and executors of the sets that this rank is in. The
-// backend, the queue and the registry are not its own, and outlive it.
+// backend, the queue, the registry and the counters are not its own, and outlive
+// it.
 // Everything but first_peer_end belongs to the thread that calls Run.
 class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
   BackgroundLoop(Backend* backend, TensorQueue* queue, SetRegistry* registry,
-                 const Options& options, std::shared_ptr<StackRequests> stacks);
+                 const Options& options, std::shared_ptr<StackRequests> stacks,
+                 CommCounters* counters);
   ~BackgroundLoop();
 
   // The sets that the job starts with, the global one first. Before Run.
@@ -48,6 +53,12 @@ class BackgroundLoop {
   // An Autotuner chooses from now on what the leader of the global set decides.
   // To be called on the rank that leads it, between Begin and Run.
   void Autotune(std::unique_ptr<AutotuneReport> report);
+
+  // Before Run: rank 0 starts a timeline with the job.
+  void StartTimeline(bool mark_cycles) { timeline_.StartWithJob(mark_cycles); }
+
+  // Counts, and notes for the timeline. Trace::on may be called by any thread.
+  const Trace& trace() { return *timeline_.trace(); }
 
   // Returns when an EndCommand that is not a failure has been applied.
   void Run();
@@ -91,8 +102,9 @@ class BackgroundLoop {
   void Apply(EndScopeCommand command);
   void Apply(ChangeSetsCommand command);
   void Apply(EndCommand command);
+  void Apply(TimelineCommand command);
 
-  Status Handle(int peer, const Envelope& envelope);
+  Status Handle(int peer, Envelope envelope);
 
   // background_sets.cc: sets that come and go. True if anything happened.
   bool ChangeSets();
@@ -146,6 +158,8 @@ class BackgroundLoop {
   TensorQueue* const queue_;
   SetRegistry* const registry_;
   const std::shared_ptr<Doorbell> doorbell_;
+  CountingChannel channel_;
+  Timeline timeline_;
   const Options options_;
   const bool rings_;  // arrivals ring it
   const PeerNames names_;

@@ -34,6 +34,8 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   auto negotiator = std::make_unique<Negotiator>(
       members.serial, members.rank, members.ranks, options_,
       executor->chunk_limits().most_bytes);
+  negotiator->TellTo(timeline_.trace());
+  executor->TellTo(timeline_.trace(), members.serial);
   auto set = std::make_unique<Set>();
   set->serial = members.serial;
   set->members = members;

@@ -3,6 +3,7 @@
 #ifndef HVD_CORE_CODING_H_
 #define HVD_CORE_CODING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -37,6 +38,7 @@ class Writer {
   }
   // Appends what another Writer has made.
   void Raw(const std::string& bytes) { bytes_ += bytes; }
+  size_t size() const { return bytes_.size(); }
   std::string Take() { return std::move(bytes_); }
 
  private:

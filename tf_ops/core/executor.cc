@@ -3,10 +3,12 @@
 #include "core/executor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/trace.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -46,27 +48,51 @@ Executor::~Executor() = default;
 void Executor::Execute(ReadyBatch ready) {
   const auto work = std::make_shared<const ReadyBatch>(std::move(ready));
   const Signature& head = work->tensors[0].entry->request.signature;
-  if (!RulesOf(head.verb).uses_wire) return Finish(work, Status::Ok());
+  const auto seen = std::make_shared<Seen>();
+  if (trace_ != nullptr) seen->times = trace_->NewTimes();
+  if (!RulesOf(head.verb).uses_wire) return Finish(work, *seen, Status::Ok());
   Transport* const lane = lanes_.of(head.memory);
   if (lane == nullptr) {
-    return Finish(work,
+    return Finish(work, *seen,
                   Internal("no transport for the memory of '" +
                            work->tensors[0].entry->request.key.name + "'."));
   }
   const uint64_t number = work->log_number;
   Batch batch = MakeBatch(*work, check_finite_);
+  seen->within_host = lane->within_host();
+  batch.times = seen->times;
+  if (trace_ != nullptr) batch.counters = trace_->counters(head.verb);
+  if (batch.allocate) batch.allocate = CountingRows(batch.allocate, seen);
   // A transport does not call done from Start, so the batch is in running_ by
   // then. Cancel calls it at once.
   const BatchId id =
-      lane->Start(std::move(batch),
-                  [this, work](const Status& status) { Finish(work, status); });
+      lane->Start(std::move(batch), [this, work, seen](const Status& status) {
+        Finish(work, *seen, status);
+      });
   running_[number] = {lane, id, work, 0, Status::Ok(), {}};
 }
 
+Executor::Allocate Executor::CountingRows(Allocate allocate,
+                                          std::shared_ptr<Seen> seen) {
+  return [allocate = std::move(allocate), seen = std::move(seen)](
+             const RankCounts& rows, std::vector<void*>* outputs) {
+    HVD_RETURN_IF_ERROR(allocate(rows, outputs));
+    for (const std::vector<int64_t>& of_segment : rows) {
+      seen->rows =
+          std::accumulate(of_segment.begin(), of_segment.end(), seen->rows);
+    }
+    return Status::Ok();
+  };
+}
+
 void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
-                      const Status& status) {
+                      const Seen& seen, const Status& status) {
   const uint64_t number = work->log_number;
   running_.erase(number);
+  if (trace_ != nullptr) {
+    trace_->Finished(set_id_, *work,
+                     {status, seen.rows, seen.times.get(), seen.within_host});
+  }
   if (status.code() == StatusCode::kInternal &&
       (!breakdown_.has_value() || number < breakdown_->log_number)) {
     breakdown_ = Breakdown{number, status};

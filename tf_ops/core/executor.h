@@ -22,6 +22,8 @@
 
 namespace hvd {
 
+class Trace;
+
 // The transport of each kind of memory. Null: this build or this machine has
 // none.
 struct LaneTable {
@@ -47,6 +49,12 @@ class Executor {
   // `check_finite`: an allreduce or allgather of a NaN or an infinity fails.
   explicit Executor(LaneTable lanes, bool check_finite = false);
   ~Executor();
+
+  // Gets what happens to batches of the set. Null: nobody does.
+  void TellTo(Trace* trace, int set_id) {
+    trace_ = trace;
+    set_id_ = set_id;
+  }
 
   void Execute(ReadyBatch ready);
   bool Progress();
@@ -93,12 +101,24 @@ class Executor {
     Clock::time_point limit;
   };
 
+  // What the trace gets to know of a batch in the end.
+  struct Seen {
+    int64_t rows = 0;                   // of outputs that are allocated late
+    std::shared_ptr<BatchTimes> times;  // null: nobody wants them
+    bool within_host = false;
+  };
+  using Allocate = decltype(Batch::allocate);
+  // The same, and counts the rows.
+  static Allocate CountingRows(Allocate allocate, std::shared_ptr<Seen> seen);
+
   // The wire is done with the batch.
-  void Finish(const std::shared_ptr<const ReadyBatch>& work,
+  void Finish(const std::shared_ptr<const ReadyBatch>& work, const Seen& seen,
               const Status& status);
   Transport& host() const { return *lanes_.of(MemoryKind::kHost); }
 
   const bool check_finite_;
+  Trace* trace_ = nullptr;
+  int set_id_ = 0;
   const LaneTable lanes_;
   std::map<uint64_t, Running> running_;  // by log number
   int cancelled_ = 0;

@@ -34,6 +34,8 @@ struct Options {
   double mismatch_warning_s = 0;
   double stall_warning_s = 0;
   double stall_shutdown_s = 0;
+  std::string timeline;
+  int64_t timeline_mark_cycles = 0;
   int64_t log_level = 0;
   std::string host_id;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/batch_times.h"
 #include "core/control/stall.h"
 #include "core/log.h"
 
@@ -21,10 +22,11 @@ double ShortestSilence(const Options& options) {
 
 }  // namespace
 
-PeerWatch::PeerWatch(Backend* backend, const Options& options,
+PeerWatch::PeerWatch(Backend* backend, Channel* channel, const Options& options,
                      std::shared_ptr<StackRequests> stacks,
                      Clock::time_point awake)
     : backend_(backend),
+      channel_(channel),
       options_(options),
       names_(backend->topology().hosts),
       stacks_(std::move(stacks)),
@@ -40,7 +42,8 @@ void PeerWatch::Handle(int peer, const Beat& beat, Clock::time_point now) {
   if (beat.wants_stacks) {
     stacks_->Ask(now);
   } else if (beat.asks) {
-    Send(peer, Beat{});
+    const int64_t clock_ns = beat.asked_ns == 0 ? 0 : SteadyNow_ns();
+    Send(peer, Beat{false, false, beat.asked_ns, clock_ns});
   } else {
     heartbeats_.Answered(peer);
   }
@@ -119,7 +122,7 @@ void PeerWatch::AskForStacks(Clock::time_point now, Clock::time_point awake) {
 }
 
 void PeerWatch::Send(int peer, const Beat& beat) {
-  backend_->channel().Send(peer, Share(Encode({0, beat})));
+  channel_->Send(peer, Share(Encode({0, beat})));
 }
 
 }  // namespace hvd

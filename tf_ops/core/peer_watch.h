@@ -34,8 +34,8 @@ class PeerWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The backend must outlive it.
-  PeerWatch(Backend* backend, const Options& options,
+  // Sends by `channel`. Both pointers must outlive it.
+  PeerWatch(Backend* backend, Channel* channel, const Options& options,
             std::shared_ptr<StackRequests> stacks, Clock::time_point awake);
 
   // A message came from the peer. A Beat is then handled too.
@@ -81,6 +81,7 @@ class PeerWatch {
   void Send(int peer, const Beat& beat);
 
   Backend* const backend_;
+  Channel* const channel_;
   const Options options_;
   const PeerNames names_;
   const std::shared_ptr<StackRequests> stacks_;

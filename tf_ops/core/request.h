@@ -111,6 +111,8 @@ struct Entry {
   // Null: no runner calls `done`. Else it lives until `done` is called. It may
   // call `done`, and so may the runner of another entry of the batch.
   const Runner* runner = nullptr;
+  // Set by Runtime::Enqueue while the timeline is on: SteadyNow_ns.
+  int64_t enqueued_ns = 0;
 };
 
 // A rank that has no more tensors, and waits until all ranks have joined.

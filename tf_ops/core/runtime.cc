@@ -8,15 +8,26 @@
 #include <utility>
 
 #include "core/background_loop.h"
+#include "core/batch_times.h"
 #include "core/control/autotune_report.h"
 #include "core/log.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
+#include "core/timeline_file.h"
 
 namespace hvd {
 namespace {
 
 constexpr std::chrono::seconds kAnnounceLimit{1};
+// Of the background thread, to end a timeline. It waits for ranks for less.
+constexpr std::chrono::seconds kStopLimit{3};
+// Horovod's value for a timeline that start_timeline is going to begin.
+constexpr char kDynamicTimeline[] = "DYNAMIC";
+
+// What rank 0 tells of its files when it starts.
+constexpr char kError = 'e';
+constexpr char kTimeline = 't';
+constexpr char kTimelineWithCycles = 'c';
 
 ProcessSetPtr MakeSet(int id, std::vector<int> ranks, int job_rank) {
   auto set = std::make_shared<ProcessSet>();
@@ -53,37 +64,83 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
     const int id = static_cast<int>(sets.size());
     sets.push_back(MakeSet(id, ranks, topology.rank));
   }
-  std::unique_ptr<AutotuneReport> report;
-  if (options_.autotune != 0) {
-    auto opened = OpenAutotuneReport();
-    if (!opened.ok()) return opened.status();
-    report = std::move(opened.value());
-  }
+  Result<Files> opened = OpenFiles();
+  if (!opened.ok()) return opened.status();
+  Files& files = opened.value();
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
   loop_ = std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(),
-                                           &registry_, options_, stacks_);
+                                           &registry_, options_, stacks_,
+                                           &counters_);
   HVD_RETURN_IF_ERROR(loop_->Begin(sets));
   // A single rank completes its ops without the wire, so there is nothing to
   // tune.
-  if (report != nullptr && topology.size > 1) {
-    loop_->Autotune(std::move(report));
+  if (files.autotune_report != nullptr && topology.size > 1) {
+    loop_->Autotune(std::move(files.autotune_report));
+  }
+  if (files.has_timeline) loop_->StartTimeline(files.marks_cycles);
+  if (timeline_file_ != nullptr) {
+    // The first command, so that the timeline has all that follows.
+    (void)queue_->Push(TimelineCommand{
+        timeline_file_, options_.timeline_mark_cycles != 0, nullptr});
   }
   thread_ = std::thread([this] { loop_->Run(); });
   return Status::Ok();
 }
 
-Result<std::unique_ptr<AutotuneReport>> Runtime::OpenAutotuneReport() {
-  std::unique_ptr<AutotuneReport> report;
-  std::string error;
-  if (topology().rank == 0) {
+Result<Runtime::Files> Runtime::OpenFiles() {
+  Files files;
+  Status status;
+  if (topology().rank == 0 && options_.autotune != 0) {
     auto opened = AutotuneReport::Open(options_.autotune_log);
-    error = opened.status().message();
-    if (opened.ok()) report = std::move(opened.value());
+    status = opened.status();
+    if (opened.ok()) files.autotune_report = std::move(opened.value());
   }
-  Result<std::vector<std::string>> errors = backend_->Exchange(error);
-  if (!errors.ok()) return errors.status();
-  if (!errors.value()[0].empty()) return InvalidArgument(errors.value()[0]);
-  return report;
+  const bool wants_timeline =
+      !options_.timeline.empty() && options_.timeline != kDynamicTimeline;
+  if (topology().rank == 0 && wants_timeline && status.ok()) {
+    status = OpenTimeline("HVD_TIMELINE", options_.timeline);
+  }
+  // A letter for each thing, or an error behind kError.
+  std::string told;
+  if (!status.ok()) {
+    told = kError + status.message();
+  } else if (timeline_file_ != nullptr) {
+    told = options_.timeline_mark_cycles != 0 ? kTimelineWithCycles : kTimeline;
+  }
+  Result<std::vector<std::string>> all = backend_->Exchange(told);
+  if (!all.ok()) return all.status();
+  told = all.value()[0];
+  if (told[0] == kError) return InvalidArgument(told.substr(1));
+  files.marks_cycles = told[0] == kTimelineWithCycles;
+  files.has_timeline = files.marks_cycles || told[0] == kTimeline;
+  return files;
+}
+
+Status Runtime::OpenTimeline(const std::string& name, const std::string& path) {
+  auto file = TimelineFile::Open(name, path, topology(), SteadyNow_ns());
+  if (!file.ok()) return file.status();
+  timeline_file_ = std::move(file.value());
+  return Status::Ok();
+}
+
+Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
+  if (topology().rank != 0) return Status::Ok();
+  StopTimeline();
+  std::lock_guard<std::mutex> lock(timeline_mutex_);
+  HVD_RETURN_IF_ERROR(OpenTimeline("file_path", path));
+  return queue_->Push(TimelineCommand{timeline_file_, mark_cycles, nullptr});
+}
+
+void Runtime::StopTimeline() {
+  std::lock_guard<std::mutex> lock(timeline_mutex_);
+  if (timeline_file_ == nullptr) return;
+  const auto stopped = std::make_shared<std::promise<void>>();
+  std::future<void> future = stopped->get_future();
+  Command command =
+      TimelineCommand{nullptr, false, [stopped] { stopped->set_value(); }};
+  if (queue_->Push(std::move(command)).ok()) future.wait_for(kStopLimit);
+  timeline_file_->Close();
+  timeline_file_ = nullptr;
 }
 
 void Runtime::Stop() {
@@ -93,6 +150,8 @@ void Runtime::Stop() {
   queue_->PushEnd(
       EndCommand{false, "hvd.shutdown() or the end of its program"});
   thread_.join();
+  std::lock_guard<std::mutex> timeline(timeline_mutex_);
+  if (timeline_file_ != nullptr) timeline_file_->Close();
 }
 
 Result<int> Runtime::AddProcessSet(std::vector<int> ranks, Status error) {
@@ -155,6 +214,7 @@ void Runtime::Enqueue(const ProcessSet& set, EntryPtr entry) {
         std::to_string(set.id) + "."));
     return;
   }
+  if (loop_->trace().on()) entry->enqueued_ns = SteadyNow_ns();
   Command command = EnqueueCommand{set.serial, std::move(entry)};
   const Status status = queue_->Push(std::move(command));
   if (status.ok()) return;

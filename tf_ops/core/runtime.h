@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/comm_stats.h"
 #include "core/control/set_change.h"
 #include "core/options.h"
 #include "core/peer_end.h"
@@ -27,6 +28,7 @@ class AutotuneReport;
 class BackgroundLoop;
 class StackRequests;
 class TensorQueue;
+class TimelineFile;
 
 // Owner: whoever has initialised hvd. After Start any thread may call all
 // methods, unless they say otherwise.
@@ -114,6 +116,17 @@ class Runtime {
   // The first peer that has left or failed, as far as this rank knows.
   std::optional<PeerEnd> first_peer_end() const;
 
+  // Begins a timeline of all ranks in the file `path` on rank 0, after the end
+  // of the one that runs. On the other ranks it does nothing. Not Ok: the file
+  // cannot be written.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  // On rank 0: ends it. Returns when the file is complete; ranks that do not
+  // answer are waited for at most a second. Without a timeline it does nothing.
+  void StopTimeline();
+
+  // They change while they are read.
+  const CommCounters& counters() const { return counters_; }
+
   // A thread that can run Python serves them. They outlive the runtime. Stop
   // closes them.
   std::shared_ptr<StackRequests> stack_requests() const { return stacks_; }
@@ -122,20 +135,31 @@ class Runtime {
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
  private:
-  // Opens autotune's report on the rank that leads. On the others it returns
-  // null. The status is the same on all ranks.
-  Result<std::unique_ptr<AutotuneReport>> OpenAutotuneReport();
+  // What rank 0 has found to do with files. It crosses to the other ranks.
+  struct Files {
+    std::unique_ptr<AutotuneReport> autotune_report;
+    bool has_timeline = false;
+    bool marks_cycles = false;
+  };
+  // Opens autotune's report and the timeline on rank 0, if they are wanted
+  // there. The status and the flags are the same on all ranks.
+  Result<Files> OpenFiles();
+  Status OpenTimeline(const std::string& name, const std::string& path);
   Result<int> ChangeSets(SetRequest request);
 
   std::unique_ptr<Backend> backend_;
   Options options_;
   SetRegistry registry_;
+  CommCounters counters_;
   std::mutex change_mutex_;  // held through a change of the sets
   std::atomic<uint64_t> next_ticket_{0};
   const std::shared_ptr<StackRequests> stacks_;
   std::unique_ptr<TensorQueue> queue_;
   std::unique_ptr<BackgroundLoop> loop_;
   std::thread thread_;
+  // Held while a timeline is started or stopped, which takes long.
+  std::mutex timeline_mutex_;
+  std::shared_ptr<TimelineFile> timeline_file_;  // on rank 0, while it runs
   std::mutex stop_mutex_;
   bool announced_ = false;
 };

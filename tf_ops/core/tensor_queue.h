@@ -17,6 +17,8 @@
 
 namespace hvd {
 
+class TimelineFile;
+
 // Commands of framework threads to the background thread, in their order.
 // `set_id` is the serial of a process set.
 struct EnqueueCommand {
@@ -57,9 +59,16 @@ struct EndCommand {
   bool failed;
   std::string text;
 };
+// On rank 0. Begins a timeline in `file`, or, if that is null, ends the one
+// that runs. `stopped` is called when nothing is added to its file any more.
+struct TimelineCommand {
+  std::shared_ptr<TimelineFile> file;
+  bool mark_cycles = false;
+  std::function<void()> stopped;
+};
 using Command = std::variant<EnqueueCommand, JoinCommand, CancelCommand,
                              AbortStepCommand, EndScopeCommand,
-                             ChangeSetsCommand, EndCommand>;
+                             ChangeSetsCommand, EndCommand, TimelineCommand>;
 
 class TensorQueue {
  public:

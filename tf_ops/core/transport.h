@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/batch_times.h"
+#include "core/comm_stats.h"
 #include "core/status.h"
 #include "core/types.h"
 
@@ -37,8 +39,8 @@ struct Segment {
 // Tensors that travel together, and what is done with them.
 //
 // It is the same on every rank of the set, but for the pointers, `local_error`,
-// `check_finite` and `not_finite`. In an allgather or alltoall Segment::count
-// may differ too, and in an alltoall `rows`.
+// `check_finite`, `not_finite`, and what is measured. In an allgather or
+// alltoall Segment::count may differ too, and in an alltoall `rows`.
 //
 // | verb          | `in` has     | `out` gets                               |
 // | allreduce     | count        | count                                    |
@@ -81,6 +83,10 @@ struct Batch {
   // Not -1: this segment of this rank was found to have such a value. The batch
   // fails in the same way.
   int not_finite = -1;
+  // Not null: gets what this rank sends. It outlives the transport.
+  VerbCounters* counters = nullptr;
+  // Not null: gets when the batch moves here.
+  std::shared_ptr<BatchTimes> times;
 };
 
 // The size of the chunks that a transport cuts its batches into, for tuning.
@@ -116,6 +122,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Whether its data goes through the memory of one host only.
+  virtual bool within_host() const { return false; }
 
   virtual BatchId Start(Batch batch, BatchDone done) = 0;
 

@@ -20,7 +20,6 @@ _NO_CYCLE = "a tensor travels as soon as all ranks have it"
 _BY_HOST = "ranks always reduce within their host first, then between hosts"
 _NO_GLOO = "ranks of one host use shared memory, and hosts MPI"
 _ONE_SIZE = "the number of ranks stays the same while a job runs"
-_NO_TIMELINE = "there is no timeline yet, and no file is written"
 
 
 class Found(NamedTuple):
@@ -112,6 +111,14 @@ _RULES = (
         _whole,
         "HVD_AUTOTUNE_SAMPLES",
     ),
+    _Rule(("--timeline-filename",), "timeline.filename", variable="HVD_TIMELINE"),
+    _Rule(
+        ("--timeline-mark-cycles",),
+        "timeline.mark_cycles",
+        bool,
+        "HVD_TIMELINE_MARK_CYCLES",
+        _switch,
+    ),
     _Rule(
         ("--stall-check",),
         "stall_check.enabled",
@@ -191,8 +198,6 @@ _RULES = (
         bool,
         no_effect="--timestamp shows the time",
     ),
-    _Rule(("--timeline-filename",), "timeline.filename", no_effect=_NO_TIMELINE),
-    _Rule(("--timeline-mark-cycles",), "timeline.mark_cycles", bool, no_effect=_NO_TIMELINE),
     _Rule(("--min-num-proc", "--min-np"), kind=_whole, no_effect=_ONE_SIZE),
     _Rule(("--max-num-proc", "--max-np"), kind=_whole, no_effect=_ONE_SIZE),
     _Rule(("--elastic-timeout",), kind=_number, no_effect=_ONE_SIZE),

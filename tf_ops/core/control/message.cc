@@ -507,13 +507,45 @@ PeerEnds ReadPeerEnds(Reader* reader) {
 void Write(Writer* writer, const Beat& beat) {
   writer->Byte(beat.asks ? 1 : 0);
   writer->Byte(beat.wants_stacks ? 1 : 0);
+  writer->Signed(beat.asked_ns);
+  writer->Signed(beat.clock_ns);
 }
 
 Beat ReadBeat(Reader* reader) {
   Beat beat;
   beat.asks = reader->Enum<uint8_t>(2) != 0;
   beat.wants_stacks = reader->Enum<uint8_t>(2) != 0;
+  beat.asked_ns = reader->Signed();
+  beat.clock_ns = reader->Signed();
   return beat;
+}
+
+void Write(Writer* writer, const TimelineControl& control) {
+  writer->Unsigned(control.number);
+  writer->Byte(control.is_on ? 1 : 0);
+  writer->Byte(control.mark_cycles ? 1 : 0);
+}
+
+TimelineControl ReadTimelineControl(Reader* reader) {
+  TimelineControl control;
+  control.number = reader->Unsigned();
+  control.is_on = reader->Enum<uint8_t>(2) != 0;
+  control.mark_cycles = reader->Enum<uint8_t>(2) != 0;
+  return control;
+}
+
+void Write(Writer* writer, const TimelineChunk& chunk) {
+  writer->Unsigned(chunk.number);
+  writer->Byte(chunk.is_last ? 1 : 0);
+  writer->Text(chunk.events);
+}
+
+TimelineChunk ReadTimelineChunk(Reader* reader) {
+  TimelineChunk chunk;
+  chunk.number = reader->Unsigned();
+  chunk.is_last = reader->Enum<uint8_t>(2) != 0;
+  chunk.events = reader->Text();
+  return chunk;
 }
 
 }  // namespace
@@ -562,6 +594,12 @@ Result<Envelope> Decode(const std::string& bytes) {
       break;
     case 3:
       envelope.message = ReadBeat(&reader);
+      break;
+    case 4:
+      envelope.message = ReadTimelineControl(&reader);
+      break;
+    case 5:
+      envelope.message = ReadTimelineChunk(&reader);
       break;
     default:
       reader.Fail();

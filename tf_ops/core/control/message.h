@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Four kinds travel:
+// Six kinds travel:
 //
 // - a Report from a member to its set's leader,
 // - a LogMessage from the leader to each member,
 // - PeerEnds from ranks that leave to every other (see end_relay.h),
-// - a Beat between any two.
+// - a Beat between any two,
+// - a TimelineControl from rank 0, and a TimelineChunk back (see timeline.h).
 //
 // Integers are variable-length, little end first. Decoding trusts nothing.
 // Bytes that do not parse are a Status, never an assert.
@@ -179,9 +180,28 @@ struct Beat {
   bool asks = false;
   // Also: write your Python stacks.
   bool wants_stacks = false;
+  // Not 0: what is the time there? The answer repeats it and says so. Both are
+  // SteadyNow_ns.
+  int64_t asked_ns = 0;
+  int64_t clock_ns = 0;
 };
 
-using Message = std::variant<Report, LogMessage, PeerEnds, Beat>;
+// Note what happens from now on, or no longer. Timelines are numbered.
+struct TimelineControl {
+  uint64_t number = 0;
+  bool is_on = false;
+  bool mark_cycles = false;
+};
+
+// What was noted. `is_last`: nothing of this timeline follows.
+struct TimelineChunk {
+  uint64_t number = 0;
+  bool is_last = false;
+  std::string events;  // a TraceChunk's bytes, not decoded; may be empty
+};
+
+using Message = std::variant<Report, LogMessage, PeerEnds, Beat,
+                             TimelineControl, TimelineChunk>;
 
 struct Envelope {
   int set_id = 0;  // the process set's serial

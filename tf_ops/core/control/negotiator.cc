@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/control/record_check.h"
+#include "core/trace.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -64,6 +65,7 @@ void Negotiator::Submit(EntryPtr entry) {
   }
   AddNews(entry->request);
   const Status& error = entry->request.error;
+  if (trace_ != nullptr && error.ok()) trace_->Submitted(set_id_, *entry);
   if (!error.ok()) entry->done(error);
   queue.push_back({std::move(entry), !error.ok()});
 }
@@ -122,6 +124,7 @@ bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
   const Request& request = outstanding.entry->request;
   AbortStep(request.key, request.step, why);
   outstanding.cancelled = true;
+  if (trace_ != nullptr) trace_->Failed(*outstanding.entry);
   outstanding.entry->done(why);
   return true;
 }
@@ -263,6 +266,7 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
   if (status.ok()) status = TakeBatch(batch, &ready);
   if (status.ok()) status = CheckBatch(ready, rank_, size_);
   if (status.ok()) {
+    if (trace_ != nullptr) trace_->Agreed(set_id_, ready);
     ready_.emplace_back(std::move(ready));
     if (UsesWire(ready_.back())) ++ready_for_wire_;
     return status;
@@ -362,7 +366,9 @@ Status Negotiator::Apply(const Failure& failure) {
       }
     }
     for (const Outstanding& lost : taken) {
-      if (!lost.cancelled) lost.entry->done(failure.status);
+      if (lost.cancelled) continue;
+      if (trace_ != nullptr) trace_->Failed(*lost.entry);
+      lost.entry->done(failure.status);
     }
   }
   return Status::Ok();
@@ -470,6 +476,7 @@ void Negotiator::AnswerAll(const Status& why) {
   for (auto& [key, queue] : outstanding_) {
     for (Outstanding& lost : queue) {
       if (std::exchange(lost.cancelled, true)) continue;
+      if (trace_ != nullptr) trace_->Failed(*lost.entry);
       lost.entry->done(FailureOf(key.name, why));
     }
   }

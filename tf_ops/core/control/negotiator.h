@@ -24,6 +24,8 @@
 
 namespace hvd {
 
+class Trace;
+
 // A change, and the record of the global set's log that it was.
 struct LoggedChange {
   SetChange change;
@@ -48,6 +50,9 @@ class Negotiator {
   // Both are called on the leader, before anything is submitted.
   void Autotune(std::unique_ptr<Autotuner> autotuner);
   void LeadSets(std::unique_ptr<SetChanges> changes);
+
+  // Gets what happens to entries. Null: nobody does.
+  void TellTo(Trace* trace) { trace_ = trace; }
 
   void Submit(EntryPtr entry);
   // This rank has no more to submit. The call is done once all have joined.
@@ -154,6 +159,7 @@ class Negotiator {
   // Joins without an answer in the log, the oldest first. Null: taken back. At
   // most the last one is not.
   std::deque<JoinCallPtr> joins_;
+  Trace* trace_ = nullptr;
   ResponseCache cache_;
   std::deque<ReadyItem> ready_;
   std::vector<LoggedChange> set_changes_;

@@ -30,6 +30,8 @@ class BatchWork {
         threads_(threads) {}
 
   const Batch& batch() const { return batch_; }
+  // Null: nobody wants to know when it moves.
+  BatchTimes* times() const { return batch_.times.get(); }
   Wire* wire() const { return wire_; }
   uint64_t sequence() const { return sequence_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/batch_times.h"
+#include "core/comm_stats.h"
+
 namespace hvd {
 namespace {
 
@@ -107,7 +110,16 @@ Poison Chunk::Read(const Block& block) {
 MoveId Chunk::Send(int peer, int hop, const Block& block) {
   const BlockHeader header = ReadHeader(block);
   const bool is_ok = header.code == static_cast<uint8_t>(StatusCode::kOk);
-  const size_t bytes = sizeof(BlockHeader) + (is_ok ? header.payload_bytes : 0);
+  const size_t payload_bytes = is_ok ? header.payload_bytes : 0;
+  const size_t bytes = sizeof(BlockHeader) + payload_bytes;
+  if (VerbCounters* const counters = work_->batch().counters) {
+    counters->blocks.Add(1);
+    counters->payload_bytes.Add(payload_bytes);
+    counters->header_bytes.Add(sizeof(BlockHeader));
+  }
+  if (BatchTimes* const times = work_->times()) {
+    times->payload_bytes += static_cast<int64_t>(payload_bytes);
+  }
   return work_->wire()->Send(peer, Tag(hop), staging_.data.get() + block.offset,
                              bytes);
 }

@@ -81,6 +81,7 @@ void Packer::Check(const Segment& segment, const std::byte* packed,
 
 void Packer::Pack(const SegmentMap& map, int64_t begin, int64_t end,
                   std::byte* out) const {
+  const CopyTimer timer(times_, &BatchTimes::copy_in_ns);
   const auto pack = [&](bool non_temporal) {
     Share(begin, end, [&](int64_t from, int64_t to) {
       PackRange(map, from, to, out + (from - begin) * element_bytes_,
@@ -121,6 +122,7 @@ void Packer::PackRange(const SegmentMap& map, int64_t begin, int64_t end,
 
 void Packer::Unpack(const SegmentMap& map, int64_t begin, int64_t end,
                     const std::byte* in) const {
+  const CopyTimer timer(times_, &BatchTimes::copy_out_ns);
   Share(begin, end, [&](int64_t from, int64_t to) {
     UnpackRange(map, from, to, in + (from - begin) * element_bytes_);
   });
@@ -146,6 +148,7 @@ void Packer::UnpackRange(const SegmentMap& map, int64_t begin, int64_t end,
 
 void Packer::CopyOwn(const SegmentMap& from, const SegmentMap& to,
                      int64_t begin, int64_t end) const {
+  const CopyTimer timer(times_, &BatchTimes::copy_out_ns);
   // Both visit the same runs, so the second follows the first.
   struct Run {
     size_t segment;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/batch_times.h"
 #include "core/transport.h"
 #include "cpu/store_choice.h"
 #include "cpu/work_threads.h"
@@ -70,6 +71,10 @@ class Packer {
   // From now on they share the work. Null: they do not.
   void ShareWith(WorkThreads* threads) { threads_ = threads; }
 
+  // From now on its copies are timed. Null: they are not.
+  void TimeInto(BatchTimes* times) { times_ = times; }
+  BatchTimes* times() const { return times_; }
+
   // Elements [begin, end) of `map`, as they cross the wire.
   void Pack(const SegmentMap& map, int64_t begin, int64_t end,
             std::byte* out) const;
@@ -127,6 +132,7 @@ class Packer {
   const bool non_temporal_outputs_;
   const bool is_large_;
   WorkThreads* threads_ = nullptr;
+  BatchTimes* times_ = nullptr;
   // Set by any of the threads.
   mutable std::atomic<int> not_finite_{-1};
 };

@@ -24,6 +24,7 @@ Phase::Phase(BatchWork* work, Operands operands, int64_t bytes, Next next)
       reducer_(&packer_, work->wire()->hosts(), work->rank()),
       next_(std::move(next)) {
   if (packer_.is_large()) packer_.ShareWith(work->threads());
+  packer_.TimeInto(work->times());
 }
 
 std::unique_ptr<Phase> Phase::MakeNext() const {

@@ -70,6 +70,7 @@ Reducer::Reducer(const Packer* packer, const HostMap& hosts, int rank)
 void Reducer::Reduce(const SegmentMap& in, const SegmentMap& out, int64_t begin,
                      int64_t end, const std::vector<const std::byte*>& blocks,
                      std::byte* result) const {
+  const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
   const int64_t element_bytes = packer_->element_bytes();
   StoreChoice* const choice = packer_->store_choice();
   const bool non_temporal =
@@ -146,6 +147,7 @@ void Reducer::ReduceTile(const Segment& segment, int64_t first, std::byte* out,
 void Reducer::ReduceWithinHost(const SegmentMap& in, int64_t begin, int64_t end,
                                const std::vector<const std::byte*>& blocks,
                                int own_place, std::byte* partial) const {
+  const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
   packer_->Share(begin, end, [&](int64_t from, int64_t to) {
     const int64_t offset = (from - begin) * packer_->element_bytes();
     ReduceHostRange(in, from, to, Advanced(blocks, offset), own_place,
@@ -183,6 +185,7 @@ void Reducer::ReduceHostRange(const SegmentMap& in, int64_t begin, int64_t end,
 void Reducer::ReduceAcrossHosts(int64_t count,
                                 const std::vector<const std::byte*>& partials,
                                 std::byte* result) const {
+  const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
   const Operands& operands = packer_->operands();
   const std::vector<const void*> inputs(partials.begin(), partials.end());
   ReduceBlocks(operands.wire_dtype, operands.reduce_op, inputs, result, count,

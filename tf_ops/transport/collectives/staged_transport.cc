@@ -52,6 +52,11 @@ StagedTransport::~StagedTransport() {
   if (!staging.empty()) wire_->Abandon(std::move(staging));
 }
 
+bool StagedTransport::within_host() const {
+  return size() > 1 && wire_->hosts().host_count() == 1 &&
+         wire_->zero_copy(rank() == 0 ? 1 : 0);
+}
+
 BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   const BatchId id = next_id_++;
   Flight& flight = flights_[id];

@@ -44,6 +44,7 @@ class StagedTransport final : public Transport {
 
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
+  bool within_host() const override;
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
   void Cancel(BatchId id, const Status& why) override;

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_tf._internal import later, runtime
+from hvd_tf._internal import runtime, tracing
 from hvd_tf.process_sets import ids_and_ranks
 
 
@@ -39,8 +39,8 @@ class HorovodBasics:
     ccl_built = staticmethod(runtime.ccl_built)
     cuda_built = staticmethod(runtime.cuda_built)
     rocm_built = staticmethod(runtime.rocm_built)
-    start_timeline = staticmethod(later.start_timeline)
-    stop_timeline = staticmethod(later.stop_timeline)
+    start_timeline = staticmethod(tracing.start_timeline)
+    stop_timeline = staticmethod(tracing.stop_timeline)
     _get_process_set_ids_and_ranks = staticmethod(ids_and_ranks)
 
     def __init__(self, pkg_path: Any = None, *args: Any) -> None:

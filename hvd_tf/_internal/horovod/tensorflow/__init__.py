@@ -29,7 +29,6 @@ from horovod.tensorflow.util import (
 
 from hvd_tf._internal.api import *
 from hvd_tf._internal.gradients import GradientReducer
-from hvd_tf._internal.later import *
 from hvd_tf.compression import Compression
 from hvd_tf.process_sets import global_process_set
 

@@ -9,10 +9,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.common.util import check_extension, gpu_available
 
 from hvd_tf._internal.api import *
-from hvd_tf._internal.later import (
-    start_timeline,
-    stop_timeline,
-)
+from hvd_tf._internal.tracing import start_timeline, stop_timeline
 from hvd_tf.ops import allreduce as _public_allreduce
 from hvd_tf.ops import alltoall, grouped_reducescatter, join, reducescatter
 from hvd_tf.ops import grouped_allreduce as _public_grouped_allreduce

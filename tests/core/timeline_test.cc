@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timelines of whole jobs with ranks as threads: one file with every rank.
+#include "core/timeline.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "harness.h"
+#include "runtime_calls.h"
+#include "runtime_jobs.h"
+#include "thread_backend.h"
+
+namespace hvd {
+namespace {
+
+// A directory that is gone at the end.
+class TempDirectory {
+ public:
+  TempDirectory() {
+    char path[] = "/tmp/hvd-timeline-XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~TempDirectory() { std::filesystem::remove_all(path_); }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+size_t CountOf(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos;
+       at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
+// Lines that have all of these parts.
+std::vector<std::string> LinesWith(const std::string& text,
+                                   const std::vector<std::string>& parts) {
+  std::vector<std::string> found;
+  std::stringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    bool has_all = true;
+    for (const std::string& part : parts) {
+      has_all &= line.find(part) != std::string::npos;
+    }
+    if (has_all) found.push_back(line);
+  }
+  return found;
+}
+
+double NumberAfter(const std::string& line, const std::string& key) {
+  const size_t at = line.find("\"" + key + "\":");
+  EXPECT_TRUE(at != std::string::npos);
+  return std::atof(line.c_str() + at + key.size() + 3);
+}
+
+void Sum(Runtime* runtime, const std::string& name, size_t count = 10) {
+  auto call = Start(runtime, {name}, {Filled(count, 1.0f)});
+  EXPECT_EQ(call->Wait().message(), "");
+}
+
+Options WithTimeline(const std::string& path) {
+  Options options = Options::Defaults();
+  options.timeline = path;
+  return options;
+}
+
+// Every rank's `name` was negotiated, and travelled, in the same batch.
+void ExpectTensor(const std::string& text, int size, const std::string& name) {
+  std::set<double> batches;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string pid = "\"pid\":" + std::to_string(rank) + ",";
+    const auto row =
+        LinesWith(text, {"thread_name", pid, "{\"name\":\"" + name + "\"}"});
+    ASSERT_EQ(row.size(), 1u);
+    const std::string tid =
+        "\"tid\":" +
+        std::to_string(static_cast<int>(NumberAfter(row[0], "tid"))) + ",";
+    for (const char* phase : {"\"NEGOTIATE_ALLREDUCE\"", "\"ALLREDUCE\""}) {
+      const auto lines = LinesWith(text, {phase, pid, tid});
+      ASSERT_EQ(lines.size(), 1u);
+    }
+    const auto ended = LinesWith(text, {pid, tid, "\"batch\":"});
+    ASSERT_TRUE(!ended.empty());
+    batches.insert(NumberAfter(ended.back(), "batch"));
+  }
+  EXPECT_EQ(batches.size(), 1u);
+}
+
+TEST(timeline_has_every_rank_and_ends_with_the_job) {
+  const TempDirectory directory;
+  for (const bool shared : {false, true}) {
+    const std::string path = directory.file("all.json");
+    const Options options = WithTimeline(path);
+    ThreadWorld world(3);
+    RunRanks(3, [&](int rank) {
+      Runtime runtime(shared ? world.OpenShared(rank, options, 0)
+                             : std::unique_ptr<Backend>(world.Open(rank)),
+                      options);
+      EXPECT_EQ(runtime.Start({}).message(), "");
+      Sum(&runtime, "first");
+      // The last is as close to the end as can be.
+      Sum(&runtime, "last", 100000);
+      runtime.Stop();
+    });
+    const std::string text = TextOf(path);
+    EXPECT_EQ(text.substr(0, 2), "[\n");
+    EXPECT_EQ(text.substr(text.size() - 5), "}}\n]\n");
+    ExpectTensor(text, 3, "first");
+    ExpectTensor(text, 3, "last");
+    EXPECT_EQ(CountOf(text, "\"QUEUE\""), 6u);
+    EXPECT_EQ(CountOf(text, shared ? "SHM_ALLREDUCE" : "MPI_ALLREDUCE"), 6u);
+    EXPECT_EQ(CountOf(text, "CYCLE_START"), 0u);
+    EXPECT_EQ(CountOf(text, "process_name"), 3u);
+    EXPECT_EQ(CountOf(text, "\"ranks\":[0,1,2]"), 1u);
+  }
+}
+
+TEST(timeline_rank_0_starts_and_stops_it_for_all) {
+  const TempDirectory directory;
+  RunJob(2, [&](int rank, Runtime* runtime) {
+    Sum(runtime, "before");
+    for (const std::string name : {"one", "two"}) {
+      const std::string path = directory.file(name);
+      EXPECT_EQ(runtime->StartTimeline(path, true).message(), "");
+      // A peer may still miss the first.
+      Sum(runtime, "may be missed");
+      Sum(runtime, name);
+      if (rank == 0) runtime->StopTimeline();
+      Sum(runtime, "after " + name);
+      if (rank > 0) continue;
+      const std::string text = TextOf(path);
+      ExpectTensor(text, 2, name);
+      EXPECT_EQ(CountOf(text, "\"before\""), 0u);
+      EXPECT_TRUE(CountOf(text, "CYCLE_START") >= 2);
+      EXPECT_EQ(text.substr(text.size() - 5), "}}\n]\n");
+    }
+    runtime->StopTimeline();  // does nothing
+  });
+}
+
+TEST(timeline_starts_over_in_another_file) {
+  const TempDirectory directory;
+  RunJob(2, [&](int rank, Runtime* runtime) {
+    for (const std::string name : {"one", "two"}) {
+      EXPECT_EQ(runtime->StartTimeline(directory.file(name), false).message(),
+                "");
+      Sum(runtime, "may be missed");
+      Sum(runtime, name);
+    }
+    if (rank > 0) return;
+    ExpectTensor(TextOf(directory.file("one")), 2, "one");
+    EXPECT_EQ(CountOf(TextOf(directory.file("one")), "\"two\""), 0u);
+  });
+  ExpectTensor(TextOf(directory.file("two")), 2, "two");
+}
+
+TEST(timeline_that_cannot_be_written_is_refused_on_all_ranks) {
+  const TempDirectory directory;
+  std::filesystem::create_symlink("elsewhere", directory.file("link"));
+  for (const std::string path : {"nowhere/x.json", "link", ""}) {
+    ThreadWorld world(2);
+    RunRanks(2, [&](int rank) {
+      Runtime runtime(world.Open(rank), WithTimeline(directory.file(path)));
+      const std::string text = runtime.Start({}).message();
+      EXPECT_TRUE(text.find("HVD_TIMELINE='" + directory.file(path) +
+                            "' cannot be written on rank 0 (") == 0);
+    });
+  }
+  RunJob(2, [&](int rank, Runtime* runtime) {
+    const Status status = runtime->StartTimeline(directory.file("link"), false);
+    EXPECT_EQ(status.ok(), rank != 0);
+    Sum(runtime, "goes on");
+  });
+  EXPECT_FALSE(std::filesystem::exists(directory.file("elsewhere")));
+}
+
+TEST(timeline_dynamic_is_no_file) {
+  ThreadWorld world(2);
+  RunRanks(2, [&](int rank) {
+    Runtime runtime(world.Open(rank), WithTimeline("DYNAMIC"));
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    Sum(&runtime, "x");
+  });
+  EXPECT_FALSE(std::filesystem::exists("DYNAMIC"));
+}
+
+// What a rank noted a second ago is in the file, and what it waits for.
+TEST(timeline_shows_what_hangs) {
+  const TempDirectory directory;
+  const std::string path = directory.file("hang.json");
+  ThreadWorld world(2);
+  RunRanks(2, [&](int rank) {
+    Runtime runtime(world.Open(rank), WithTimeline(path));
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    Sum(&runtime, "done");
+    PendingPtr lonely;
+    if (rank == 1) lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+    if (rank == 0) {
+      const std::string text = TextOf(path);
+      ExpectTensor(text, 2, "done");
+      // It has begun. There is no end of the file yet.
+      EXPECT_EQ(
+          LinesWith(text, {"\"ph\":\"B\"", "\"pid\":1,", "NEGOTIATE_ALLREDUCE"})
+              .size(),
+          1u);
+      EXPECT_EQ(text.substr(text.size() - 3), "},\n");
+    }
+    runtime.Stop();
+    if (rank == 1) EXPECT_FALSE(lonely->Wait().ok());
+  });
+  EXPECT_EQ(LinesWith(TextOf(path), {"\"ph\":\"E\"", "\"failed\":true"}).size(),
+            1u);
+}
+
+// All ranks are threads here, so the clocks of their hosts differ by nothing.
+TEST(timeline_hosts_clocks_are_within_the_stated_error) {
+  const TempDirectory directory;
+  const std::string path = directory.file("hosts.json");
+  const std::vector<std::string> hosts{"a", "b", "b", "c"};
+  Options options = WithTimeline(path);
+  options.shm_bytes = 65536;
+  ThreadWorld world(4, hosts);
+  RunRanks(4, [&](int rank) {
+    Runtime runtime(world.OpenShared(rank, options, 0), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    for (int i = 0; i < 20; ++i) Sum(&runtime, "x" + std::to_string(i));
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    Sum(&runtime, "last");
+    runtime.Stop();
+  });
+  const std::string text = TextOf(path);
+  ExpectTensor(text, 4, "last");
+  ExpectTensor(text, 4, "x7");
+  for (int host : {1, 2}) {
+    const auto clocks = LinesWith(
+        text, {"hvd_clock", "\"host\":" + std::to_string(host) + ","});
+    ASSERT_TRUE(!clocks.empty());
+    const double error_ns = NumberAfter(clocks.back(), "error_ns");
+    EXPECT_TRUE(error_ns > 0 && error_ns < 1e9);
+    EXPECT_TRUE(std::abs(NumberAfter(clocks.back(), "offset_ns")) <= error_ns);
+  }
+}
+
+// Whatever the moment at which a rank fails, its peers' and its own events are
+// there.
+TEST(timeline_outlives_a_rank_that_fails) {
+  const TempDirectory directory;
+  const std::string path = directory.file("failed.json");
+  ThreadWorld world(3);
+  RunRanks(3, [&](int rank) {
+    Runtime runtime(world.Open(rank), WithTimeline(path));
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    Sum(&runtime, "x");
+    if (rank == 1) {
+      runtime.AnnounceFailure("no more");
+    } else {
+      auto call = Start(&runtime, {"y"}, {Filled(1, 1.0f)});
+      EXPECT_FALSE(call->Wait().ok());
+    }
+    runtime.Stop();
+  });
+  ExpectTensor(TextOf(path), 3, "x");
+}
+
+}  // namespace
+}  // namespace hvd

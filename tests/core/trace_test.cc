@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events of a rank: their bytes, bounds, rows, clocks, and which ranks have
+// them.
+#include "core/trace.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+
+#include "core/clock_offsets.h"
+#include "core/timeline_rows.h"
+#include "core/timeline_writer.h"
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+Entry Tensor(const std::string& name, uint64_t ticket) {
+  Entry entry;
+  entry.request.key = {name, 3};
+  entry.request.step = 7;
+  entry.request.signature.shapes = {{10, 2}, {5}};
+  entry.ticket = ticket;
+  entry.enqueued_ns = SteadyNow_ns();
+  return entry;
+}
+
+ReadyBatch BatchOf(const std::vector<Entry>& entries, uint64_t number) {
+  ReadyBatch ready;
+  ready.log_number = number;
+  for (const Entry& entry : entries) {
+    ready.tensors.push_back({std::make_shared<Entry>(entry), false});
+  }
+  return ready;
+}
+
+TEST(trace_events_come_back_in_order) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(true);
+  const std::vector<Entry> entries{Tensor("a", 11), Tensor("b", 9)};
+  const ReadyBatch batch = BatchOf(entries, 5);
+  trace.Cycle();
+  for (const Entry& entry : entries) trace.Submitted(2, entry);
+  trace.Agreed(2, batch);
+  const auto times = trace.NewTimes();
+  {
+    const CopyTimer in(times.get(), &BatchTimes::copy_in_ns);
+  }
+  times->payload_bytes = 77;
+  trace.Finished(2, batch, {Status::Ok(), 0, times.get(), true});
+  trace.Failed(entries[1]);
+  EXPECT_TRUE(trace.has_news());
+  const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
+  EXPECT_FALSE(trace.has_news());
+  ASSERT_TRUE(chunk.ok());
+  EXPECT_EQ(chunk.value().dropped, 0u);
+  EXPECT_TRUE(chunk.value().names == (std::vector<std::string>{"a", "b"}));
+  const std::vector<TraceEvent>& events = chunk.value().events;
+  ASSERT_EQ(events.size(), 6u);
+  const auto& cycle = std::get<CycleEvent>(events[0]);
+  const auto& first = std::get<SubmittedEvent>(events[1]);
+  const auto& second = std::get<SubmittedEvent>(events[2]);
+  const auto& agreed = std::get<AgreedEvent>(events[3]);
+  const auto& finished = std::get<FinishedEvent>(events[4]);
+  const auto& failed = std::get<FailedEvent>(events[5]);
+  EXPECT_EQ(first.enqueued_ns, entries[0].enqueued_ns);
+  EXPECT_EQ(first.set, 2);
+  EXPECT_EQ(first.ticket, 11u);
+  EXPECT_EQ(first.instance, 3u);
+  EXPECT_EQ(first.step, 7);
+  EXPECT_EQ(first.bytes, 100);
+  EXPECT_EQ(second.name, 1u);
+  EXPECT_EQ(second.ticket, 9u);
+  EXPECT_EQ(agreed.batch, 5u);
+  EXPECT_TRUE(agreed.tickets == (std::vector<uint64_t>{11, 9}));
+  EXPECT_TRUE(finished.is_ok && finished.within_host);
+  EXPECT_EQ(finished.times.started_ns, times->started_ns);
+  EXPECT_EQ(finished.times.first_in_ns, times->first_in_ns);
+  EXPECT_EQ(finished.times.packed_ns, times->packed_ns);
+  EXPECT_EQ(finished.times.last_out_ns, 0);
+  EXPECT_EQ(finished.times.payload_bytes, 77);
+  EXPECT_EQ(failed.ticket, 9u);
+  const int64_t order[] = {cycle.time_ns,
+                           first.time_ns,
+                           second.time_ns,
+                           agreed.time_ns,
+                           finished.times.started_ns,
+                           finished.time_ns,
+                           failed.time_ns};
+  EXPECT_TRUE(std::is_sorted(std::begin(order), std::end(order)));
+  EXPECT_EQ(counters.of(Verb::kAllreduce).collectives.value(), 2u);
+  EXPECT_EQ(counters.of(Verb::kAllreduce).batches.value(), 1u);
+}
+
+TEST(trace_that_is_off_notes_nothing_and_counts) {
+  CommCounters counters;
+  Trace trace(&counters);
+  const ReadyBatch batch = BatchOf({Tensor("a", 1)}, 1);
+  trace.Cycle();
+  trace.Submitted(0, *batch.tensors[0].entry);
+  trace.Agreed(0, batch);
+  EXPECT_TRUE(trace.NewTimes() == nullptr);
+  trace.Finished(0, batch, {Status::Ok(), 4, nullptr, false});
+  trace.Finished(0, batch, {Internal("x"), 5, nullptr, false});
+  EXPECT_FALSE(trace.has_news());
+  EXPECT_EQ(counters.of(Verb::kAllreduce).batches.value(), 1u);
+  EXPECT_EQ(counters.of(Verb::kAllreduce).rows.value(), 4u);
+}
+
+TEST(trace_that_is_closed_notes_the_ends_of_what_has_begun) {
+  CommCounters counters;
+  Trace trace(&counters);
+  const ReadyBatch before = BatchOf({Tensor("a", 1)}, 1);
+  trace.Start(false);
+  const ReadyBatch batch = BatchOf({Tensor("b", 2)}, 2);
+  trace.Submitted(0, *batch.tensors[0].entry);
+  trace.Agreed(0, batch);
+  const auto times = trace.NewTimes();
+  // It had no times, because it began before the trace.
+  trace.Finished(0, before, {});
+  (void)trace.Take();
+  trace.Close();
+  EXPECT_FALSE(trace.is_complete());
+  const ReadyBatch after = BatchOf({Tensor("c", 3)}, 3);
+  trace.Submitted(0, *after.tensors[0].entry);
+  trace.Agreed(0, after);
+  EXPECT_FALSE(trace.has_news());
+  trace.Finished(0, batch, {Status::Ok(), 0, times.get(), false});
+  EXPECT_TRUE(trace.is_complete());
+  EXPECT_TRUE(trace.has_news());
+}
+
+TEST(trace_memory_is_bounded_and_what_is_dropped_is_counted) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  constexpr uint64_t kCount = 100000;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    trace.Submitted(0, Tensor("tensor " + std::to_string(i % 100), i + 1));
+  }
+  const std::string bytes = trace.Take();
+  EXPECT_TRUE(bytes.size() < Trace::kMostBytes + 100);
+  const Result<TraceChunk> chunk = DecodeTrace(bytes);
+  ASSERT_TRUE(chunk.ok());
+  EXPECT_TRUE(chunk.value().events.size() > 5000);
+  EXPECT_EQ(chunk.value().events.size() + chunk.value().dropped, kCount);
+  EXPECT_EQ(chunk.value().names.size(), 100u);
+  // There is room again.
+  trace.Submitted(0, Tensor("next", 1));
+  EXPECT_EQ(DecodeTrace(trace.Take()).value().dropped, 0u);
+}
+
+std::string SomeChunk() {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(true);
+  for (uint64_t i = 1; i <= 5; ++i) {
+    const ReadyBatch batch = BatchOf({Tensor("t" + std::to_string(i), i)}, i);
+    trace.Submitted(0, *batch.tensors[0].entry);
+    trace.Agreed(0, batch);
+    if (i < 5) {
+      const auto times = trace.NewTimes();
+      trace.Finished(0, batch, {Status::Ok(), 0, times.get(), false});
+    }
+    trace.Cycle();
+  }
+  return trace.Take();
+}
+
+Topology TopologyOf(const std::vector<int>& hosts) {
+  Topology topology;
+  topology.size = static_cast<int>(hosts.size());
+  topology.host_of = hosts;
+  for (int host : hosts) topology.hosts.push_back("h" + std::to_string(host));
+  return topology;
+}
+
+TEST(trace_bytes_that_make_no_sense_are_refused_or_harmless) {
+  const std::string good = SomeChunk();
+  std::mt19937 random(1);
+  TimelineWriter writer(TopologyOf({0, 0}), 0);
+  std::string text = writer.Head();
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string bad = good;
+    if (i % 3 == 0) bad.resize(random() % bad.size());
+    for (unsigned changes = random() % 4; changes > 0 && !bad.empty();
+         --changes) {
+      bad[random() % bad.size()] = static_cast<char>(random());
+    }
+    refused += DecodeTrace(bad).ok() ? 0 : 1;
+    text += writer.Add(1, bad);
+  }
+  EXPECT_TRUE(refused > 1000);
+  text += writer.Add(7, good);  // there is no such rank
+  text += writer.Tail();
+  EXPECT_TRUE(text.find("hvd_unreadable_chunks") != std::string::npos);
+  // Each line is an object, whatever the names became.
+  size_t lines = 0;
+  for (size_t at = 2; at < text.size() - 2;) {
+    const size_t end = text.find('\n', at);
+    EXPECT_EQ(text[at], '{');
+    EXPECT_TRUE(text[end - 1] == ',' || text[end - 1] == '}');
+    at = end + 1;
+    ++lines;
+  }
+  EXPECT_TRUE(lines > 1000);
+}
+
+TEST(trace_names_are_json) {
+  EXPECT_EQ(JsonText("a/b"), "\"a/b\"");
+  EXPECT_EQ(JsonText("\"\\\n\x7f"), "\"\\\"\\\\\\u000a\\u007f\"");
+  EXPECT_EQ(JsonText("\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82"),
+            "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\"");
+  // Cut off, too long, a surrogate, past the end.
+  EXPECT_EQ(JsonText("\xc3"), "\"?\"");
+  EXPECT_EQ(JsonText("\xc0\xaf"), "\"??\"");
+  EXPECT_EQ(JsonText("\xed\xa0\x80"), "\"???\"");
+  EXPECT_EQ(JsonText("\xf4\x90\x80\x80"), "\"????\"");
+}
+
+TEST(trace_of_a_large_job_has_64_ranks_of_all_hosts) {
+  std::vector<int> few(64, 0);
+  EXPECT_EQ(TracedRanks(TopologyOf(few)).size(), 64u);
+  EXPECT_EQ(TracedRanks(TopologyOf(few)).back(), 63);
+  // 50 hosts of 4: the first of each, and the second of the first 14.
+  std::vector<int> many;
+  for (int rank = 0; rank < 200; ++rank) many.push_back(rank / 4);
+  const std::vector<int> ranks = TracedRanks(TopologyOf(many));
+  ASSERT_EQ(ranks.size(), 64u);
+  EXPECT_TRUE(std::is_sorted(ranks.begin(), ranks.end()));
+  for (int rank = 0; rank < 200; ++rank) {
+    const bool is_traced =
+        std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    EXPECT_EQ(is_traced, rank % 4 == 0 || (rank % 4 == 1 && rank / 4 < 14));
+  }
+  // More hosts than ranks that can be shown.
+  many.clear();
+  for (int rank = 0; rank < 100; ++rank) many.push_back(rank);
+  EXPECT_EQ(TracedRanks(TopologyOf(many)).back(), 63);
+  // The file says which.
+  TimelineWriter writer(TopologyOf(many), 0);
+  const std::string head = writer.Head();
+  EXPECT_TRUE(head.find("\"size\":100,\"ranks\":[0,1,2,") != std::string::npos);
+  EXPECT_TRUE(head.find(",63]") != std::string::npos);
+}
+
+TEST(trace_of_another_host_waits_for_its_clock) {
+  TimelineWriter writer(TopologyOf({0, 0, 1}), 0);
+  EXPECT_TRUE(writer.Add(1, SomeChunk()).size() > 100);
+  EXPECT_EQ(writer.Add(2, SomeChunk()), "");
+  const std::string text = writer.SetClock(1, {-5, 3});
+  EXPECT_TRUE(text.find("\"host\":1,\"offset_ns\":-5,\"error_ns\":3") !=
+              std::string::npos);
+  EXPECT_TRUE(text.find("ALLREDUCE") != std::string::npos);
+  EXPECT_TRUE(writer.Add(2, SomeChunk()).size() > 100);
+}
+
+// All spans are on one row each, one after the other.
+TEST(trace_times_do_not_move_back_when_a_clock_is_known_better) {
+  TimelineWriter writer(TopologyOf({0, 1}), 0);
+  (void)writer.SetClock(1, {0, 1'000'000'000});
+  std::string text = writer.Add(1, SomeChunk());
+  (void)writer.SetClock(1, {100'000'000, 1});
+  text += writer.Add(1, SomeChunk());
+  std::map<int, double> ends;
+  size_t spans = 0;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    const auto number = [&line](const char* key) {
+      return std::atof(line.c_str() + line.find(key) + std::strlen(key));
+    };
+    if (line.find("\"ph\":\"X\"") == std::string::npos ||
+        line.find("dtype") == std::string::npos) {
+      continue;
+    }
+    double& end = ends[static_cast<int>(number("\"tid\":"))];
+    // Such sums have only so many digits.
+    EXPECT_TRUE(end == 0 || number("\"ts\":") > end - 0.01);
+    end = number("\"ts\":") + number("\"dur\":");
+    ++spans;
+  }
+  EXPECT_TRUE(spans > 10);
+}
+
+TEST(clock_offsets_the_shortest_answer_wins) {
+  ClockOffsets clocks(2);
+  // The other clock reads 1000 more. Answers come at once, late, early.
+  auto first = clocks.Answered(1, 100, 1150, 200);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->offset_ns, 1000);
+  EXPECT_EQ(first->error_ns, 50);
+  EXPECT_FALSE(clocks.Answered(1, 300, 1390, 500).has_value());
+  const auto better = clocks.Answered(1, 600, 1605, 620);
+  ASSERT_TRUE(better.has_value());
+  EXPECT_EQ(better->offset_ns, 995);
+  EXPECT_EQ(better->error_ns, 10);
+  // After a second it may be wrong by 20 us more.
+  const int64_t later = 1'000'000'000;
+  EXPECT_TRUE(clocks.Answered(1, later, later + 6000, later + 12000));
+  EXPECT_FALSE(clocks.Answered(1, later, later, later + 50000));
+  // These cannot be.
+  EXPECT_FALSE(ClockOffsets(1).Answered(0, 10, 5, 9));
+  EXPECT_FALSE(ClockOffsets(1).Answered(0, 10, -5, 20));
+  EXPECT_FALSE(ClockOffsets(1).Answered(0, -10, 5, 20));
+  EXPECT_FALSE(ClockOffsets(1).Answered(0, 0, 5, int64_t{1} << 40));
+}
+
+}  // namespace
+}  // namespace hvd

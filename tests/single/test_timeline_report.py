@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m hvd_tf.timeline report: whole and cut files, where the time goes, who was slowest."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hvd_tf.timeline import picture
+from hvd_tf.timeline.__main__ import main
+from hvd_tf.timeline.errors import TimelineError
+from hvd_tf.timeline.report import report, time_text
+from hvd_tf.timeline.split import PARTS, split, steps_of
+from hvd_tf.timeline.trace_file import Batch, Tensor, Trace, read
+
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+
+def metadata(kind: str, rank: int, row: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": arguments}
+
+
+def span(
+    name: str, rank: int, row: int, begin_us: float, end_us: float, **arguments: Any
+) -> dict[str, Any]:
+    event = {"ph": "X", "name": name, "pid": rank, "tid": row, "ts": begin_us}
+    return {**event, "dur": end_us - begin_us, "args": arguments}
+
+
+def events_of_a_job(ranks: int = 2, steps: int = 3, late_us: float = 40.0) -> list[dict[str, Any]]:
+    """Rank 1 is late by `late_us`. A step takes 1000 us: two tensors in a batch."""
+    events = [metadata("hvd_timeline", 0, 0, version=1, size=ranks, ranks=list(range(ranks)))]
+    for rank in range(ranks):
+        events += [metadata("thread_name", rank, 1000 + i, name=f"t{i}") for i in range(2)]
+        events.append(metadata("thread_name", rank, 1, name="batches"))
+        for step in range(steps):
+            at_us = 1000.0 * step
+            enqueued_us = at_us + (late_us if rank == 1 else 0)
+            key = {"set": 0, "batch": step + 1}
+            for i in range(2):
+                facts = {"bytes": 400, "dtype": "float32", "step": 0, **key}
+                row = 1000 + i
+                events.append(
+                    span("NEGOTIATE_ALLREDUCE", rank, row, enqueued_us, at_us + 100, **facts)
+                )
+                events.append(span("ALLREDUCE", rank, row, at_us + 100, at_us + 400, **facts))
+            copies = {"copy_in_us": 30.0, "reduce_us": 20.0, "copy_out_us": 10.0}
+            facts = {**key, "tensors": 2, "bytes": 800, "sent_bytes": 800, **copies}
+            events.append(span("ALLREDUCE", rank, 1, at_us + 100, at_us + 400, **facts))
+            events.append(span("QUEUE", rank, 1, at_us + 100, at_us + 150))
+    return events
+
+
+def write(path: Path, events: list[dict[str, Any]], end: bool = True) -> Path:
+    lines = [json.dumps(event) + ",\n" for event in events]
+    last = json.dumps(metadata("hvd_timeline_end", 0, 0)) + "\n]\n" if end else ""
+    path.write_text("[\n" + "".join(lines) + last)
+    return path
+
+
+def test_where_the_time_goes(tmp_path: Path) -> None:
+    trace = read(write(tmp_path / "a.json", events_of_a_job()))
+    assert trace.is_complete and trace.size == 2
+    steps = steps_of(trace)
+    assert [(step.begin_us, step.end_us) for step in steps] == [
+        (0.0, 1000.0),
+        (1000.0, 2000.0),
+        (2000.0, 2400.0),  # nothing follows
+    ]
+    parts = steps[0].parts_us
+    # Rank 0 negotiates for 100 us, rank 1 for 60.
+    assert parts["negotiation"] == pytest.approx(80)
+    assert parts["queue"] == pytest.approx(50)
+    assert parts["copy"] == pytest.approx(60)
+    assert parts["wire"] == pytest.approx(400 - 150 - 60)
+    assert parts["nothing under way"] == pytest.approx(1000 - 80 - 300)
+    assert steps[0].slowest == 1 and steps[0].lateness_us == {0: 0.0, 1: pytest.approx(40)}
+
+
+def test_what_comes_late_in_a_step_counts_before_what_came_early() -> None:
+    def tensor(enqueued_us: float, agreed_us: float) -> Tensor:
+        return Tensor(0, "t", "allreduce", 0, 1, 4, enqueued_us, agreed_us)
+
+    batch = Batch(0, "allreduce", 0, 1, 1, 4, 4, 10.0, 50.0, copy_us=15.0, queue_us=10.0)
+    # Another tensor is negotiated for all of that time, and on.
+    times = split([tensor(0.0, 10.0), tensor(5.0, 70.0)], [batch], 0.0, 100.0)
+    assert times == pytest.approx(dict(zip(PARTS, (10 + 20, 10, 15, 15, 30))))
+
+
+def test_beginnings_and_ends_on_lines_of_their_own(tmp_path: Path) -> None:
+    """What a rank has under way while it sends its events is written so."""
+    events = []
+    for event in events_of_a_job():
+        if event["ph"] != "X":
+            events.append(event)
+            continue
+        same = {key: event[key] for key in ("pid", "tid")}
+        facts = {key: event["args"][key] for key in ("set", "batch") if key in event["args"]}
+        early = {**event["args"]} if event["name"].startswith("NEGOTIATE") else facts
+        for key in facts if early is not facts else ():
+            early.pop(key)
+        if event["name"] == "QUEUE":
+            events.append(event)
+            continue
+        begin = {"ph": "B", "name": event["name"], "ts": event["ts"], "args": early}
+        end = {"ph": "E", "ts": event["ts"] + event["dur"], "args": event["args"]}
+        events += [{**begin, **same}, {**end, **same}]
+    whole = read(write(tmp_path / "whole.json", events_of_a_job()))
+    parts = read(write(tmp_path / "parts.json", events))
+    assert (parts.tensors, parts.batches) == (whole.tensors, whole.batches)
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job(), end=False)
+    text = path.read_text()
+    for length in range(200, len(text), 97):
+        path.write_text(text[:length])
+        trace = read(path)
+        assert not trace.is_complete
+        assert "The timeline has no end" in report("a", trace, steps_of(trace))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is no timeline of hvd_tf"),
+        ("[\n]\n", "is no timeline of hvd_tf"),
+        ("some text\nmore\n", "line 1: this is no event"),
+        ('[\n{"ph":"X"},\n]\n', "line 2: this is no event"),
+        ('[\n[1],\n{"ph":"M"}\n', "line 2: this is no event"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(TimelineError, match=words):
+        read(path)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    events = [
+        *events_of_a_job(),
+        metadata("hvd_clock", 1, 0, host=1, offset_ns=5, error_ns=12_300),
+        metadata("hvd_dropped_events", 1, 0, count=7),
+        metadata("hvd_lost_chunks", 1, 0, count=2),
+    ]
+    events[0] = metadata("hvd_timeline", 0, 0, version=1, size=100, ranks=[0, 1])
+    trace = read(write(tmp_path / "a.json", events))
+    lines = report("a", trace, steps_of(trace)).splitlines()
+    assert lines[0] == "a: 2 of 100 ranks, 3 steps"
+    assert "ranks: 0, 1" in lines
+    assert "clock of host 1: right within 12.3 us" in lines
+    assert "9 events or more are missing: there were too many" in lines
+
+
+def test_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job(steps=30))
+    assert main(["report", str(path), "--no-picture"]) == 0
+    text = capsys.readouterr().out
+    assert f"{path}: 2 of 2 ranks, 30 steps" in text
+    assert "  rank 1     in 30 of 30 steps, by 40.0 us" in text
+    assert "the 20 longest steps" in text
+    assert "allreduce" in text
+    assert main(["report", str(path), "--steps", "--no-picture"]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "1, by" in line]) == 30
+    assert main(["report", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    path = write(tmp_path / "a.json", events_of_a_job())
+    assert main(["report", str(path)]) == 0
+    assert "no picture: matplotlib is not installed: run '" in capsys.readouterr().err
+    assert main(["report", str(path), "--picture", str(tmp_path / "b.png")]) == 2
+    assert "b.png cannot be drawn: matplotlib is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
+def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job())
+    assert main(["report", str(path)]) == 0
+    assert f"picture: {path}.png" in capsys.readouterr().out
+    assert Path(f"{path}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_steps_are_few_bars() -> None:
+    trace = Trace(2, [0, 1])
+    for number in range(1, 1001):
+        at_us = 1000.0 * number
+        trace.tensors.append(Tensor(0, "t", "allreduce", 0, number, 4, at_us, at_us + 10))
+        trace.batches.append(
+            Batch(0, "allreduce", 0, number, 1, 4, 4, at_us + 10, at_us + 500, copy_us=90.0)
+        )
+    bars = picture.bars_of(steps_of(trace))
+    assert len(bars) <= 400 and bars[0][0] == 2.0
+    assert bars[0][1]["copy"] == pytest.approx(0.09)
+
+
+def test_times_as_people_write_them() -> None:
+    assert [time_text(time_us) for time_us in (0.0, 12.34, 1234.0, 4_560_000.0)] == [
+        "0.00 us",
+        "12.3 us",
+        "1.23 ms",
+        "4.56 s",
+    ]

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pairs beginnings with ends, and gives each a row.
+#include "core/timeline_rows.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace hvd {
+namespace {
+
+// What a peer sends decides about memory, so it is bounded.
+constexpr size_t kMostRows = 10000;
+constexpr size_t kMostLanes = 256;
+constexpr size_t kMostOpen = 100000;
+constexpr int kCycleTid = 0;
+
+std::string Upper(const char* name) {
+  std::string text = name;
+  for (char& letter : text) {
+    letter =
+        static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  }
+  return text;
+}
+
+std::string ArgumentsOf(const SubmittedEvent& event) {
+  std::string text = JsonMember("bytes", event.bytes) + ",\"dtype\":\"" +
+                     Name(event.dtype) + "\"," + JsonMember("step", event.step);
+  if (event.instance != 0) {
+    text += "," + JsonMember("instance", static_cast<int64_t>(event.instance));
+  }
+  return text;
+}
+
+std::string BatchArguments(int set, uint64_t batch) {
+  return JsonMember("set", set) + "," +
+         JsonMember("batch", static_cast<int64_t>(batch));
+}
+
+}  // namespace
+
+void TimelineRows::Add(const TraceChunk& chunk, int64_t shift_ns,
+                       TraceLines* lines) {
+  shift_ns_ = shift_ns;
+  lines_ = lines;
+  for (const TraceEvent& event : chunk.events) {
+    if (const auto* submitted = std::get_if<SubmittedEvent>(&event)) {
+      Apply(*submitted, chunk);
+      continue;
+    }
+    std::visit(
+        [this](const auto& value) {
+          using Event = std::decay_t<decltype(value)>;
+          if constexpr (!std::is_same_v<Event, SubmittedEvent>) Apply(value);
+        },
+        event);
+  }
+  if (chunk.dropped > 0) {
+    lines->Metadata("hvd_dropped_events", rank_, kCycleTid,
+                    JsonMember("count", static_cast<int64_t>(chunk.dropped)));
+  }
+  WriteOpen();
+}
+
+TimelineRows::Place TimelineRows::Occupy(const std::string& label,
+                                         bool is_batch) {
+  std::string shown = label;
+  std::string key = (is_batch ? "b" : "t") + label;
+  if (rows_.count(key) == 0 && rows_.size() >= kMostRows) {
+    // Names without end share a row.
+    shown = "other tensors";
+    key = "other";
+  }
+  Row& row = rows_[key];
+  size_t at = 0;
+  while (at < row.size() && row[at].is_busy) ++at;
+  at = std::min(at, kMostLanes - 1);
+  if (at == row.size()) {
+    const int tid = is_batch ? next_batch_tid_++ : next_tensor_tid_++;
+    row.push_back({tid, false});
+    if (at > 0) shown += " (" + std::to_string(at + 1) + ")";
+    lines_->Metadata("thread_name", rank_, tid, "\"name\":" + JsonText(shown));
+    lines_->Metadata("thread_sort_index", rank_, tid,
+                     JsonMember("sort_index", tid));
+  }
+  row[at].is_busy = true;
+  return {&row, at};
+}
+
+void TimelineRows::Apply(const SubmittedEvent& event, const TraceChunk& chunk) {
+  if (waiting_.size() >= kMostOpen || waiting_.count(event.ticket) > 0) return;
+  std::string label = chunk.names[event.name];
+  if (event.set != 0) label += " [set " + std::to_string(event.set) + "]";
+  OpenTensor& tensor = waiting_[event.ticket];
+  tensor.event = event;
+  tensor.place = Occupy(label, false);
+  tensor.begin_ns = BeginOn(tensor.place, event.enqueued_ns);
+}
+
+void TimelineRows::EndPhase(const std::string& name, OpenTensor* tensor,
+                            int64_t end_ns, const std::string& arguments) {
+  Lane& lane = LaneAt(tensor->place);
+  end_ns = std::max(Shifted(end_ns), tensor->begin_ns);
+  if (tensor->is_written) {
+    lines_->End(rank_, lane.tid, end_ns, arguments);
+  } else {
+    lines_->Complete(name, rank_, lane.tid, tensor->begin_ns, end_ns,
+                     ArgumentsOf(tensor->event) + "," + arguments);
+  }
+  lane.end_ns = tensor->begin_ns = end_ns;
+  tensor->is_written = false;
+}
+
+void TimelineRows::Apply(const AgreedEvent& event) {
+  const std::pair<int, uint64_t> key{event.set, event.batch};
+  if (batches_.size() >= kMostOpen || batches_.count(key) > 0) return;
+  OpenBatch batch;
+  for (const uint64_t ticket : event.tickets) {
+    const auto found = waiting_.find(ticket);
+    if (found == waiting_.end()) continue;  // of before the timeline
+    OpenTensor tensor = std::move(found->second);
+    waiting_.erase(found);
+    EndPhase("NEGOTIATE_" + Upper(Name(tensor.event.verb)), &tensor,
+             event.time_ns, BatchArguments(event.set, event.batch));
+    batch.verb = tensor.event.verb;
+    batch.tensors.push_back(std::move(tensor));
+  }
+  if (batch.tensors.empty()) return;
+  batch.place =
+      Occupy(event.set == 0 ? "batches"
+                            : "batches of set " + std::to_string(event.set),
+             true);
+  batch.begin_ns = BeginOn(batch.place, event.time_ns);
+  batches_.emplace(key, std::move(batch));
+}
+
+void TimelineRows::Apply(const FinishedEvent& event) {
+  const auto found = batches_.find({event.set, event.batch});
+  if (found == batches_.end()) return;
+  OpenBatch& batch = found->second;
+  const std::string name = Upper(Name(batch.verb));
+  std::string arguments = BatchArguments(event.set, event.batch);
+  if (!event.is_ok) arguments += ",\"failed\":true";
+  for (OpenTensor& tensor : batch.tensors) {
+    EndPhase(name, &tensor, event.time_ns, arguments);
+    Free(tensor.place);
+  }
+  WritePhases(batch, event);
+  Free(batch.place);
+  batches_.erase(found);
+}
+
+void TimelineRows::WritePhases(const OpenBatch& batch,
+                               const FinishedEvent& event) {
+  Lane& lane = LaneAt(batch.place);
+  const std::string name = Upper(Name(batch.verb));
+  const BatchTimes& times = event.times;
+  int64_t bytes = 0;
+  for (const OpenTensor& tensor : batch.tensors) bytes += tensor.event.bytes;
+  std::string arguments =
+      BatchArguments(event.set, event.batch) + "," +
+      JsonMember("tensors", static_cast<int64_t>(batch.tensors.size())) + "," +
+      JsonMember("bytes", bytes) + "," +
+      JsonMember("sent_bytes", times.payload_bytes) +
+      ",\"copy_in_us\":" + Micros(times.copy_in_ns) +
+      ",\"reduce_us\":" + Micros(times.reduce_ns) +
+      ",\"copy_out_us\":" + Micros(times.copy_out_ns);
+  if (!event.is_ok) arguments += ",\"failed\":true";
+  const int64_t end_ns = std::max(Shifted(event.time_ns), batch.begin_ns);
+  if (batch.is_written) {
+    lines_->End(rank_, lane.tid, end_ns, arguments);
+  } else {
+    lines_->Complete(name, rank_, lane.tid, batch.begin_ns, end_ns, arguments);
+  }
+  lane.end_ns = end_ns;
+  // Each begins where the one before has ended. What did not come to pass (0)
+  // has no time. A batch that failed may have stopped anywhere.
+  int64_t at_ns = batch.begin_ns;
+  const auto phase = [&](const std::string& phase_name, int64_t until_ns,
+                         int64_t otherwise_ns) {
+    until_ns = until_ns == 0 ? otherwise_ns : Shifted(until_ns);
+    until_ns = std::clamp(until_ns, at_ns, end_ns);
+    if (until_ns > at_ns) {
+      lines_->Complete(phase_name, rank_, lane.tid, at_ns, until_ns, "");
+    }
+    at_ns = until_ns;
+  };
+  phase("QUEUE", times.first_in_ns, end_ns);
+  phase("MEMCPY_IN_FUSION_BUFFER", times.packed_ns, at_ns);
+  phase((event.within_host ? "SHM_" : "MPI_") + name, times.last_out_ns,
+        end_ns);
+  phase("MEMCPY_OUT_FUSION_BUFFER", 0, end_ns);
+}
+
+void TimelineRows::Apply(const FailedEvent& event) {
+  const auto found = waiting_.find(event.ticket);
+  if (found == waiting_.end()) return;
+  OpenTensor& tensor = found->second;
+  EndPhase("NEGOTIATE_" + Upper(Name(tensor.event.verb)), &tensor,
+           event.time_ns, "\"failed\":true");
+  Free(tensor.place);
+  waiting_.erase(found);
+}
+
+void TimelineRows::Apply(const CycleEvent& event) {
+  lines_->Instant("CYCLE_START", rank_, kCycleTid, Shifted(event.time_ns));
+}
+
+void TimelineRows::WriteOpen() {
+  for (auto& [ticket, tensor] : waiting_) {
+    if (std::exchange(tensor.is_written, true)) continue;
+    lines_->Begin("NEGOTIATE_" + Upper(Name(tensor.event.verb)), rank_,
+                  TidOf(tensor.place), tensor.begin_ns,
+                  ArgumentsOf(tensor.event));
+  }
+  for (auto& [key, batch] : batches_) {
+    if (std::exchange(batch.is_written, true)) continue;
+    const std::string arguments = BatchArguments(key.first, key.second);
+    const std::string name = Upper(Name(batch.verb));
+    lines_->Begin(name, rank_, TidOf(batch.place), batch.begin_ns, arguments);
+    for (OpenTensor& tensor : batch.tensors) {
+      tensor.is_written = true;
+      lines_->Begin(name, rank_, TidOf(tensor.place), tensor.begin_ns,
+                    ArgumentsOf(tensor.event) + "," + arguments);
+    }
+  }
+}
+
+}  // namespace hvd
