@@ -131,14 +131,16 @@ std::vector<std::string> Run(OnePeer* peer,
     };
     EXPECT_TRUE(peer->queue.Push(EnqueueCommand{0, entry}).ok());
   }
-  ProcessSet all;
-  all.ranks = {0, 1};
-  all.rank = 1;
+  CommCounters counters;
   SetRegistry registry;
   BackgroundLoop loop(
       peer, &peer->queue, &registry, Options::Defaults(),
-      std::make_shared<StackRequests>(std::chrono::duration<double>(60)));
-  EXPECT_TRUE(loop.Begin({std::make_shared<const ProcessSet>(all)}).ok());
+      std::make_shared<StackRequests>(std::chrono::duration<double>(60)),
+      &counters);
+  auto all = std::make_shared<ProcessSet>();
+  all->ranks = {0, 1};
+  all->rank = 1;
+  EXPECT_TRUE(loop.Begin({all}).ok());
   loop.Run();
   return messages;
 }

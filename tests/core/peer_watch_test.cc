@@ -57,7 +57,8 @@ struct Watching {
     Options options = Options::Defaults();
     options.stall_warning_s = warning_s;
     options.stall_shutdown_s = shutdown_s;
-    watch = std::make_unique<PeerWatch>(&backend, options, stacks, At(0));
+    watch = std::make_unique<PeerWatch>(&backend, &backend.channel(), options,
+                                        stacks, At(0));
   }
   static PeerWatch::Clock::time_point At(double time_s) {
     return PeerWatch::Clock::time_point{} +
