@@ -35,9 +35,9 @@
 namespace hvd {
 
 // Owns the negotiators and executors of the sets that this rank is in. The
-// backend, the queue, the registry and the counters are not its own, and outlive
-// it.
-// Everything but first_peer_end belongs to the thread that calls Run.
+// backend, the queue, the registry and the counters are not its own, and
+// outlive it. Everything but first_peer_end belongs to the thread that calls
+// Run.
 class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;

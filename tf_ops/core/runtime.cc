@@ -68,9 +68,8 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   if (!opened.ok()) return opened.status();
   Files& files = opened.value();
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
-  loop_ = std::make_unique<BackgroundLoop>(backend_.get(), queue_.get(),
-                                           &registry_, options_, stacks_,
-                                           &counters_);
+  loop_ = std::make_unique<BackgroundLoop>(
+      backend_.get(), queue_.get(), &registry_, options_, stacks_, &counters_);
   HVD_RETURN_IF_ERROR(loop_->Begin(sets));
   // A single rank completes its ops without the wire, so there is nothing to
   // tune.

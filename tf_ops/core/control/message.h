@@ -72,9 +72,8 @@ struct Join {};
 struct Unjoin {};
 
 // The last two are of the global set alone.
-using ReportItem =
-    std::variant<Submission, CachedSubmissions, Withdrawal, ScopeEnd, Join,
-                 Unjoin, SetRequest, SetAnswer>;
+using ReportItem = std::variant<Submission, CachedSubmissions, Withdrawal,
+                                ScopeEnd, Join, Unjoin, SetRequest, SetAnswer>;
 
 struct Report {
   uint64_t log_seen = 0;  // number of the last log record applied
