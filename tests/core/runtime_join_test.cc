@@ -177,6 +177,9 @@ TEST(join_can_be_taken_back) {
         const Status status = join.Wait().status;
         // Too late: all have joined, and this turn is over.
         if (status.ok()) continue;
+        // Or it was too late unheard. Then the others are a turn ahead from now
+        // on, and end before this rank.
+        if (status.code() == StatusCode::kPeerLost) return;
         EXPECT_EQ(status.code(), StatusCode::kCancelled);
       }
       // With or without rank 1's, by when it was heard of; never a hang.
@@ -186,8 +189,10 @@ TEST(join_can_be_taken_back) {
         // It may have been agreed on without this rank's.
         JoinUnderWay join(runtime);
         const Status status = call->Wait();
-        EXPECT_TRUE(status.ok());
-        EXPECT_TRUE(join.Wait().status.ok());
+        const Status joined = join.Wait().status;
+        if (joined.code() == StatusCode::kPeerLost) return;
+        EXPECT_EQ(status.message(), "");
+        EXPECT_EQ(joined.message(), "");
       } else {
         EXPECT_EQ(call->Wait().message(), "");
         EXPECT_TRUE(call->out[0][0] >= static_cast<float>(size - 1));

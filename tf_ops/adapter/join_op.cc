@@ -4,11 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "adapter/call_site.h"
 #include "adapter/collective_call.h"
 #include "adapter/global_runtime.h"
 #include "adapter/op_definitions.h"
-#include "adapter/step_cancellation.h"
 #include "adapter/tf_bridge.h"
 
 namespace hvd {
