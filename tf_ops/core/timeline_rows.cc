@@ -23,11 +23,20 @@ std::string Upper(const char* name) {
   return text;
 }
 
+std::string NegotiationOf(Verb verb) {
+  return "NEGOTIATE_" + Upper(Name(verb));
+}
+
 std::string ArgumentsOf(const SubmittedEvent& event) {
-  std::string text = JsonMember("bytes", event.bytes) + ",\"dtype\":\"" +
-                     Name(event.dtype) + "\"," + JsonMember("step", event.step);
+  std::string text = "\"bytes\":";
+  AppendNumber(event.bytes, &text);
+  text += ",\"dtype\":\"";
+  text += Name(event.dtype);
+  text += "\",\"step\":";
+  AppendNumber(event.step, &text);
   if (event.instance != 0) {
-    text += "," + JsonMember("instance", static_cast<int64_t>(event.instance));
+    text += ",\"instance\":";
+    AppendNumber(static_cast<int64_t>(event.instance), &text);
   }
   return text;
 }
@@ -93,6 +102,7 @@ void TimelineRows::Apply(const SubmittedEvent& event, const TraceChunk& chunk) {
   if (event.set != 0) label += " [set " + std::to_string(event.set) + "]";
   OpenTensor& tensor = waiting_[event.ticket];
   tensor.event = event;
+  tensor.arguments = ArgumentsOf(event);
   tensor.place = Occupy(label, false);
   tensor.begin_ns = BeginOn(tensor.place, event.enqueued_ns);
 }
@@ -105,24 +115,31 @@ void TimelineRows::EndPhase(const std::string& name, OpenTensor* tensor,
     lines_->End(rank_, lane.tid, end_ns, arguments);
   } else {
     lines_->Complete(name, rank_, lane.tid, tensor->begin_ns, end_ns,
-                     ArgumentsOf(tensor->event) + "," + arguments);
+                     tensor->arguments, arguments);
   }
   lane.end_ns = tensor->begin_ns = end_ns;
   tensor->is_written = false;
+  tensor->arguments.clear();  // only the first phase has them
 }
 
 void TimelineRows::Apply(const AgreedEvent& event) {
   const std::pair<int, uint64_t> key{event.set, event.batch};
   if (batches_.size() >= kMostOpen || batches_.count(key) > 0) return;
   OpenBatch batch;
+  batch.tensors.reserve(event.tickets.size());
+  const std::string arguments = BatchArguments(event.set, event.batch);
+  std::string name;
   for (const uint64_t ticket : event.tickets) {
     const auto found = waiting_.find(ticket);
     if (found == waiting_.end()) continue;  // of before the timeline
     OpenTensor tensor = std::move(found->second);
     waiting_.erase(found);
-    EndPhase("NEGOTIATE_" + Upper(Name(tensor.event.verb)), &tensor,
-             event.time_ns, BatchArguments(event.set, event.batch));
+    // A batch has one verb, unless a peer makes it up.
+    if (name.empty() || batch.verb != tensor.event.verb) {
+      name = NegotiationOf(tensor.event.verb);
+    }
     batch.verb = tensor.event.verb;
+    EndPhase(name, &tensor, event.time_ns, arguments);
     batch.tensors.push_back(std::move(tensor));
   }
   if (batch.tensors.empty()) return;
@@ -157,14 +174,21 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
   const BatchTimes& times = event.times;
   int64_t bytes = 0;
   for (const OpenTensor& tensor : batch.tensors) bytes += tensor.event.bytes;
-  std::string arguments =
-      BatchArguments(event.set, event.batch) + "," +
-      JsonMember("tensors", static_cast<int64_t>(batch.tensors.size())) + "," +
-      JsonMember("bytes", bytes) + "," +
-      JsonMember("sent_bytes", times.payload_bytes) +
-      ",\"copy_in_us\":" + Micros(times.copy_in_ns) +
-      ",\"reduce_us\":" + Micros(times.reduce_ns) +
-      ",\"copy_out_us\":" + Micros(times.copy_out_ns);
+  std::string arguments = BatchArguments(event.set, event.batch);
+  for (const std::string& member :
+       {JsonMember("tensors", static_cast<int64_t>(batch.tensors.size())),
+        JsonMember("bytes", bytes),
+        JsonMember("sent_bytes", times.payload_bytes)}) {
+    arguments += "," + member;
+  }
+  const std::pair<const char*, int64_t> copies[] = {
+      {",\"copy_in_us\":", times.copy_in_ns},
+      {",\"reduce_us\":", times.reduce_ns},
+      {",\"copy_out_us\":", times.copy_out_ns}};
+  for (const auto& [member, time_ns] : copies) {
+    arguments += member;
+    AppendMicros(time_ns, &arguments);
+  }
   if (!event.is_ok) arguments += ",\"failed\":true";
   const int64_t end_ns = std::max(Shifted(event.time_ns), batch.begin_ns);
   if (batch.is_written) {
@@ -196,8 +220,8 @@ void TimelineRows::Apply(const FailedEvent& event) {
   const auto found = waiting_.find(event.ticket);
   if (found == waiting_.end()) return;
   OpenTensor& tensor = found->second;
-  EndPhase("NEGOTIATE_" + Upper(Name(tensor.event.verb)), &tensor,
-           event.time_ns, "\"failed\":true");
+  EndPhase(NegotiationOf(tensor.event.verb), &tensor, event.time_ns,
+           "\"failed\":true");
   Free(tensor.place);
   waiting_.erase(found);
 }
@@ -209,9 +233,8 @@ void TimelineRows::Apply(const CycleEvent& event) {
 void TimelineRows::WriteOpen() {
   for (auto& [ticket, tensor] : waiting_) {
     if (std::exchange(tensor.is_written, true)) continue;
-    lines_->Begin("NEGOTIATE_" + Upper(Name(tensor.event.verb)), rank_,
-                  TidOf(tensor.place), tensor.begin_ns,
-                  ArgumentsOf(tensor.event));
+    lines_->Begin(NegotiationOf(tensor.event.verb), rank_, TidOf(tensor.place),
+                  tensor.begin_ns, tensor.arguments);
   }
   for (auto& [key, batch] : batches_) {
     if (std::exchange(batch.is_written, true)) continue;
@@ -221,7 +244,7 @@ void TimelineRows::WriteOpen() {
     for (OpenTensor& tensor : batch.tensors) {
       tensor.is_written = true;
       lines_->Begin(name, rank_, TidOf(tensor.place), tensor.begin_ns,
-                    ArgumentsOf(tensor.event) + "," + arguments);
+                    arguments);
     }
   }
 }

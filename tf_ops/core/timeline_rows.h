@@ -41,6 +41,7 @@ class TimelineRows {
 
   struct OpenTensor {
     SubmittedEvent event;
+    std::string arguments;
     Place place{nullptr, 0};
     int64_t begin_ns = 0;  // of the phase that is open now; the trace's clock
     bool is_written = false;

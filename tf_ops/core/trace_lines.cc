@@ -3,6 +3,7 @@
 #include "core/trace_lines.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <utility>
 
@@ -34,20 +35,30 @@ size_t CharacterLength(const std::string& text, size_t at) {
 
 }  // namespace
 
-std::string Micros(int64_t time_ns) {
+void AppendNumber(int64_t value, std::string* text) {
+  char digits[24];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
+  text->append(digits, end);
+}
+
+void AppendMicros(int64_t time_ns, std::string* text) {
   const bool is_negative = time_ns < 0;
   const uint64_t ns = is_negative ? 0 - static_cast<uint64_t>(time_ns)
                                   : static_cast<uint64_t>(time_ns);
-  const std::string rest = std::to_string(1000 + ns % 1000);  // "1" and digits
-  std::string text = is_negative ? "-" : "";
-  text += std::to_string(ns / 1000);
-  text += '.';
-  text.append(rest, 1, 3);
-  return text;
+  if (is_negative) *text += '-';
+  AppendNumber(static_cast<int64_t>(ns / 1000), text);
+  const auto rest = static_cast<int>(ns % 1000);
+  for (const int digit : {'.' - '0', rest / 100, rest / 10 % 10, rest % 10}) {
+    *text += static_cast<char>('0' + digit);
+  }
 }
 
 std::string JsonMember(const char* name, int64_t value) {
-  return std::string("\"") + name + "\":" + std::to_string(value);
+  std::string text = "\"";
+  text += name;
+  text += "\":";
+  AppendNumber(value, &text);
+  return text;
 }
 
 std::string JsonText(const std::string& text) {
@@ -71,45 +82,67 @@ std::string JsonText(const std::string& text) {
   return json + "\"";
 }
 
-void TraceLines::Complete(const std::string& name, int pid, int tid,
-                          int64_t begin_ns, int64_t end_ns,
-                          const std::string& arguments) {
-  text_ += "{\"ph\":\"X\",\"name\":\"" + name +
-           "\",\"pid\":" + std::to_string(pid) +
-           ",\"tid\":" + std::to_string(tid) + ",\"ts\":" + Micros(begin_ns) +
-           ",\"dur\":" + Micros(std::max<int64_t>(end_ns - begin_ns, 0));
-  if (!arguments.empty()) text_ += ",\"args\":{" + arguments + "}";
-  text_ += "},\n";
+void TraceLines::Head(std::string_view kind, std::string_view name, int pid,
+                      int tid) {
+  text_ += "{\"ph\":\"";
+  text_ += kind;
+  if (!name.empty()) {
+    text_ += "\",\"name\":\"";
+    text_ += name;
+  }
+  text_ += "\",\"pid\":";
+  AppendNumber(pid, &text_);
+  text_ += ",\"tid\":";
+  AppendNumber(tid, &text_);
 }
 
-void TraceLines::Begin(const std::string& name, int pid, int tid,
-                       int64_t begin_ns, const std::string& arguments) {
-  text_ += "{\"ph\":\"B\",\"name\":\"" + name +
-           "\",\"pid\":" + std::to_string(pid) +
-           ",\"tid\":" + std::to_string(tid) + ",\"ts\":" + Micros(begin_ns) +
-           ",\"args\":{" + arguments + "}},\n";
+void TraceLines::Time(std::string_view key, int64_t time_ns) {
+  text_ += key;
+  AppendMicros(time_ns, &text_);
+}
+
+void TraceLines::Tail(std::string_view arguments, std::string_view more) {
+  text_ += ",\"args\":{";
+  text_ += arguments;
+  if (!arguments.empty() && !more.empty()) text_ += ',';
+  text_ += more;
+  text_ += "}},\n";
+}
+
+void TraceLines::Complete(std::string_view name, int pid, int tid,
+                          int64_t begin_ns, int64_t end_ns,
+                          std::string_view arguments, std::string_view more) {
+  Head("X", name, pid, tid);
+  Time(",\"ts\":", begin_ns);
+  Time(",\"dur\":", std::max<int64_t>(end_ns - begin_ns, 0));
+  Tail(arguments, more);
+}
+
+void TraceLines::Begin(std::string_view name, int pid, int tid,
+                       int64_t begin_ns, std::string_view arguments) {
+  Head("B", name, pid, tid);
+  Time(",\"ts\":", begin_ns);
+  Tail(arguments, {});
 }
 
 void TraceLines::End(int pid, int tid, int64_t end_ns,
-                     const std::string& arguments) {
-  text_ += "{\"ph\":\"E\",\"pid\":" + std::to_string(pid) +
-           ",\"tid\":" + std::to_string(tid) + ",\"ts\":" + Micros(end_ns) +
-           ",\"args\":{" + arguments + "}},\n";
+                     std::string_view arguments) {
+  Head("E", {}, pid, tid);
+  Time(",\"ts\":", end_ns);
+  Tail(arguments, {});
 }
 
-void TraceLines::Instant(const std::string& name, int pid, int tid,
+void TraceLines::Instant(std::string_view name, int pid, int tid,
                          int64_t time_ns) {
-  text_ += "{\"ph\":\"i\",\"s\":\"p\",\"name\":\"" + name +
-           "\",\"pid\":" + std::to_string(pid) +
-           ",\"tid\":" + std::to_string(tid) + ",\"ts\":" + Micros(time_ns) +
-           "},\n";
+  Head("i", name, pid, tid);
+  Time(",\"s\":\"p\",\"ts\":", time_ns);
+  Tail({}, {});
 }
 
-void TraceLines::Metadata(const std::string& name, int pid, int tid,
-                          const std::string& arguments) {
-  text_ +=
-      "{\"ph\":\"M\",\"name\":\"" + name + "\",\"pid\":" + std::to_string(pid) +
-      ",\"tid\":" + std::to_string(tid) + ",\"args\":{" + arguments + "}},\n";
+void TraceLines::Metadata(std::string_view name, int pid, int tid,
+                          std::string_view arguments) {
+  Head("M", name, pid, tid);
+  Tail(arguments, {});
 }
 
 std::string TraceLines::Take() { return std::exchange(text_, {}); }
