@@ -76,6 +76,15 @@ def spans_of(events: list[dict], names: dict) -> dict[tuple[int, int], list]:
     return spans
 
 
+def kinds_of(spans: list[tuple[float, float, str]]) -> list[str]:
+    """The names, in the order of their beginnings.
+
+    The file has a row's spans in the order of their ends. Where a clock became better known, some
+    may have no length, and begin at the same time.
+    """
+    return [name for _, _, name in sorted(spans, key=lambda span: span[0])]
+
+
 def check_nesting(spans: list[tuple[float, float, str]]) -> None:
     """Two spans of a row are apart, or one is within the other."""
     open_until: list[float] = []
@@ -100,9 +109,9 @@ def check_file(file: Path, size: int, prefix: str, steps: int, within_host: bool
     for rank in range(size):
         rows = {names[row]: found for row, found in spans.items() if row[0] == rank}
         for i in range(len(SHAPES)):
-            kinds = [name for _, _, name in sorted(rows[f"{prefix}/{i}"])]
+            kinds = kinds_of(rows[f"{prefix}/{i}"])
             assert kinds == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE"] * steps
-        kinds = [name for _, _, name in sorted(rows[f"{prefix}/rows"])]
+        kinds = kinds_of(rows[f"{prefix}/rows"])
         assert kinds == ["NEGOTIATE_ALLGATHER", "ALLGATHER"] * steps
         # Batches that overlap have several rows.
         lanes = [row for row in rows if row.startswith("batches")]
