@@ -94,7 +94,7 @@ Status CheckAbsent(const AgreedBatch& batch, int size) {
   const bool is_list =
       std::is_sorted(absent.begin(), absent.end()) &&
       std::adjacent_find(absent.begin(), absent.end()) == absent.end() &&
-      (absent.empty() || absent.back() < size) &&
+      (absent.empty() || (absent.front() >= 0 && absent.back() < size)) &&
       absent.size() < static_cast<size_t>(size);
   if (is_list && 0 <= batch.divisor && batch.divisor <= size) {
     return Status::Ok();
