@@ -18,6 +18,7 @@
 #include "core/request.h"
 #include "core/runtime.h"
 #include "core/verbs/verb_rules.h"
+#include "expected_adasum.h"
 #include "harness.h"
 #include "typed_values.h"
 
@@ -61,6 +62,10 @@ inline RandomCall DrawCall(Random& random, std::string name,
     if (signature.reduce_op == ReduceOp::kSum && random() % 2 == 0) {
       signature.prescale = Pick<double>(random, {0.5, 2.0});
       signature.postscale = Pick<double>(random, {0.5, 1.0});
+    }
+    if (RulesOf(signature.verb).offers_adasum && IsFloating(signature.dtype) &&
+        random() % 4 == 0) {
+      signature.reduce_op = ReduceOp::kAdasum;
     }
     const bool wide = signature.dtype == DataType::kFloat32 ||
                       signature.dtype == DataType::kFloat64;
@@ -204,6 +209,7 @@ class CallBuffers {
       }
       return wanted;
     }
+    if (signature.reduce_op == ReduceOp::kAdasum) return WantedAdasum(tensor);
     if (RulesOf(signature.verb).reduces) {
       const RowRange own = Owned(tensor);
       for (int64_t k = own.begin; k < own.end; ++k) {
@@ -223,6 +229,20 @@ class CallBuffers {
         wanted.push_back(Input(tensor, rank, k));
       }
     }
+    return wanted;
+  }
+
+  std::vector<double> WantedAdasum(size_t tensor) const {
+    const Signature& signature = call_.signature;
+    std::vector<Vector> vectors(static_cast<size_t>(ranks()));
+    for (int rank = 0; rank < ranks(); ++rank) {
+      for (int64_t k = 0; k < call_.counts[tensor]; ++k) {
+        // The samples and their scales are exact in every floating type.
+        vectors[rank].push_back(Input(tensor, rank, k) * signature.prescale);
+      }
+    }
+    Vector wanted = ExpectedAdasum(std::move(vectors));
+    for (double& value : wanted) value *= signature.postscale;
     return wanted;
   }
 

@@ -76,8 +76,9 @@ int TakeFailures() { return test::failures.exchange(0); }
 
 std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
-  for (const auto& more : {AverageCases(), LifeCases(), FiniteCases(),
-                           RowCases(), PhaseCases(), JoinedCases()}) {
+  for (const auto& more :
+       {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases(),
+        JoinedCases(), AdasumCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

@@ -102,6 +102,7 @@ struct ContractCase {
 // infinity: transport_contract_finite.cc. Verbs that divide rows:
 // transport_contract_rows.cc. Several phases: transport_contract_phases.cc.
 // Ranks that have joined: transport_contract_joined.cc.
+// Adasum: transport_contract_adasum.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
@@ -109,6 +110,7 @@ std::vector<ContractCase> FiniteCases();
 std::vector<ContractCase> RowCases();
 std::vector<ContractCase> PhaseCases();
 std::vector<ContractCase> JoinedCases();
+std::vector<ContractCase> AdasumCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

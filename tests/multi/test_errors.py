@@ -165,10 +165,10 @@ def test_a_scale_that_is_no_number(rank, size):
 def test_a_reduce_op_that_does_not_exist(rank, size):
     def call():
         return native.ops.horovod_allreduce(
-            tensor=[1.0], reduce_op=odd(rank, size, 1, 2), tensor_name="adasum"
+            tensor=[1.0], reduce_op=odd(rank, size, 1, 17), tensor_name="unknown_op"
         )
 
-    fails_for_one(rank, size, tf.errors.InvalidArgumentError, call, "adasum", "reduce_op 2")
+    fails_for_one(rank, size, tf.errors.InvalidArgumentError, call, "unknown_op", "reduce_op 17")
 
 
 def test_broadcasting_a_variable_without_a_value(rank, size):

@@ -241,8 +241,8 @@ int hvd_cuda_built() { return hvd::CudaBuilt() ? 1 : 0; }
 
 int hvd_reduce_op(const char* name) {
   for (const hvd::ReduceOp op :
-       {hvd::ReduceOp::kAverage, hvd::ReduceOp::kSum, hvd::ReduceOp::kMin,
-        hvd::ReduceOp::kMax, hvd::ReduceOp::kProduct}) {
+       {hvd::ReduceOp::kAverage, hvd::ReduceOp::kSum, hvd::ReduceOp::kAdasum,
+        hvd::ReduceOp::kMin, hvd::ReduceOp::kMax, hvd::ReduceOp::kProduct}) {
     if (std::strcmp(hvd::Name(op), name) == 0) return static_cast<int>(op);
   }
   return -1;

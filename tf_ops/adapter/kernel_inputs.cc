@@ -27,6 +27,21 @@ Result<double> ParseScale(const char* attribute, const std::string& text) {
   return *value;
 }
 
+Status CheckAdasum(const Signature& signature) {
+  if (!RulesOf(signature.verb).offers_adasum) {
+    return InvalidArgument(std::string(Name(signature.verb)) +
+                           " does not offer Adasum; use Average, Sum, Min, Max "
+                           "or Product");
+  }
+  if (!IsFloating(signature.dtype)) {
+    return InvalidArgument(
+        "Adasum weighs tensors by their dot products, so it needs floating "
+        "point, not " +
+        std::string(Name(signature.dtype)) + "; cast the tensor or use Sum");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status DescribeInputs(tf::OpKernelContext* ctx, int count,
@@ -88,7 +103,10 @@ Status ReductionAttributes::Describe(Signature* signature) const {
   if (reduce_op_ < 0 || reduce_op_ > 255 || !IsValid(reduce_op)) {
     return InvalidArgument(
         "reduce_op " + std::to_string(reduce_op_) +
-        " is not offered; use Average, Sum, Min, Max or Product");
+        " is not offered; use Average, Sum, Adasum, Min, Max or Product");
+  }
+  if (reduce_op == ReduceOp::kAdasum) {
+    HVD_RETURN_IF_ERROR(CheckAdasum(*signature));
   }
   signature->reduce_op = reduce_op;
   signature->prescale = prescale_;

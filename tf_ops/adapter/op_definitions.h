@@ -33,7 +33,7 @@ namespace hvd {
   "node's name when empty."                                              \
   "\nprocess_set_id: The ranks that take part; 0 is all of them."
 #define HVD_REDUCE_DOC                                                      \
-  "\nreduce_op: A ReduceOp: Average, Sum, Min, Max or Product."             \
+  "\nreduce_op: A ReduceOp: Average, Sum, Adasum, Min, Max or Product."     \
   "\nprescale_factor: Each input is multiplied by it; decimal text, which " \
   "keeps float64's precision."                                              \
   "\npostscale_factor: The reduced value is multiplied by it; as above."    \

@@ -46,11 +46,13 @@ enum class DataType : uint8_t {
 };
 inline constexpr uint8_t kDataTypeCount = 11;
 
-// The values are Horovod's, so that code that passes integers keeps working. 2
-// is Adasum in Horovod, so it stays unused.
+// The values are Horovod's, so that code that passes integers keeps working.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
+  // Weighs whole tensors by their dot products. Allreduces of floating point
+  // alone have it. See transport/collectives/adasum_tree.h.
+  kAdasum = 2,
   kMin = 3,
   kMax = 4,
   kProduct = 5,
@@ -132,6 +134,8 @@ using Shape = std::vector<int64_t>;
       return "Average";
     case ReduceOp::kSum:
       return "Sum";
+    case ReduceOp::kAdasum:
+      return "Adasum";
     case ReduceOp::kMin:
       return "Min";
     case ReduceOp::kMax:
@@ -144,8 +148,8 @@ using Shape = std::vector<int64_t>;
 
 [[nodiscard]] constexpr bool IsValid(ReduceOp op) {
   return op == ReduceOp::kAverage || op == ReduceOp::kSum ||
-         op == ReduceOp::kMin || op == ReduceOp::kMax ||
-         op == ReduceOp::kProduct;
+         op == ReduceOp::kAdasum || op == ReduceOp::kMin ||
+         op == ReduceOp::kMax || op == ReduceOp::kProduct;
 }
 
 // The memory kinds above.

@@ -183,6 +183,7 @@ void WithOperator(ReduceOp op, Visit visit) {
   switch (op) {
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
+    case ReduceOp::kAdasum:
       return visit(Add());
     case ReduceOp::kMin:
       return visit(Smaller());
@@ -321,6 +322,7 @@ C IdentityOf(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:
     case ReduceOp::kSum:
+    case ReduceOp::kAdasum:
       return C(0);
     case ReduceOp::kMin:
       return Limits::has_infinity ? Limits::infinity() : Limits::max();

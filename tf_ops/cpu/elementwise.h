@@ -45,6 +45,7 @@ struct Averaged {
 // - kAverage is a sum that is then divided. Integers are added in their
 //   AveragingType. The quotient is truncated towards zero.
 // - float16 and bfloat16 are added in float32 and rounded once.
+// - kAdasum is for one block alone, which stays as it is.
 // - Min and Max hand NaN on, as numpy.minimum does.
 // - Integer sums wrap around.
 void ReduceBlocks(DataType dtype, ReduceOp op,

@@ -8,6 +8,7 @@ const VerbRules& AllreduceRules() {
   static const VerbRules* const rules = [] {
     auto* made = new VerbRules;
     made->reduces = true;
+    made->offers_adasum = true;
     made->finite_check = FiniteCheck::kOnWire;
     made->properties = ReductionProperties();
     made->properties.insert(made->properties.begin(), ShapeProperty());

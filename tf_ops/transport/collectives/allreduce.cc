@@ -226,6 +226,9 @@ std::unique_ptr<Phase> NewAllreducePhase(BatchWork* work, Operands operands,
 }
 
 std::unique_ptr<Phase> NewAllreduceFirstPhase(BatchWork* work) {
+  if (work->batch().reduce_op == ReduceOp::kAdasum) {
+    return NewAdasumFirstPhase(work);
+  }
   return NewAllreducePhase(work, ReducedOperands(work->batch()), {});
 }
 

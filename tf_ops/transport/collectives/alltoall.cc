@@ -120,6 +120,7 @@ class AlltoallChunk final : public Chunk {
     if (own.sent.empty() || !phase_->has_memory()) return;
     phase_->packer().CopyOwn(alltoall_->in(rank), alltoall_->out(rank),
                              own.sent.begin, own.sent.end);
+    phase_->FailIfNotFinite();
   }
 
  private:

@@ -66,6 +66,12 @@ Status CheckReduction(const Batch& batch) {
         std::string(Name(batch.verb)) + " does not know the reduce op " +
         std::to_string(static_cast<int>(batch.reduce_op)) + ".");
   }
+  if (batch.reduce_op == ReduceOp::kAdasum &&
+      (batch.verb != Verb::kAllreduce || !IsFloating(batch.dtype))) {
+    return InvalidArgument("Adasum is an allreduce of floating point, not " +
+                           std::string(Name(batch.verb)) + " of " +
+                           Name(batch.dtype) + ".");
+  }
   if (batch.dtype == DataType::kBool) {
     return InvalidArgument(
         std::string(Name(batch.verb)) +

@@ -19,7 +19,8 @@ namespace hvd {
 // sends the header alone, with the reason.
 struct BlockHeader {
   uint32_t sequence;  // the batch's, its low 32 bits
-  uint32_t chunk;     // its index, and above kPhaseShift its phase's number
+  uint32_t chunk;     // its index, and above kPhaseShift its phase's number,
+                      // which may wrap around
   uint32_t payload_bytes;  // with poison: its segment + 1, and no payload
   uint16_t origin;         // of the poison: rank within the set
   uint8_t code;            // StatusCode

@@ -163,11 +163,28 @@ void Packer::CopyOwn(const SegmentMap& from, const SegmentMap& to,
   to.ForRange(begin, end, [&](size_t, int64_t first, int64_t, int64_t) {
     const Run& run = runs[next++];
     const Segment& of = operands_.segments[run.segment];
-    const std::byte* const source = At(of.in, run.first * element_bytes_);
-    std::byte* const out = At(of.out, first * element_bytes_);
-    if (of.in == nullptr || source == out) return;
+    const auto bytes = static_cast<int64_t>(SizeOf(operands_.dtype));
+    std::byte* const out = At(of.out, first * bytes);
+    if (out == nullptr) return;
+    if (!SendsUnchanged(of) || operands_.check_finite) {
+      return CopyChanged(of, run.first, run.count, out);
+    }
+    const std::byte* const source = At(of.in, run.first * bytes);
+    if (source == out) return;
     Copy(of, source, out, static_cast<size_t>(run.count * element_bytes_));
   });
+}
+
+void Packer::CopyChanged(const Segment& segment, int64_t first, int64_t count,
+                         std::byte* out) const {
+  alignas(64) std::byte packed[kTileElements * sizeof(double)];
+  const auto bytes = static_cast<int64_t>(SizeOf(operands_.dtype));
+  for (int64_t at = 0; at < count; at += kTileElements) {
+    const int64_t length = std::min(kTileElements, count - at);
+    hvd::Unpack(operands_.wire_dtype, operands_.dtype,
+                Input(segment, first + at, length, packed), out + at * bytes,
+                length);
+  }
 }
 
 void Packer::Copy(const Segment& segment, const std::byte* from, std::byte* out,

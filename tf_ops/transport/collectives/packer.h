@@ -82,7 +82,8 @@ class Packer {
   void Unpack(const SegmentMap& map, int64_t begin, int64_t end,
               const std::byte* in) const;
   // Copies elements [begin, end) of `from` in the inputs to those of `to` in
-  // the outputs, unless that is where they are. Both have the same counts.
+  // the outputs, unless that is where they are. Both have the same counts. They
+  // get the values that they would have on another rank.
   void CopyOwn(const SegmentMap& from, const SegmentMap& to, int64_t begin,
                int64_t end) const;
 
@@ -122,6 +123,9 @@ class Packer {
              int64_t count) const;
   // Whether elements of the segment's input cross the wire as they are.
   bool SendsUnchanged(const Segment& segment) const;
+  // Elements of one segment to `out`, as if they had crossed the wire.
+  void CopyChanged(const Segment& segment, int64_t first, int64_t count,
+                   std::byte* out) const;
   // Packs elements of one segment past the cache.
   void PackNonTemporal(const Segment& segment, int64_t first, int64_t count,
                        std::byte* out) const;

@@ -104,6 +104,8 @@ struct ChunkPlan {
   std::unique_ptr<Phase> New##verb##FirstPhase(BatchWork* work);
 HVD_FOR_EACH_VERB(HVD_DECLARE_FIRST_PHASE)
 #undef HVD_DECLARE_FIRST_PHASE
+// That of an allreduce by ReduceOp::kAdasum.
+std::unique_ptr<Phase> NewAdasumFirstPhase(BatchWork* work);
 
 // --- Phases that others are made of. `ins` and `outs` are elements of the
 // operands' inputs and outputs.
