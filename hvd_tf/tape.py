@@ -143,7 +143,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
       compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
         `decompress`; for dense gradients.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
-      op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
+      op: `Average`, `Sum`, `Adasum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
       gradient_predivide_factor: divide gradients by this factor before they are summed, and by
         size/factor afterwards. Needs op=Average.
       num_groups: deprecated, use groups.
@@ -158,7 +158,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     Raises:
       ValueError: for anything that is no tape, a predivide factor without Average, or malformed
         groups.
-      NotImplementedError: for op=Adasum.
+      NotImplementedError: IndexedSlices with another op than `Average` and `Sum`.
     """
     return _wrapped(
         gradtape,

@@ -24,23 +24,12 @@ class GradientAccumulator:
 
     def __init__(self, reducer: GradientReducer, passes: int, average: bool) -> None:
         """passes is k, 1 or more. With average, the sum of a rank's k gradients is divided by k."""
-        if not isinstance(passes, int) or passes < 1:
-            raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
+        check_passes(passes)
         self.passes = passes
         self._reducer = reducer
         self._average = average
         # By outermost graph: whether the current pass is the k-th.
         self._is_last: WeakKeyDictionary[tf.Graph, tf.Tensor] = WeakKeyDictionary()
-        self.check_mode()
-
-    def check_mode(self) -> None:
-        """Raises ValueError when accumulation is asked for in an eager program."""
-        if self.passes > 1 and executing_eagerly_outside_functions():
-            raise ValueError(
-                f"backward_passes_per_step={self.passes} with an optimizer of tf.compat.v1.train "
-                "needs a graph (Estimator, MonitoredTrainingSession or `with tf.Graph()"
-                ".as_default()`): in eager code add up the gradients and apply them yourself"
-            )
 
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
@@ -52,7 +41,7 @@ class GradientAccumulator:
         """
         if self.passes == 1:
             return self._reducer.reduce(gradients, variables)
-        self.check_mode()
+        check_passes(self.passes)
         gradients = self._reducer.densify(gradients)
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         for i in present:
@@ -73,12 +62,12 @@ class GradientAccumulator:
     def _accumulate(self, gradients: list[tf.Tensor], variables: list[Variable]) -> list[tf.Tensor]:
         with v1.name_scope("gradient_accumulation"):
             sums = [_zeros(gradient, variable) for gradient, variable in zip(gradients, variables)]
-            pass_number = _local_variable(tf.zeros([], tf.int64), "pass_number")
+            pass_number = local_variable(tf.zeros([], tf.int64), "pass_number")
             # The value is read once, here. What assign_add returns is read where it is used, which
             # may be after the reset.
-            added = [_add(total, gradient) for total, gradient in zip(sums, gradients)]
+            added = [add_to(total, gradient) for total, gradient in zip(sums, gradients)]
             with tf.control_dependencies(added):
-                is_last = tf.equal(_add(pass_number, 1), self.passes)
+                is_last = tf.equal(add_to(pass_number, 1), self.passes)
 
             def reduce_and_reset() -> list[tf.Tensor]:
                 totals = added
@@ -131,12 +120,26 @@ def _outermost_graph() -> tf.Graph:
     return outermost
 
 
-def _add(variable: tf.Variable, delta: Any) -> tf.Tensor:
+def check_passes(passes: int) -> None:
+    """Raises ValueError for less than 1 pass, and for several in an eager program."""
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
+    if passes > 1 and executing_eagerly_outside_functions():
+        raise ValueError(
+            f"backward_passes_per_step={passes} with an optimizer of tf.compat.v1.train "
+            "needs a graph (Estimator, MonitoredTrainingSession or `with tf.Graph()"
+            ".as_default()`): in eager code add up the gradients and apply them yourself"
+        )
+
+
+def add_to(variable: tf.Variable, delta: Any) -> tf.Tensor:
+    """Add `delta`, and return the value that this makes."""
     with tf.control_dependencies([variable.assign_add(delta, read_value=False)]):
         return variable.read_value()
 
 
-def _local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
+def local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
+    """One that `tf.compat.v1.local_variables_initializer` resets. Checkpoints do not have it."""
     return v1.Variable(
         initial_value,
         trainable=False,
@@ -148,4 +151,4 @@ def _local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
 
 def _zeros(gradient: tf.Tensor, variable: Variable) -> tf.Variable:
     name = variable.name.split(":")[0].replace("/", "_")
-    return _local_variable(tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")
+    return local_variable(tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")

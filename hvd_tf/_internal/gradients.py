@@ -12,7 +12,7 @@ import tensorflow as tf
 from hvd_tf import ops
 from hvd_tf._internal.compat import Variable, is_keras_layer, tf_variable, v1, variable_key
 from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
-from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
+from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.compression import (
     Compression,
     apply_compression,
@@ -116,8 +116,6 @@ class GradientReducer:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        if op == Adasum:
-            raise NotImplementedError("op=Adasum is not supported: use Average or Sum")
         if gradient_predivide_factor != 1.0 and op != Average:
             raise ValueError(
                 "gradient_predivide_factor divides before an average is formed, so it needs "
@@ -165,6 +163,21 @@ class GradientReducer:
         if not self.sparse_as_dense:
             return list(gradients)
         return [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in gradients]
+
+    def prepare(
+        self, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> list[Gradient]:
+        """What a rank's own step needs before it: dense where asked, and local ones scaled."""
+        result = self.densify(gradients)
+        members = registered(self.process_set)
+        if members.size == 1 or members.rank < 0:
+            return result
+        return [
+            self._scaled_local(gradient, members.size)
+            if gradient is not None and self.is_local(variable)
+            else gradient
+            for gradient, variable in zip(result, variables)
+        ]
 
     def reduce(
         self,

@@ -3,27 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from hvd_tf._internal.accumulation import GradientAccumulator
 from hvd_tf._internal.compat import Variable, is_keras_optimizer, v1
-from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups
+from hvd_tf._internal.delta_optimizer import DeltaOptimizer
+from hvd_tf._internal.gradients import GradientReducer, Groups
+from hvd_tf._internal.optimizer_wrapper import GradsAndVars, Optimizer, OptimizerWrapper
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
 from hvd_tf.compression import Compression
 
-Optimizer = Any  # of tf.compat.v1.train
-GradsAndVars = Sequence[tuple[Any, Variable]]
 
-
-class _DistributedOptimizer(v1.train.Optimizer):
-    """Reduces gradients in `compute_gradients`. The wrapped optimizer does everything else.
-
-    It owns no variable. The wrapped optimizer makes, names, saves and restores slots. So a
-    checkpoint fits the model with and without this wrapper.
-    """
+class _DistributedOptimizer(OptimizerWrapper):
+    """Reduces gradients in `compute_gradients`."""
 
     def __init__(
         self,
@@ -33,45 +27,12 @@ class _DistributedOptimizer(v1.train.Optimizer):
         reducer: GradientReducer,
         accumulator: GradientAccumulator,
     ) -> None:
-        super().__init__(name=name, use_locking=use_locking)
-        self._optimizer = optimizer
-        self._reducer = reducer
+        super().__init__(optimizer, name, use_locking, reducer)
         self._accumulator = accumulator
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for attributes that neither this object nor its class has. `self._optimizer` itself
-        # may be missing: copy and pickle ask before __init__.
-        if name == "_optimizer":
-            raise AttributeError(name)
-        return getattr(self._optimizer, name)
-
-    # What programs of Horovod look at.
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks that reduce."""
-        return self._reducer.process_set
-
-    @property
-    def _local_vars(self) -> list[Variable]:
-        return self._reducer.local_variables
 
     @property
     def _agg_helper(self) -> Optional[GradientAccumulator]:
         return self._accumulator if self._accumulator.passes > 1 else None
-
-    def _allreduce_grads(
-        self, grads: Sequence[Gradient], vars: Sequence[Variable]
-    ) -> list[Gradient]:
-        return self._reducer.reduce(grads, vars)
-
-    def register_local_var(self, var: Variable) -> None:
-        """Keep this variable's gradient on its rank.
-
-        It is not reduced. It is divided by the size of the process set, unless
-        scale_local_gradients is False.
-        """
-        self._reducer.register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Variable]]:
         """The wrapped optimizer's `compute_gradients` with the gradients reduced.
@@ -104,38 +65,6 @@ class _DistributedOptimizer(v1.train.Optimizer):
             global_step,
             name,
         )
-
-    def get_slot(self, var: Variable, name: str) -> Any:
-        """The wrapped optimizer's slot variable of that name for `var`, or None."""
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """The wrapped optimizer's slot names."""
-        return self._optimizer.get_slot_names()
-
-    def variables(self) -> list[Variable]:
-        """The wrapped optimizer's variables: slots, and accumulators such as beta1_power."""
-        return self._optimizer.variables()
-
-    # tf.train.Checkpoint asks an optimizer for these. TensorFlow's base class would answer from its
-    # own slots, which are empty here.
-
-    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer._trackable_children(*args, **kwargs)
-
-    def _lookup_dependency(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer._lookup_dependency(*args, **kwargs)
-
-    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer._create_or_restore_slot_variable(*args, **kwargs)
-
-    def _restore_slot_variable(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer._restore_slot_variable(*args, **kwargs)
-
-    @property
-    def _deferred_dependencies(self) -> Any:
-        self._optimizer._maybe_initialize_trackable()
-        return self._optimizer._deferred_dependencies
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -171,7 +100,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       backward_passes_per_step: k > 1 adds up the gradients of k runs, and reduces and applies them
         in the k-th. The global step counts every run. Graphs only.
-      op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
+      op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two. `Adasum`
+        does not reduce gradients: each rank takes a step of its own, and the steps are combined.
       gradient_predivide_factor: divide gradients by this factor before they are summed, and by
         size/factor afterwards. Needs op=Average.
       average_aggregated_gradients: divide the sum over k runs by k.
@@ -186,8 +116,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
       ValueError: for anything that is no such optimizer, a predivide factor without Average,
-        malformed groups, backward_passes_per_step < 1, or > 1 in eager code.
-      NotImplementedError: for op=Adasum.
+        malformed groups, backward_passes_per_step < 1, or > 1 in eager code,
+        average_aggregated_gradients with op=Adasum.
     """
     if is_keras_optimizer(optimizer):
         from hvd_tf.keras import optimizers as keras_optimizers  # Keras is imported already
@@ -234,6 +164,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
+    if op == Adasum:
+        return DeltaOptimizer(optimizer, name, use_locking, reducer, backward_passes_per_step)
     accumulator = GradientAccumulator(
         reducer, backward_passes_per_step, average_aggregated_gradients
     )

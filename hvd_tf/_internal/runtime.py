@@ -60,8 +60,13 @@ Average: int = _lib.hvd_reduce_op(b"Average")
 """op of a reduction: the mean over the ranks."""
 Sum: int = _lib.hvd_reduce_op(b"Sum")
 """op of a reduction: the sum over the ranks."""
-Adasum: int = 2
-"""A place among the values. Operations refuse it."""
+Adasum: int = _lib.hvd_reduce_op(b"Adasum")
+"""op of an allreduce of floating point: a sum that counts once what the ranks have in common.
+
+Two ranks' tensors a and b give `(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b`: their sum if they are
+orthogonal, and their mean if they are equal. More ranks are combined as a binary tree, neighbours
+first. The learning rate need not grow with the number of ranks.
+"""
 Min: int = _lib.hvd_reduce_op(b"Min")
 """op of a reduction: each element's least value."""
 Max: int = _lib.hvd_reduce_op(b"Max")

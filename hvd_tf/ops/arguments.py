@@ -14,7 +14,14 @@ from hvd_tf._internal.op_names import Names, part_names
 from hvd_tf._internal.runtime import Adasum, Average, Max, Min, ProcessSet, Product, Sum
 from hvd_tf.process_sets import REGISTER
 
-OP_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
+OP_NAMES = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+}
 # The operations' attribute for what a tensor is cast to on the wire.
 WIRE_NAMES = {None: "none", tf.float16: "fp16", tf.bfloat16: "bf16"}
 
@@ -38,10 +45,10 @@ def handle_average_backwards_compatibility(op: Optional[int], average: Optional[
 
 
 def check_op(op: int) -> None:
-    if op == Adasum:
-        raise NotImplementedError("Adasum is not offered yet; use op=hvd.Average or op=hvd.Sum")
     if op not in OP_NAMES:
-        raise ValueError(f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+        raise ValueError(
+            f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max or hvd.Product"
+        )
 
 
 def registered_id(process_set: ProcessSet) -> int:

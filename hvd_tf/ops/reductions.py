@@ -53,7 +53,8 @@ def allreduce(
         device_dense: where the operation is placed for a tensor, such as "/cpu:0".
         device_sparse: the same for tf.IndexedSlices.
         compression: what a floating tensor is cast to on the wire. Not for slices.
-        op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
+        op: Average (the default), Sum, Adasum, Min, Max or Product. An integer average is
+            truncated. Adasum is for floating tensors. It weighs each tensor as a whole.
         prescale_factor: multiplies each input.
         postscale_factor: multiplies the result.
         name: by which the ranks match the call; see op_names. Eager calls outside the main thread
@@ -67,7 +68,8 @@ def allreduce(
     Raises:
         ValueError: op and average are both given; an unknown op; an unregistered process set; no
             name in a thread that needs one.
-        NotImplementedError: op=Adasum; slices with another op than Average and Sum, or scaled.
+        NotImplementedError: slices with another op than Average and Sum, or scaled.
+        tf.errors.InvalidArgumentError: Adasum of integers.
     """
     op = handle_average_backwards_compatibility(op, average)
     if isinstance(tensor, tf.IndexedSlices):

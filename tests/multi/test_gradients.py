@@ -194,8 +194,8 @@ def test_a_variable_in_two_groups_and_num_groups():
 def test_other_malformed_arguments(hvd):
     with pytest.raises(ValueError, match="gradient_predivide_factor=2.0"):
         GradientReducer("x", op=hvd.Sum, gradient_predivide_factor=2.0)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        GradientReducer("x", op=hvd.Adasum)
+    with pytest.raises(ValueError, match="needs op=Average"):
+        GradientReducer("x", op=hvd.Adasum, gradient_predivide_factor=2.0)
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])

@@ -299,8 +299,3 @@ def test_ranks_train_as_one_process_with_their_batches_together(hvd, rank, size)
 def test_what_makes_no_sense(hvd, make, words):
     with pytest.raises(ValueError, match=words):
         make(hvd)
-
-
-def test_adasum_is_not_offered(hvd):
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum)
