@@ -160,8 +160,8 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # Every op in eager mode, tf.function and v1 sessions, and what is built on them: sharded input,
 # Estimators by the package that the flights model brings along, checkpoints, the errors that
 # TensorFlow wraps, the examples. The launcher and its faults are the same with any TensorFlow.
-MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py \
-  gradients.py tape.py keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py \
+MODERN_TESTS := $(addprefix tests/multi/test_,ops.py rows.py join.py adasum.py \
+  op_gradients.py graph_modes.py errors.py gradients.py tape.py keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py \
   keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
   optimizer_checkpoints.py accumulation.py functions.py hooks.py data.py data_files.py \
   data_bad_files.py data_training.py estimator_config.py estimator_evaluation.py \

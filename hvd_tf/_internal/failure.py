@@ -307,7 +307,7 @@ def _encode(text: str) -> bytes:
 
 
 def _write_stderr(text: str) -> None:
-    """Writes in one chunk, also if sys.stderr was replaced."""
+    """Writes in one piece, also if sys.stderr was replaced."""
     view = memoryview(_encode(text))
     try:
         while view:

@@ -254,12 +254,12 @@ def test_warm_up(size):
 
 
 def test_piecewise():
-    chunks = [(2, 1.0), (5, 0.1), (9, lambda step: 0.3**step)]
+    pieces = [(2, 1.0), (5, 0.1), (9, lambda step: 0.3**step)]
 
     def expected(step):
         return 0.8 * (0.3**step if step >= 9 else 0.1 if step >= 5 else 1.0)
 
-    check_schedule(lambda rate, step: toolkit.piecewise(rate, chunks, step), expected, range(0, 12))
+    check_schedule(lambda rate, step: toolkit.piecewise(rate, pieces, step), expected, range(0, 12))
 
 
 def test_schedules_chain(size):
@@ -285,6 +285,6 @@ def test_schedules_refuse():
         toolkit.warm_up(0.1, -1, 0)
     with pytest.raises(ValueError, match="warm_up: global_step must be 0 or more"):
         toolkit.warm_up(0.1, 5, -3)
-    for chunks in ([], [(5, 1.0), (5, 0.1)], [(5, 1.0), (2, 0.1)]):
-        with pytest.raises(ValueError, match="piecewise: chunks must be"):
-            toolkit.piecewise(0.1, chunks, 0)
+    for pieces in ([], [(5, 1.0), (5, 0.1)], [(5, 1.0), (2, 0.1)]):
+        with pytest.raises(ValueError, match="piecewise: pieces must be"):
+            toolkit.piecewise(0.1, pieces, 0)

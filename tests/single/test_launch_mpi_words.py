@@ -25,10 +25,10 @@ KEY = (1, None)
 
 
 def folded(text: str, step: int) -> tuple[str, list[str]]:
-    """What is shown of a text that comes in chunks of so many lines, and what is folded."""
+    """What is shown of a text that comes in pieces of so many lines, and what is folded."""
     words, lines = MpiWords(), text.encode().splitlines(True)
-    chunks = [b"".join(lines[i : i + step]) for i in range(0, len(lines), step)]
-    shown = b"".join(words.fold(KEY, chunk) for chunk in chunks) + b"".join(words.rest(1))
+    pieces = [b"".join(lines[i : i + step]) for i in range(0, len(lines), step)]
+    shown = b"".join(words.fold(KEY, piece) for piece in pieces) + b"".join(words.rest(1))
     return shown.decode(), [block.decode() for block in words.folded]
 
 
