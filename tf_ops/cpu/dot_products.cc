@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that compilers vectorise. Sums are formed in a fixed number of lanes.
+// Loops that compilers vectorise.
 #include "cpu/dot_products.h"
 
 #include "cpu/elementwise.h"
@@ -7,37 +7,22 @@
 namespace hvd {
 namespace {
 
-// The widest unit holds so many float64. Narrower ones use several vectors, so
-// the additions are the same.
-constexpr int64_t kLanes = 8;
+static_assert((kMostWeighed & (kMostWeighed - 1)) == 0);
 
-struct Lanes {
-  double aa[kLanes] = {};
-  double ab[kLanes] = {};
-  double bb[kLanes] = {};
-};
-
-void AddLanes(const double* a, const double* b, int64_t count, Lanes* sums) {
-  Lanes local;
-  int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) {
-      local.aa[k] += a[at + k] * a[at + k];
-      local.ab[k] += a[at + k] * b[at + k];
-      local.bb[k] += b[at + k] * b[at + k];
-    }
+// Adds pairs that lie half a block apart, again and again. So the order is the
+// same for vectors of any width, and rounding grows with the logarithm alone.
+double DotProduct(const double* a, const double* b, int64_t count) {
+  alignas(64) double sums[kMostWeighed];
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) sums[i] = a[i] * b[i];
+  int64_t width = 1;
+  while (width < count) width *= 2;
+  for (int64_t i = count; i < width; ++i) sums[i] = 0.0;
+  for (int64_t half = width / 2; half > 0; half /= 2) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < half; ++i) sums[i] += sums[half + i];
   }
-  for (int64_t k = 0; at + k < count; ++k) {
-    local.aa[k] += a[at + k] * a[at + k];
-    local.ab[k] += a[at + k] * b[at + k];
-    local.bb[k] += b[at + k] * b[at + k];
-  }
-  *sums = local;
-}
-
-double SumOf(const double* lanes) {
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+  return count > 0 ? sums[0] : 0.0;
 }
 
 void AddWeighed(const double* row, double weight, bool is_first, int64_t count,
@@ -69,9 +54,12 @@ void Weigh(DataType dtype, const std::vector<const void*>& rows,
 
 Dots DotProducts(const double* a, const double* b, int64_t count,
                  VectorUnit unit) {
-  Lanes sums;
-  RunWith(unit, [&] { AddLanes(a, b, count, &sums); });
-  return {SumOf(sums.aa), SumOf(sums.ab), SumOf(sums.bb)};
+  Dots dots;
+  RunWith(unit, [&] {
+    dots = {DotProduct(a, a, count), DotProduct(a, b, count),
+            DotProduct(b, b, count)};
+  });
+  return dots;
 }
 
 }  // namespace hvd

@@ -29,7 +29,7 @@ struct Dots {
   }
 };
 
-// Weigh works on so many elements at most. They stay in the first-level cache.
+// A call works on so many elements at most. They stay in the first-level cache.
 inline constexpr int64_t kMostWeighed = 1024;
 
 // out = weights[0] * rows[0] + weights[1] * rows[1] + ..., added in this order.
@@ -38,6 +38,7 @@ void Weigh(DataType dtype, const std::vector<const void*>& rows,
            const double* weights, int64_t count, double* out,
            VectorUnit unit = BestVectorUnit());
 
+// `count` is at most kMostWeighed.
 [[nodiscard]] Dots DotProducts(const double* a, const double* b, int64_t count,
                                VectorUnit unit = BestVectorUnit());
 
