@@ -94,7 +94,9 @@ void JoinedRanksAddTheIdentity(ContractRank* self) {
   auto transport = self->NewTransport();
   const int size = self->size();
   for (const std::vector<int>& absent : Absences(size)) {
-    for (DataType dtype : kReducedTypes) {
+    // elementwise_test has the identities of every dtype.
+    for (DataType dtype :
+         {DataType::kInt8, DataType::kFloat16, DataType::kFloat32}) {
       for (ReduceOp op : kReduceOps) {
         Batch batch;
         batch.dtype = batch.wire_dtype = dtype;

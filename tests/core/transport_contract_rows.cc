@@ -217,12 +217,14 @@ void CheckReducescatter(Transport* transport, Batch head, int64_t rows) {
 
 void ReducescatterHasTheBitsOfAllreduce(ContractRank* self) {
   auto transport = self->NewTransport();
-  for (DataType dtype : kReducedTypes) {
+  // An integer whose averages are added in a wider type, a half, and a whole.
+  // The arithmetic is allreduce's, which has cases of every dtype.
+  for (DataType dtype :
+       {DataType::kInt8, DataType::kBfloat16, DataType::kFloat32}) {
     for (ReduceOp op : kReduceOps) {
       Batch head;
       head.dtype = head.wire_dtype = dtype;
       head.reduce_op = op;
-      CheckReducescatter(transport.get(), head, 5);
       head.prescale = 0.5;
       head.postscale = 3.0;
       CheckReducescatter(transport.get(), head, 60);
