@@ -170,7 +170,7 @@ void AdasumCancelledInEachPhase(ContractRank* self) {
   auto transport = self->NewTransport();
   const int last = self->size() - 1;
   for (int64_t count : {int64_t{40}, self->Elements(40)}) {
-    for (int steps : {0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 50}) {
+    for (int steps : {0, 2, 4, 6, 10, 17, 30}) {
       AdasumCall call(*transport, HeadOf(), {count, 1200});
       call.Start(transport.get());
       for (int i = 0; i < steps; ++i) transport->Progress();
