@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/verbs/verb_rules.h"
+
 namespace hvd {
 namespace {
 
-// Ticks. Within the second, the leader has heard of a cancelled call for sure.
+// Ticks. Within the second, the leader has heard of a cancelled call, or of a
+// join that was taken back, for sure.
 constexpr int kLongestDelay = 12;
 constexpr int kSurelyHeard = 200;
 
@@ -18,7 +21,8 @@ constexpr int64_t kMostChunkBytes = 1 << 30;
 
 FuzzWorld::FuzzWorld(uint64_t seed, std::vector<std::vector<int>> sets,
                      const Options& options)
-    : random_(seed) {
+    : random_(seed),
+      most_in_flight_(static_cast<size_t>(options.batches_in_flight)) {
   sets_.reserve(sets.size());
   for (size_t id = 0; id < sets.size(); ++id) {
     AddSet(static_cast<int>(id), std::move(sets[id]), options);
@@ -49,6 +53,8 @@ void FuzzWorld::Pass(int rank) {
         own->second->Advance(static_cast<int>(set.running[rank].size()), now);
     if (!advanced.ok()) Fail(advanced.status().message());
     ExecuteReady(rank, &set);
+    const bool has_room = set.running[rank].size() < most_in_flight_;
+    if (rank == set.ranks[0] && has_room) set.free_at = now_;
     for (OutgoingMessage& message : own->second->TakeMessages()) {
       std::deque<Letter>& link = links_[{rank, set.ranks[message.rank]}];
       const int64_t due = now_ + random_.Below(kLongestDelay);
@@ -122,6 +128,51 @@ void FuzzWorld::AbortStep(int rank, int set, const Key& key, int64_t step,
   sets_[set].negotiators.at(rank)->AbortStep(key, step, why);
 }
 
+uint64_t FuzzWorld::Join(int rank, int set, Answered answered) {
+  auto call = std::make_shared<JoinCall>();
+  const uint64_t ticket = ++tickets_;
+  call->ticket = ticket;
+  sets_[set].joins[rank].is_joined = true;
+  auto is_answered = std::make_shared<bool>(false);
+  call->done = [this, rank, set, is_answered, answered = std::move(answered)](
+                   const Status& status, int last_rank) {
+    if (std::exchange(*is_answered, true)) Fail("a join ended twice.");
+    if (status.code() == StatusCode::kInternal) Fail(status.message());
+    Joins& joins = sets_[set].joins[rank];
+    joins.is_joined = false;
+    joins.ended_at = now_;
+    if (status.ok()) CheckLastRank(rank, &sets_[set], last_rank);
+    answered(status);
+  };
+  sets_[set].negotiators.at(rank)->Join(std::move(call));
+  return ticket;
+}
+
+void FuzzWorld::CheckLastRank(int rank, Set* set, int last_rank) {
+  if (last_rank < 0 || last_rank >= static_cast<int>(set->ranks.size())) {
+    Fail("rank " + std::to_string(last_rank) + " is said to have joined.");
+  }
+  // A rank that takes a join back too late does not hear of it.
+  if (set->is_skewed) return;
+  const size_t number = set->joins[rank].answered++;
+  if (number == set->last_ranks.size()) set->last_ranks.push_back(last_rank);
+  if (set->last_ranks[number] == last_rank) return;
+  Fail("the ranks hear of different ranks that joined last.");
+}
+
+void FuzzWorld::TakeBackJoin(int rank, int set, uint64_t ticket) {
+  sets_[set].is_skewed = true;
+  if (!sets_[set].negotiators.at(rank)->Cancel(ticket, Cancelled("enough"))) {
+    Fail("a join could not be taken back.");
+  }
+}
+
+int FuzzWorld::CountJoined(int set) const {
+  int count = 0;
+  for (const auto& [rank, joins] : sets_[set].joins) count += joins.is_joined;
+  return count;
+}
+
 void FuzzWorld::ExecuteReady(int rank, Set* set) {
   const int id = static_cast<int>(set - sets_.data());
   while (std::optional<ReadyItem> item =
@@ -146,45 +197,93 @@ bool FuzzWorld::HasDrained(int set) const {
   return sets_[set].executions.empty();
 }
 
+void FuzzWorld::Begin(int id, const ReadyBatch& ready) {
+  Set& set = sets_[id];
+  std::vector<Key> keys;
+  for (const Outstanding& tensor : ready.tensors) {
+    keys.push_back(tensor.entry->request.key);
+  }
+  const auto [execution, is_first] =
+      set.executions.try_emplace(ready.log_number);
+  if (is_first) {
+    execution->second.free_at = set.free_at;
+    execution->second.keys = keys;
+    execution->second.absent = ready.absent;
+  }
+  if (!(execution->second.keys == keys) ||
+      execution->second.absent != ready.absent) {
+    Fail("members execute different tensors as record " +
+         std::to_string(ready.log_number) + ".");
+  }
+}
+
 void FuzzWorld::Execute(int id, int rank, ReadyBatch ready) {
   Set& set = sets_[id];
   const uint64_t number = ready.log_number;
-  std::vector<Key> keys;
-  std::vector<int64_t> steps;
+  Begin(id, ready);
+  CheckCancelled(id, rank, ready);
+  CheckAbsent(id, rank, ready);
+  Execution& execution = set.executions[number];
+  std::vector<int64_t>& steps = execution.steps[rank];
   for (const Outstanding& tensor : ready.tensors) {
-    keys.push_back(tensor.entry->request.key);
     steps.push_back(tensor.entry->request.step);
   }
-  Execution& execution = set.executions[number];
-  if (execution.steps.empty()) {
-    execution.agreed_at = now_;
-    execution.keys = keys;
+  const Signature& first = ready.tensors[0].entry->request.signature;
+  if (RulesOf(first.verb).uses_wire) {
+    set.running[rank][number].batch = std::move(ready);
+  } else {
+    FinishBatch(ready);
   }
-  if (!(execution.keys == keys)) {
-    Fail("members execute different tensors as record " +
-         std::to_string(number) + ".");
-  }
-  for (const Outstanding& tensor : ready.tensors) {
-    const auto cancelled = cancelled_at_.find(tensor.entry->ticket);
-    if (cancelled != cancelled_at_.end() &&
-        execution.agreed_at > cancelled->second + kSurelyHeard) {
-      Fail("'" + tensor.entry->request.key.name + "' of step " +
-           std::to_string(tensor.entry->request.step) + " of rank " +
-           std::to_string(rank) + " was agreed on though it was cancelled.");
-    }
-  }
-  execution.steps[rank] = std::move(steps);
-  set.running[rank][number].batch = std::move(ready);
   if (execution.steps.size() < set.ranks.size()) return;
   CheckSteps(id, execution);
   set.executions.erase(number);
   for (int member : set.ranks) {
-    set.running[member].at(number).done_at =
-        now_ + random_.Below(kLongestDelay);
+    const auto running = set.running[member].find(number);
+    if (running == set.running[member].end()) continue;
+    running->second.done_at = now_ + random_.Below(kLongestDelay);
   }
 }
 
+// What was agreed on after `free_at` is at fault, but not what was held back.
+void FuzzWorld::CheckCancelled(int id, int rank, const ReadyBatch& ready) {
+  const int64_t free_at = sets_[id].executions.at(ready.log_number).free_at;
+  for (const Outstanding& tensor : ready.tensors) {
+    const auto cancelled = cancelled_at_.find(tensor.entry->ticket);
+    if (cancelled == cancelled_at_.end() ||
+        free_at <= cancelled->second + kSurelyHeard) {
+      continue;
+    }
+    Fail("'" + tensor.entry->request.key.name + "' of step " +
+         std::to_string(tensor.entry->request.step) + " of rank " +
+         std::to_string(rank) + " was agreed on though it was cancelled.");
+  }
+}
+
+void FuzzWorld::CheckAbsent(int id, int rank, const ReadyBatch& ready) {
+  Set& set = sets_[id];
+  const auto place = std::find(set.ranks.begin(), set.ranks.end(), rank);
+  const bool is_absent =
+      std::binary_search(ready.absent.begin(), ready.absent.end(),
+                         static_cast<int>(place - set.ranks.begin()));
+  for (const Outstanding& tensor : ready.tensors) {
+    // Only an entry that nobody has submitted has no ticket.
+    if ((tensor.entry->ticket == 0) == is_absent) continue;
+    Fail("rank " + std::to_string(rank) + " takes part in record " +
+         std::to_string(ready.log_number) + " in the wrong way.");
+  }
+  const Joins& joins = set.joins[rank];
+  const int64_t free_at = set.executions.at(ready.log_number).free_at;
+  if (!is_absent || joins.is_joined ||
+      free_at <= joins.ended_at + kSurelyHeard) {
+    return;
+  }
+  Fail("record " + std::to_string(ready.log_number) + " is without rank " +
+       std::to_string(rank) + ", which has not joined.");
+}
+
 void FuzzWorld::CheckSteps(int id, const Execution& execution) {
+  // Without a rank that then came back, a part of a step has been agreed on.
+  if (sets_[id].is_skewed) return;
   for (const auto& [rank, steps] : execution.steps) {
     for (const auto& [other, other_steps] : execution.steps) {
       if (rank == other) continue;
@@ -214,10 +313,14 @@ void FuzzWorld::FinishBatches(int rank) {
       }
       const ReadyBatch done = std::move(batch->second.batch);
       batch = running.erase(batch);
-      for (const Outstanding& tensor : done.tensors) {
-        if (!tensor.cancelled) tensor.entry->done(Status::Ok());
-      }
+      FinishBatch(done);
     }
+  }
+}
+
+void FuzzWorld::FinishBatch(const ReadyBatch& batch) {
+  for (const Outstanding& tensor : batch.tensors) {
+    if (!tensor.cancelled) tensor.entry->done(Status::Ok());
   }
 }
 

@@ -26,9 +26,11 @@ namespace hvd {
 // have it.
 //
 // Checks that no negotiator reports a bug, that all members of a set execute
-// the same tensors under a log number, also when the set ends, that a step of
-// one rank only ever meets one step of another rank within a set, and that
-// nothing is agreed on long after a rank has cancelled it.
+// the same tensors under a log number, also when the set ends, and without the
+// same ranks. That a step of one rank only ever meets one step of another rank
+// within a set, unless a join was taken back. That nothing is agreed on long
+// after a rank has cancelled it, nor without a rank that has long come back.
+// That all ranks hear of the same last ranks of their joins.
 class FuzzWorld {
  public:
   struct Random {
@@ -55,6 +57,12 @@ class FuzzWorld {
   void AbortStep(int rank, int set, const Key& key, int64_t step,
                  const Status& why);
 
+  // Returns the ticket. Answered is called once, perhaps at once.
+  uint64_t Join(int rank, int set, Answered answered);
+  void TakeBackJoin(int rank, int set, uint64_t ticket);
+  // Ranks that have joined, and have not been answered.
+  int CountJoined(int set) const;
+
   // The set is removed: its leader ends its log.
   void Close(int set);
   // Every member has heard of it, and nothing of the set is on the wire.
@@ -74,12 +82,25 @@ class FuzzWorld {
   };
   // One log number of a set.
   struct Execution {
-    int64_t agreed_at = 0;  // when the leader had it
     std::vector<Key> keys;
+    std::vector<int> absent;
+    int64_t free_at = 0;  // the set's, before the leader had it
     std::map<int, std::vector<int64_t>> steps;  // by rank, then tensor
+  };
+  // A rank's joins.
+  struct Joins {
+    bool is_joined = false;
+    int64_t ended_at = 0;  // the last one was answered or taken back
+    size_t answered = 0;   // by the log
   };
   struct Set {
     std::vector<int> ranks;
+    // The last time at which the leader had nothing agreed on that was not in
+    // the log. It holds back what the wire has no room for, for any time.
+    int64_t free_at = 0;
+    std::map<int, Joins> joins;   // by rank
+    std::vector<int> last_ranks;  // that joins were answered with
+    bool is_skewed = false;       // a join was taken back
     std::map<int, std::unique_ptr<Negotiator>> negotiators;  // by rank
     std::map<int, std::map<uint64_t, Running>> running;      // by log number
     std::map<uint64_t, Execution> executions;                // unfinished
@@ -95,11 +116,17 @@ class FuzzWorld {
   Status Handle(int from, int rank, const Envelope& envelope);
   void ExecuteReady(int rank, Set* set);
   void Execute(int id, int rank, ReadyBatch ready);
+  void Begin(int id, const ReadyBatch& ready);
+  void CheckCancelled(int id, int rank, const ReadyBatch& ready);
+  void CheckAbsent(int id, int rank, const ReadyBatch& ready);
   void CheckSteps(int id, const Execution& execution);
+  void CheckLastRank(int rank, Set* set, int last_rank);
   void FinishBatches(int rank);
+  static void FinishBatch(const ReadyBatch& batch);
   void Fail(const std::string& text);
 
   Random random_;
+  const size_t most_in_flight_;
   int64_t now_ = 0;
   uint64_t tickets_ = 0;
   std::map<uint64_t, int64_t> cancelled_at_;  // by ticket

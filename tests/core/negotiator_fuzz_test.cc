@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leader and negotiators under random programs: steps with loops and gathers,
-// eager calls, aborts, refused calls, disagreements, evictions, delays, sets.
+// Leader and negotiators under random programs: steps of every verb and with
+// loops, eager calls, aborts, refused calls, disagreements, joins, evictions,
+// delays, sets.
 //
 // HVD_TEST_STRESS_S=120 goes on for so many seconds. HVD_TEST_STRESS_SEED
 // repeats the round that a failure named.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "core/options.h"
+#include "core/verbs/verb_rules.h"
 #include "fuzz_world.h"
 #include "harness.h"
 
@@ -34,23 +36,30 @@ struct Call {
   Signature signature;
 };
 
-// How often things go wrong: one in so many.
+// How often things go wrong, and ranks join: one in so many. 0: never.
 struct Noise {
-  int abort = 0, refuse = 0, disagree = 0;
+  int abort = 0, refuse = 0, disagree = 0, join = 0, take_back = 0;
 };
 
-std::vector<Call> StepBody(FuzzWorld* world, int tensors, int iterations) {
+// What the steps of all ranks are made of: a tensor for each verb, and the
+// iterations of a loop.
+struct Body {
+  std::vector<Verb> verbs;
+  int iterations = 0;
+};
+
+std::vector<Call> StepOf(FuzzWorld* world, const Body& body) {
   std::vector<Call> calls;
-  for (int i = 0; i < tensors; ++i) {
+  for (size_t i = 0; i < body.verbs.size(); ++i) {
     Call& call = calls.emplace_back();
     call.key.name = "t" + std::to_string(i);
-    call.signature.shapes = {{i + 1, 2}};
-    if (i % 3 == 2) {
-      call.signature.verb = Verb::kAllgather;
+    call.signature.verb = body.verbs[i];
+    call.signature.shapes = {{static_cast<int64_t>(i) + 1, 2}};
+    if (RulesOf(body.verbs[i]).first_dim_varies) {
       call.signature.shapes[0][0] = world->random().Below(5);
     }
   }
-  for (int i = 1; i <= iterations; ++i) {
+  for (int i = 1; i <= body.iterations; ++i) {
     Call& call = calls.emplace_back();
     call.key = {"loop", static_cast<uint64_t>(i)};
     call.signature.shapes = {{i % 2 == 0 ? 3 : 5}};
@@ -63,20 +72,20 @@ std::vector<Call> StepBody(FuzzWorld* world, int tensors, int iterations) {
 // TensorFlow runs them, and a thread of eager calls beside it.
 class Program {
  public:
-  Program(FuzzWorld* world, int rank, int set, int tensors, int iterations)
+  Program(FuzzWorld* world, int rank, int set, const Body& body)
       : world_(world),
         rank_(rank),
         set_(set),
-        tensors_(tensors),
-        iterations_(iterations),
+        body_(body),
         step_(rank * int64_t{1000000}) {
     BeginStep();
   }
 
   void Act(const Noise& noise) {
+    if (join_ != 0) return WaitForOthers(noise);
     ActEagerly(noise);
     if (has_failed_) {
-      EndFailedStep();
+      EndFailedStep(noise);
       return;
     }
     for (int i = world_->random().Below(4); i > 0 && !calls_.empty(); --i) {
@@ -88,7 +97,7 @@ class Program {
     }
     if (has_failed_ || !calls_.empty() || !open_.empty()) return;
     ++completed_;
-    BeginStep();
+    EndStep(noise);
   }
 
   // So many whole steps and eager calls more than now.
@@ -100,13 +109,17 @@ class Program {
     return completed_ >= goal_ && eager_calls_ >= eager_goal_;
   }
   // Whether all of its calls have been answered.
-  bool is_answered() const { return open_.empty() && !eager_waits_; }
+  bool is_answered() const {
+    return open_.empty() && !eager_waits_ && join_ == 0;
+  }
   int set() const { return set_; }
   std::string Waiting() const {
     std::string text;
     for (const auto& [ticket, call] : open_) {
       text += " " + call.key.name + "/" + std::to_string(call.key.instance);
     }
+    if (eager_waits_) text += " eager";
+    if (join_ != 0) text += " join";
     return "rank " + std::to_string(rank_) + " in set " + std::to_string(set_) +
            ", step " + std::to_string(step_) + ":" + text;
   }
@@ -115,7 +128,33 @@ class Program {
   void BeginStep() {
     ++step_;
     has_failed_ = is_aborted_ = false;
-    calls_ = StepBody(world_, tensors_, iterations_);
+    calls_ = StepOf(world_, body_);
+  }
+
+  // Goes on, or joins. Where others have joined it follows soon, so that they
+  // do not wait for ever.
+  void EndStep(const Noise& noise) {
+    FuzzWorld::Random& random = world_->random();
+    const bool joins = world_->CountJoined(set_) > 0
+                           ? random.OneIn(4)
+                           : noise.join > 0 && random.OneIn(noise.join);
+    if (!joins) return BeginStep();
+    // It may be answered before Join returns.
+    auto is_answered = std::make_shared<bool>(false);
+    const uint64_t ticket =
+        world_->Join(rank_, set_, [this, is_answered](const Status&) {
+          *is_answered = true;
+          join_ = 0;
+          BeginStep();
+        });
+    if (!*is_answered) join_ = ticket;
+  }
+
+  void WaitForOthers(const Noise& noise) {
+    if (noise.take_back == 0 || !world_->random().OneIn(noise.take_back)) {
+      return;
+    }
+    world_->TakeBackJoin(rank_, set_, join_);
   }
 
   Request Ask(const Call& call, int64_t step, const Noise& noise) {
@@ -149,7 +188,7 @@ class Program {
 
   // TensorFlow cancels what is left of a step, and begins the next when all has
   // been answered.
-  void EndFailedStep() {
+  void EndFailedStep(const Noise& noise) {
     if (!is_aborted_) {
       is_aborted_ = true;
       const std::map<uint64_t, Call> open = open_;
@@ -165,7 +204,7 @@ class Program {
         is_told = true;
       }
     }
-    if (open_.empty()) BeginStep();
+    if (open_.empty()) EndStep(noise);
   }
 
   void ActEagerly(const Noise& noise) {
@@ -180,12 +219,14 @@ class Program {
   }
 
   FuzzWorld* const world_;
-  const int rank_, set_, tensors_, iterations_;
+  const int rank_, set_;
+  const Body body_;
   int64_t step_;
   std::vector<Call> calls_;        // of this step, to be submitted
   std::map<uint64_t, Call> open_;  // by ticket
   bool has_failed_ = false, is_aborted_ = false;
   Status why_;
+  uint64_t join_ = 0;  // the ticket of the join that waits; 0: none
   int completed_ = 0, goal_ = 0;
   bool eager_waits_ = false;
   int eager_calls_ = 0, eager_goal_ = 0;
@@ -196,14 +237,13 @@ class Round {
   explicit Round(uint64_t seed)
       : random_(seed * 2654435761u),
         world_(seed, Sets(&random_), MakeOptions(&random_)) {
-    const int tensors = 1 + random_.Below(random_.OneIn(3) ? 1 : 6);
-    const int iterations = random_.OneIn(2) ? 0 : random_.Below(5);
+    const Body body = DrawBody(&random_);
     programs_.resize(world_.size());
     for (int rank = 0; rank < world_.size(); ++rank) {
       for (int set = 0; set < world_.set_count(); ++set) {
         if (!world_.IsMember(rank, set)) continue;
         programs_[rank].push_back(
-            std::make_unique<Program>(&world_, rank, set, tensors, iterations));
+            std::make_unique<Program>(&world_, rank, set, body));
       }
     }
   }
@@ -213,6 +253,8 @@ class Round {
     Noise noise = {20 + random_.Below(200), 50 + random_.Below(500),
                    100 + random_.Below(1000)};
     if (random_.OneIn(4)) noise = {15, 5, 0};  // hardly a whole step
+    if (random_.OneIn(2)) noise.join = 5 + random_.Below(100);
+    if (random_.OneIn(3)) noise.take_back = 10 + random_.Below(200);
     // The global set is never removed.
     const int removed =
         random_.OneIn(2) ? random_.Below(world_.set_count()) : 0;
@@ -248,6 +290,21 @@ class Round {
       if (!ranks.empty()) sets.push_back(std::move(ranks));
     }
     return sets;
+  }
+
+  static Body DrawBody(FuzzWorld::Random* random) {
+    Body body;
+    const int tensors = 1 + random->Below(random->OneIn(3) ? 1 : 6);
+    // A rank that has joined fails a reducescatter, so not often.
+    const int verbs = random->OneIn(4) ? kVerbCount : kVerbCount - 1;
+    std::vector<Verb> all = {Verb::kAllreduce, Verb::kAllgather,
+                             Verb::kBroadcast, Verb::kAlltoall,
+                             Verb::kBarrier,   Verb::kReducescatter};
+    for (int i = 0; i < tensors; ++i) {
+      body.verbs.push_back(all[random->Below(verbs)]);
+    }
+    body.iterations = random->OneIn(2) ? 0 : random->Below(5);
+    return body;
   }
 
   static Options MakeOptions(FuzzWorld::Random* random) {

@@ -39,9 +39,25 @@ const T& Pick(Random& random, const std::vector<T>& from) {
 struct RandomCall {
   std::string name;
   int set = 0;
-  Signature signature;          // root: within the set; no shapes
-  std::vector<int64_t> counts;  // elements; varying verbs: up to that many
+  Signature signature;           // root: within the set; no shapes
+  std::vector<int64_t> counts;   // elements; varying verbs: up to that many
+  std::vector<int> absent = {};  // ranks of the set that have joined, ascending
 };
+
+// What the ranks that have not joined call instead, where the call needs some
+// that have.
+inline void CallWithout(std::vector<int> absent, RandomCall* call) {
+  if (absent.empty()) return;
+  Signature& signature = call->signature;
+  if (signature.verb == Verb::kReducescatter) {
+    signature.verb = Verb::kAllreduce;
+  }
+  if (signature.verb == Verb::kBroadcast) {
+    signature.root = 0;
+    for (int rank : absent) signature.root += rank == signature.root ? 1 : 0;
+  }
+  call->absent = std::move(absent);
+}
 
 inline RandomCall DrawCall(Random& random, std::string name,
                            const std::vector<ProcessSet>& sets) {
@@ -85,14 +101,8 @@ inline RandomCall DrawCall(Random& random, std::string name,
 // What a rank puts in, and what it gets. `salt` makes each step's differ.
 class CallBuffers {
  public:
-  // `present`: the ranks that take part with tensors. Empty: all.
-  CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt,
-              std::vector<int> present = {})
-      : call_(call),
-        set_(set),
-        salt_(salt % 1000),
-        present_(std::move(present)),
-        out_(call.counts.size()) {
+  CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt)
+      : call_(call), set_(set), salt_(salt % 1000), out_(call.counts.size()) {
     for (size_t i = 0; i < call.counts.size(); ++i) {
       const int64_t count = Count(i, set.rank);
       in_.emplace_back(count * SizeOf(call.signature.dtype));
@@ -161,8 +171,13 @@ class CallBuffers {
   int ranks() const { return static_cast<int>(set_.ranks.size()); }
 
   bool IsPresent(int rank) const {
-    return present_.empty() ||
-           std::find(present_.begin(), present_.end(), rank) != present_.end();
+    return PresentBelow(rank + 1) > PresentBelow(rank);
+  }
+  // How many ranks below `end` are.
+  int64_t PresentBelow(int end) const {
+    const auto last =
+        std::lower_bound(call_.absent.begin(), call_.absent.end(), end);
+    return end - (last - call_.absent.begin());
   }
   bool varies() const { return RulesOf(call_.signature.verb).first_dim_varies; }
 
@@ -184,8 +199,9 @@ class CallBuffers {
   }
   int64_t Cut(size_t tensor, int from, int to) const {
     const int64_t count = Count(tensor, from);
-    if (to == 0 || to == ranks()) return to == 0 ? 0 : count;
-    const int64_t even = count * to / ranks();
+    const int64_t below = PresentBelow(to), all = PresentBelow(ranks());
+    if (below == 0 || below == all) return below == 0 ? 0 : count;
+    const int64_t even = count * below / all;
     return (salt_ + from) % 3 == 0 ? (even < count / 2 ? 0 : count) : even;
   }
 
@@ -202,6 +218,7 @@ class CallBuffers {
     std::vector<double> wanted;
     if (signature.verb == Verb::kAlltoall) {
       for (int rank = 0; rank < ranks(); ++rank) {
+        if (!IsPresent(rank)) continue;
         for (int64_t k = Cut(tensor, rank, set_.rank);
              k < Cut(tensor, rank, set_.rank + 1); ++k) {
           wanted.push_back(Input(tensor, rank, k));
@@ -215,7 +232,8 @@ class CallBuffers {
       for (int64_t k = own.begin; k < own.end; ++k) {
         wanted.push_back(ExpectedReduction(
             dtype(), signature.wire_dtype, signature.reduce_op, ranks(),
-            Shifted(tensor, k), signature.prescale, signature.postscale));
+            Shifted(tensor, k), signature.prescale, signature.postscale,
+            call_.absent));
       }
       return wanted;
     }
@@ -238,7 +256,8 @@ class CallBuffers {
     for (int rank = 0; rank < ranks(); ++rank) {
       for (int64_t k = 0; k < call_.counts[tensor]; ++k) {
         // The samples and their scales are exact in every floating type.
-        vectors[rank].push_back(Input(tensor, rank, k) * signature.prescale);
+        const double value = Input(tensor, rank, k) * signature.prescale;
+        vectors[rank].push_back(IsPresent(rank) ? value : 0.0);
       }
     }
     Vector wanted = ExpectedAdasum(std::move(vectors));
@@ -256,7 +275,6 @@ class CallBuffers {
   const RandomCall call_;
   const ProcessSet set_;
   const int64_t salt_;
-  const std::vector<int> present_;
   std::vector<std::vector<char>> in_, out_;
 };
 

@@ -284,18 +284,12 @@ void RandomCallsWithout(Runtime* runtime, int rank, int size) {
           "call" + std::to_string(random() % 4 == 0 ? i + 100 * round : i);
       RandomCall call = DrawCall(random, name, sets);
       if (i >= ends[static_cast<size_t>(rank)]) continue;
-      Signature& signature = call.signature;
-      // Of the verbs that ranks may be absent from, two whose result is known.
-      if (signature.verb != Verb::kBarrier) signature.verb = Verb::kAllgather;
-      signature.root = 0;
-      signature.reduce_op = ReduceOp::kSum;
-      signature.prescale = signature.postscale = 1.0;
-      signature.wire_dtype = signature.dtype;
-      std::vector<int> present;
+      std::vector<int> absent;
       for (int peer = 0; peer < size; ++peer) {
-        if (i < ends[static_cast<size_t>(peer)]) present.push_back(peer);
+        if (i >= ends[static_cast<size_t>(peer)]) absent.push_back(peer);
       }
-      CallBuffers buffers(call, sets[0], round, present);
+      CallWithout(std::move(absent), &call);
+      CallBuffers buffers(call, sets[0], round);
       auto pending = std::make_shared<Pending>();
       buffers.Describe(&pending->entry);
       pending->entry.request.key.name = call.name;

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random jobs through the whole Runtime: every verb, many at once, aborted.
+// Random jobs through the whole Runtime: every verb, many at once, aborted, and
+// with ranks that join.
 //
 // HVD_TEST_STRESS_S=120 goes on for so many seconds; HVD_TEST_STRESS_SEED
 // repeats the job that a failure named.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
+#include <future>
+#include <memory>
 #include <numeric>
-#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "random_calls.h"
+#include "stress_step.h"
 #include "thread_backend.h"
 
 namespace hvd {
@@ -20,142 +24,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For what may take milliseconds.
-constexpr std::chrono::seconds kLimit(30);
-
 // How a step ends on the ranks that abort it.
 enum class AbortKind {
   kNone,
   kCancelled,  // an operation that is none of ours fails there
   kRefused,    // they make a call that is invalid
   kDisagree,   // they make a call of another shape
-};
-
-// A step as TensorFlow runs one: it fails as a whole, once one of its
-// operations does. Shared by the entries that it has under way.
-class Step : public std::enable_shared_from_this<Step> {
- public:
-  Step(Runtime* runtime, int64_t number) : runtime_(runtime), number_(number) {}
-
-  // From any thread. `spoil` may change the request.
-  void Start(const RandomCall& call, uint64_t salt,
-             const std::function<void(Request*)>& spoil = nullptr) {
-    const ProcessSet& set = *runtime_->process_set(call.set);
-    const Key key{call.name, 0};
-    auto running = std::make_shared<Running>(call, set, salt);
-    // The entry lives in what has its buffers.
-    Entry& entry = running->entry;
-    running->buffers.Describe(&entry);
-    entry.request.key = key;
-    entry.request.step = number_;
-    if (spoil) spoil(&entry.request);
-    entry.ticket = running->ticket = runtime_->NewTicket();
-    entry.done = [this, raw = running.get()](const Status& status) {
-      Finish(raw, status);
-    };
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (!why_.ok()) {
-        // An operation that starts late says so. Most never start.
-        if (entry.ticket % 2 == 0) {
-          runtime_->AbortStep(*runtime_->process_set(call.set), key, number_,
-                              why_);
-        }
-        return;
-      }
-      running_.push_back(running);
-      ++open_;
-    }
-    // What it is done with must live as long as its buffers.
-    auto owners =
-        std::make_shared<std::pair<std::shared_ptr<void>, RunningPtr>>(
-            shared_from_this(), running);
-    runtime_->Enqueue(call.set, EntryPtr(std::move(owners), &entry));
-    std::unique_lock<std::mutex> lock(mutex_);
-    running->enqueued = true;
-    const Status why = why_;
-    lock.unlock();
-    if (!why.ok()) runtime_->Cancel(call.set, running->ticket, why);
-  }
-
-  // The same, and waits for its end.
-  void Run(const RandomCall& call, uint64_t salt) {
-    Start(call, salt);
-    std::unique_lock<std::mutex> lock(mutex_);
-    all_told_.wait_for(lock, kLimit, [this] { return open_ == 0; });
-  }
-
-  void Abort(const Status& why) {
-    std::vector<RunningPtr> to_cancel;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (!why_.ok()) return;
-      why_ = why;
-      for (const RunningPtr& running : running_) {
-        if (running->enqueued && !running->result) to_cancel.push_back(running);
-      }
-    }
-    for (const RunningPtr& running : to_cancel) {
-      runtime_->Cancel(running->set, running->ticket, why);
-    }
-  }
-
-  // An operation was about to start when the step was aborted.
-  void AbortBeforeStart(const RandomCall& call) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    runtime_->AbortStep(*runtime_->process_set(call.set), Key{call.name, 0},
-                        number_, why_);
-  }
-
-  // What has come is right, and nothing is still waiting after a while.
-  Status Wait(const std::string& where) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const bool told =
-        all_told_.wait_for(lock, kLimit, [this] { return open_ == 0; });
-    for (const RunningPtr& running : running_) {
-      if (!told && !running->result) {
-        test::Expect(false, HVD_HERE, where + ": an end of " + running->name);
-      }
-    }
-    // A hang would take all the others' limits too.
-    if (!told) std::_Exit(1);
-    for (const RunningPtr& running : running_) {
-      if (running->result->ok()) running->buffers.Check(where);
-    }
-    return why_;
-  }
-
- private:
-  struct Running {
-    Running(const RandomCall& call, const ProcessSet& process_set,
-            uint64_t salt)
-        : name(call.name), set(call.set), buffers(call, process_set, salt) {}
-    const std::string name;
-    const int set;
-    CallBuffers buffers;
-    Entry entry;
-    uint64_t ticket = 0;
-    bool enqueued = false;
-    std::optional<Status> result;
-  };
-  using RunningPtr = std::shared_ptr<Running>;
-
-  void Finish(Running* running, const Status& status) {
-    if (!status.ok()) Abort(status);
-    std::lock_guard<std::mutex> lock(mutex_);
-    EXPECT_FALSE(running->result.has_value());  // told once
-    running->result = status;
-    --open_;
-    all_told_.notify_all();
-  }
-
-  Runtime* const runtime_;
-  const int64_t number_;
-  std::mutex mutex_;
-  std::condition_variable all_told_;
-  std::vector<RunningPtr> running_;
-  int open_ = 0;
-  Status why_;  // not Ok: aborted
 };
 
 // What the ranks of a job do, drawn from its seed.
@@ -192,8 +66,15 @@ class Job {
       std::thread other([&] { RunGraph(&runtime, 1); });
       RunGraph(&runtime, 0);
       other.join();
+      other = std::thread([&] {
+        for (size_t set = 1; set <= sets_.size(); ++set) {
+          RunUneven(&runtime, static_cast<int>(set));
+        }
+      });
+      RunUneven(&runtime, 0);
+      other.join();
       // No rank may leave before the others have had what they need from it.
-      Meet(&runtime, "leave");
+      Meet(&runtime, Plan().SmallCall("leave", 1));
     });
   }
 
@@ -203,10 +84,26 @@ class Job {
   }
 
  private:
+  // A step of all ranks of a set that have not joined.
+  struct Plan {
+    int set = 0;
+    std::vector<int> absent = {};
+    std::string prefix;
+    std::vector<RandomCall> calls = {};
+    uint64_t salt = 0;
+    int64_t number = 0;
+    AbortKind abort = AbortKind::kNone;      // by some rank
+    AbortKind own_abort = AbortKind::kNone;  // by this one
+
+    RandomCall SmallCall(const std::string& name, int64_t count) const {
+      return {prefix + name, set, {}, {count}, absent};
+    }
+  };
+
   // An eager call of all ranks, which belongs to no step.
-  void Meet(Runtime* runtime, const std::string& name) {
+  void Meet(Runtime* runtime, const RandomCall& call) {
     auto step = std::make_shared<Step>(runtime, 0);
-    step->Start(RandomCall{name, 0, {}, {1}}, 0);
+    step->Start(call, 0);
     EXPECT_EQ(step->Wait(Name()).message(), "");
   }
 
@@ -241,31 +138,107 @@ class Job {
         const int64_t victims = 1 + Below(random, size_ - 1);
         const bool victim = (rank - first + size_) % size_ < victims;
         number += 2;
-        RunStep(runtime, calls, prefix, salt, number,
-                victim ? kind : AbortKind::kNone, kind, &own);
+        RunStep(runtime,
+                {0,
+                 {},
+                 prefix,
+                 calls,
+                 salt,
+                 number,
+                 kind,
+                 victim ? kind : AbortKind::kNone},
+                &own);
       }
     }
   }
 
-  void RunStep(Runtime* runtime, const std::vector<RandomCall>& calls,
-               const std::string& prefix, uint64_t salt, int64_t number,
-               AbortKind own_abort, AbortKind abort, Random* own) {
-    auto step = std::make_shared<Step>(runtime, number);
+  // The ranks of a set run out of steps one after another, and join. The others
+  // go on without them. Twice.
+  void RunUneven(Runtime* runtime, int set) {
+    const ProcessSet members = *runtime->process_set(set);
+    if (members.rank < 0) return;
+    const auto size = static_cast<int>(members.ranks.size());
+    Random random(seed_ * 1000 + set);
+    Random own(seed_ * 1000 + set * 10 + members.rank);
+    int64_t number = 1000000 * (members.rank + 1) + 500000 + 1000 * set;
+    for (int turn = 0; turn < 2; ++turn) {
+      std::vector<int64_t> steps;  // by rank of the set
+      for (int rank = 0; rank < size; ++rank) {
+        steps.push_back(Below(random, 5));
+      }
+      const int64_t most = *std::max_element(steps.begin(), steps.end());
+      for (int64_t i = 0; i < most; ++i) {
+        Plan plan = DrawUnevenStep(&random, set, members, steps, i);
+        plan.number = ++number;
+        if (i < steps[members.rank]) RunStep(runtime, plan, &own);
+      }
+      const int last = Join(runtime, set);
+      EXPECT_EQ(steps[static_cast<size_t>(last)], most);
+    }
+  }
+
+  // Equal on all ranks, but for own_abort.
+  Plan DrawUnevenStep(Random* random, int set, const ProcessSet& members,
+                      const std::vector<int64_t>& steps, int64_t step) {
+    Plan plan;
+    plan.set = set;
+    plan.prefix = "set" + std::to_string(set) + "/";
+    plan.salt = (*random)();
+    std::vector<int> present;
+    for (int rank = 0; rank < static_cast<int>(steps.size()); ++rank) {
+      (step < steps[rank] ? present : plan.absent).push_back(rank);
+    }
+    for (int64_t i = 1 + Below(*random, 8); i > 0; --i) {
+      RandomCall call =
+          DrawCall(*random, plan.prefix + std::to_string(i), {members});
+      call.set = set;
+      CallWithout(plan.absent, &call);
+      plan.calls.push_back(std::move(call));
+    }
+    const auto kind = static_cast<AbortKind>((*random)() % 4);
+    const int victim = Pick(*random, present);
+    // A rank alone agrees with itself.
+    if (present.size() > 1 && (*random)() % 3 == 0) plan.abort = kind;
+    if (victim == members.rank) plan.own_abort = plan.abort;
+    return plan;
+  }
+
+  // Returns the rank of the set that has joined last.
+  int Join(Runtime* runtime, int set) {
+    auto call = std::make_shared<JoinCall>();
+    auto joined = std::make_shared<std::promise<int>>();
+    call->ticket = runtime->NewTicket();
+    call->done = [joined](const Status& status, int last_rank) {
+      EXPECT_EQ(status.message(), "");
+      joined->set_value(last_rank);
+    };
+    std::future<int> last_rank = joined->get_future();
+    runtime->Join(*runtime->process_set(set), call);
+    if (last_rank.wait_for(kStepLimit) == std::future_status::ready) {
+      return std::max(last_rank.get(), 0);
+    }
+    test::Expect(false, HVD_HERE, Name() + ": an end of a join");
+    std::_Exit(1);  // see Step::Wait
+  }
+
+  void RunStep(Runtime* runtime, const Plan& plan, Random* own) {
+    const std::vector<RandomCall>& calls = plan.calls;
+    auto step = std::make_shared<Step>(runtime, plan.number);
     // From a tensor that was agreed in it the leader knows which steps of the
     // ranks are this one. Else ranks that go on must not be a step ahead.
-    const bool known = salt % 2 == 0;
-    if (known) step->Run(RandomCall{prefix + "early", 0, {}, {1}}, salt);
+    const bool known = plan.salt % 2 == 0;
+    if (known) step->Run(plan.SmallCall("early", 1), plan.salt);
     // It breaks off on the victims. The others wait for it.
-    RandomCall last{prefix + "last", 0, {}, {5}};
+    const RandomCall last = plan.SmallCall("last", 5);
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), *own);
-    const bool cancels = own_abort == AbortKind::kCancelled;
+    const bool cancels = plan.own_abort == AbortKind::kCancelled;
     if (cancels) order.resize(Below(*own, order.size() + 1));
     const int64_t before = Below(*own, order.size() + 1);
     for (size_t i = 0; i <= order.size(); ++i) {
       if (static_cast<int64_t>(i) == before && !cancels) {
-        step->Start(last, salt, Spoiler(own_abort));
+        step->Start(last, plan.salt, Spoiler(plan.own_abort));
       }
       if (i == order.size()) break;
       const RandomCall& call = calls[order[i]];
@@ -274,17 +247,19 @@ class Job {
         std::this_thread::sleep_for(
             std::chrono::microseconds(Below(*own, 300)));
       }
-      step->Start(call, salt);
+      step->Start(call, plan.salt);
     }
     if (cancels) {
       step->Abort(Cancelled("NaN in 'loss'"));
       step->AbortBeforeStart(last);
     }
-    const std::string where = Name() + " step " + std::to_string(number);
+    const std::string where = Name() + " step " + std::to_string(plan.number);
     const Status end = step->Wait(where);
-    test::Expect(end.ok() == (abort == AbortKind::kNone), HVD_HERE,
+    test::Expect(end.ok() == (plan.abort == AbortKind::kNone), HVD_HERE,
                  where + (end.ok() ? ": aborted" : ": ") + end.message());
-    if (abort != AbortKind::kNone && !known) Meet(runtime, prefix + "meet");
+    if (plan.abort != AbortKind::kNone && !known) {
+      Meet(runtime, plan.SmallCall("meet", 1));
+    }
   }
 
   static std::function<void(Request*)> Spoiler(AbortKind kind) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -120,17 +121,21 @@ inline double Wrapped(DataType dtype, double value) {
 }
 
 // Element i of an allreduce of SampleValue over ranks 0 to ranks - 1, in
-// float64, which is exact for the samples of integers.
+// float64, which is exact for the samples of integers. `absent`: ranks that
+// have joined, ascending.
 inline double ExpectedReduction(DataType dtype, DataType wire_dtype,
                                 ReduceOp op, int ranks, int64_t i,
-                                double prescale, double postscale) {
+                                double prescale, double postscale,
+                                const std::vector<int>& absent = {}) {
   const auto round = [&](double value) {
     return IsFloating(dtype) ? value : std::trunc(value);
   };
   const bool is_unsigned =
       dtype == DataType::kUint8 || dtype == DataType::kUint16;
   double result = 0;
+  bool is_first = true;
   for (int rank = 0; rank < ranks; ++rank) {
+    if (std::binary_search(absent.begin(), absent.end(), rank)) continue;
     double value = round(SampleValue(dtype, op, rank, i) * prescale);
     if (wire_dtype != dtype) {
       char space[8];
@@ -138,7 +143,7 @@ inline double ExpectedReduction(DataType dtype, DataType wire_dtype,
       value = GetValue(wire_dtype, space, 0);
     }
     if (is_unsigned) value = std::max(value, 0.0);
-    if (rank == 0) {
+    if (std::exchange(is_first, false)) {
       result = value;
     } else if (op == ReduceOp::kMin) {
       result = std::min(result, value);
