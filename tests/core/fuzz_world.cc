@@ -98,6 +98,12 @@ uint64_t FuzzWorld::Submit(int rank, int set, Request request,
   const uint64_t ticket = ++tickets_;
   entry->request = std::move(request);
   entry->ticket = ticket;
+  // Callers may keep the number of an equal request.
+  EntryPtr& last = last_entries_[{set, rank, entry->request.key.name}];
+  if (last != nullptr && last->request.signature == entry->request.signature) {
+    entry->number = last->number;
+  }
+  last = entry;
   auto is_answered = std::make_shared<bool>(false);
   const std::string name = entry->request.key.name;
   entry->done = [this, name, is_answered,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -129,6 +130,8 @@ class FuzzWorld {
   const size_t most_in_flight_;
   int64_t now_ = 0;
   uint64_t tickets_ = 0;
+  // By set, rank and name.
+  std::map<std::tuple<int, int, std::string>, EntryPtr> last_entries_;
   std::map<uint64_t, int64_t> cancelled_at_;  // by ticket
   std::vector<Set> sets_;
   std::map<std::pair<int, int>, std::deque<Letter>> links_;  // from, to

@@ -51,6 +51,12 @@ class World {
     auto entry = std::make_shared<Entry>();
     entry->request = {{name, instance}, signature, step, std::move(error)};
     entry->ticket = ++tickets_;
+    // Callers may keep the number of an equal request.
+    EntryPtr& last = last_entries_[{rank, name}];
+    if (last != nullptr && last->request.signature == signature) {
+      entry->number = last->number;
+    }
+    last = entry;
     entry->done = [this, rank, name](const Status& status) {
       results_[rank][name].push_back(status);
     };
@@ -150,6 +156,7 @@ class World {
   std::vector<std::vector<std::vector<std::string>>> batches_;
   std::vector<std::map<std::string, std::vector<Status>>> results_;
   std::map<std::pair<int, std::string>, std::vector<int64_t>> steps_;
+  std::map<std::pair<int, std::string>, EntryPtr> last_entries_;
   uint64_t tickets_ = 0;
   int busy_ = 0;
   size_t bytes_sent_ = 0, distinct_bytes_sent_ = 0;

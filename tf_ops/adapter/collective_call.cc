@@ -24,6 +24,19 @@ Status WithTensor(const Status& status, const std::string& name) {
 
 }  // namespace
 
+void CollectiveCall::Reset() {
+  DropBuffers();
+  entry.request.error = Status::Ok();
+  entry.splits.clear();
+  entry.ready = nullptr;
+  entry.done = nullptr;
+  entry.runner = nullptr;
+  entry.enqueued_ns = 0;
+  tensors.clear();
+  own_error_ = Status::Ok();
+  cancellation_.reset();
+}
+
 void CollectiveCall::DropBuffers() {
   entry.inputs.clear();
   entry.outputs.clear();
@@ -94,7 +107,8 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
                 const CallSite& site, const std::string& name,
                 std::shared_ptr<CollectiveCall> call) {
   Entry& entry = call->entry;
-  entry.request.key = Key{name, site.instance};
+  entry.request.key.name = name;
+  entry.request.key.instance = site.instance;
   entry.request.step = site.step;
   entry.runner = site.runner;
   entry.ticket = runtime->NewTicket();

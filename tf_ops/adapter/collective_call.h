@@ -23,10 +23,15 @@ class CollectiveCall {
  public:
   virtual ~CollectiveCall() = default;
 
+  // The call has ended, and the wire has let go of its buffers. Makes it fit
+  // for another call. The request and its number stay.
+  void Reset();
+
   // For an entry with an error. Nothing reads or writes its buffers then.
   void DropBuffers();
 
-  // The kernel fills it in, except for key, step, ticket, runner and done.
+  // The kernel fills it in, except for key, step, ticket, number, runner and
+  // done.
   Entry entry;
   // Inputs and outputs. They are kept until the wire has let go of them. After
   // an error that is later than End. A call has two of them, but for groups.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "adapter/global_runtime.h"
+#include "adapter/kernel_inputs.h"
 #include "adapter/tf_bridge.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/finite.h"
@@ -44,27 +45,6 @@ Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
   return Status::Ok();
 }
 
-// The call of one run of a kernel.
-class KernelCall : public CollectiveCall {
- public:
-  explicit KernelCall(tf::OpKernelContext* ctx) : ctx_(ctx) {}
-
-  void set_done(tf::AsyncOpKernel::DoneCallback done) {
-    done_ = std::move(done);
-  }
-
- private:
-  void End(const TfStatus& status) override {
-    if (!status.ok()) ctx_->SetStatus(status);
-    // TensorFlow's closure must be freed earlier than the buffers.
-    const tf::AsyncOpKernel::DoneCallback done = std::move(done_);
-    done();
-  }
-
-  tf::OpKernelContext* const ctx_;
-  tf::AsyncOpKernel::DoneCallback done_;
-};
-
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
@@ -86,10 +66,10 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
       FindMemberSet(runtime.get(), process_set_id_);
   OP_REQUIRES_OK_ASYNC(ctx, ToTf(Named(tensor_name_, set.status())), done);
 
-  auto call = std::make_shared<KernelCall>(ctx);
+  std::shared_ptr<KernelCall> call = calls_->Take();
+  call->Begin(ctx);
   Request& request = call->entry.request;
-  request.signature.memory = memory_;
-  request.error = Describe(ctx, *set.value(), &request.signature);
+  DescribeCall(ctx, runtime, *set.value(), call.get());
   if (set.value()->ranks.size() == 1) {
     if (request.error.ok()) {
       request.error =
@@ -107,6 +87,20 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   call->set_done(std::move(done));
   SubmitCall(std::move(runtime), *set.value(), CallSiteOf(ctx), tensor_name_,
              std::move(call));
+}
+
+void CollectiveKernel::DescribeCall(tf::OpKernelContext* ctx,
+                                    const std::shared_ptr<Runtime>& runtime,
+                                    const ProcessSet& set, KernelCall* call) {
+  Request& request = call->entry.request;
+  if (FollowsInputs() && call->IsDescribedFor(runtime, set.serial) &&
+      HaveShapes(ctx, request.signature.shapes)) {
+    return;  // it is the request of an earlier run
+  }
+  call->ForgetRequest();
+  request.signature.memory = memory_;
+  request.error = Describe(ctx, set, &request.signature);
+  if (request.error.ok()) call->SetDescribedFor(runtime, set.serial);
 }
 
 }  // namespace hvd

@@ -3,11 +3,14 @@
 #ifndef HVD_ADAPTER_COLLECTIVE_KERNEL_H_
 #define HVD_ADAPTER_COLLECTIVE_KERNEL_H_
 
+#include <memory>
 #include <string>
 
 #include "adapter/collective_call.h"
+#include "adapter/kernel_call.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
+#include "core/runtime.h"
 #include "core/status.h"
 #include "core/types.h"
 
@@ -17,8 +20,8 @@ namespace hvd {
 //
 // Each verb implements three functions. Describe says what the call asks for.
 // Bind says where its buffers are. ComputeAlone computes it in a set of one
-// rank. The rest is here and in SubmitCall. TensorFlow owns the kernel. Its
-// attributes are its only state, and it may run several calls at a time.
+// rank. The rest is here and in SubmitCall. TensorFlow owns the kernel. It
+// may run several calls at a time.
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final;
@@ -41,12 +44,22 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   virtual Status ComputeAlone(tensorflow::OpKernelContext* ctx,
                               const Signature& signature) = 0;
 
+  // Whether the signature depends on nothing but the attributes, the set, and
+  // the inputs' shapes. It is then described once for each shape.
+  virtual bool FollowsInputs() const { return true; }
+
   int process_set_id() const { return process_set_id_; }
 
  private:
+  // Describes the call, unless its request is that of this run already.
+  void DescribeCall(tensorflow::OpKernelContext* ctx,
+                    const std::shared_ptr<Runtime>& runtime,
+                    const ProcessSet& set, KernelCall* call);
+
   MemoryKind memory_ = MemoryKind::kHost;
   std::string tensor_name_;
   int process_set_id_ = 0;
+  const std::shared_ptr<KernelCalls> calls_ = std::make_shared<KernelCalls>();
 };
 
 }  // namespace hvd

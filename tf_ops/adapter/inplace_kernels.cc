@@ -41,6 +41,9 @@ class VariableBroadcastKernel : public CollectiveKernel {
 
   tf::DataType dtype() const { return dtype_; }
 
+  // The shapes are those of the variables.
+  bool FollowsInputs() const override { return false; }
+
   Status Describe(tf::OpKernelContext* ctx, const ProcessSet& set,
                   Signature* signature) override {
     signature->verb = Verb::kBroadcast;

@@ -57,6 +57,17 @@ Status DescribeInputs(tf::OpKernelContext* ctx, int count,
   return Status::Ok();
 }
 
+bool HaveShapes(tf::OpKernelContext* ctx, const std::vector<Shape>& shapes) {
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const tf::TensorShape& shape = ctx->input(static_cast<int>(i)).shape();
+    if (static_cast<size_t>(shape.dims()) != shapes[i].size()) return false;
+    for (int d = 0; d < shape.dims(); ++d) {
+      if (shape.dim_size(d) != shapes[i][static_cast<size_t>(d)]) return false;
+    }
+  }
+  return true;
+}
+
 Status RefuseScalars(const Signature& signature) {
   const char* const lacks = RulesOf(signature.verb).scalar_lacks;
   for (const Shape& shape : signature.shapes) {

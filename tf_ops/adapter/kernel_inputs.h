@@ -4,6 +4,7 @@
 #define HVD_ADAPTER_KERNEL_INPUTS_H_
 
 #include <string>
+#include <vector>
 
 #include "adapter/collective_call.h"
 #include "adapter/tf_compat.h"
@@ -16,6 +17,10 @@ namespace hvd {
 // their shapes.
 [[nodiscard]] Status DescribeInputs(tensorflow::OpKernelContext* ctx, int count,
                                     Signature* signature);
+
+// Whether the first inputs have these shapes.
+[[nodiscard]] bool HaveShapes(tensorflow::OpKernelContext* ctx,
+                              const std::vector<Shape>& shapes);
 
 // An error if one of the shapes has no rows for the signature's verb.
 [[nodiscard]] Status RefuseScalars(const Signature& signature);

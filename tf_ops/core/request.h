@@ -91,6 +91,10 @@ struct Entry {
   Request request;
   // From Runtime::NewTicket. Runtime::Cancel takes it.
   uint64_t ticket = 0;
+  // The number under which the set has agreed on the request; 0: not known. The
+  // background thread finds it. An entry that is submitted again may keep it if
+  // runtime, set, name and signature are the same.
+  uint64_t number = 0;
   // One for each shape of the signature. May be null where the count is 0.
   std::vector<const void*> inputs;
   // One for each shape. Of a verb whose first dimension varies: empty until

@@ -63,7 +63,7 @@ void Negotiator::Submit(EntryPtr entry) {
         "together different name= arguments."));
     return;
   }
-  AddNews(entry->request);
+  AddNews(entry.get());
   const Status& error = entry->request.error;
   if (trace_ != nullptr && error.ok()) trace_->Submitted(set_id_, *entry);
   if (!error.ok()) entry->done(error);
@@ -82,9 +82,19 @@ void Negotiator::Join(JoinCallPtr call) {
   joins_.push_back(std::move(call));
 }
 
-void Negotiator::AddNews(const Request& request) {
-  CacheId id = 0;
-  if (request.error.ok()) id = cache_.Find(request.key.name, request.signature);
+CacheId Negotiator::NumberOf(Entry* entry) const {
+  const Request& request = entry->request;
+  if (!request.error.ok()) return 0;
+  // No number is used twice. So one that is known still means the same.
+  if (cache_.Get(entry->number) == nullptr) {
+    entry->number = cache_.Find(request.key.name, request.signature);
+  }
+  return entry->number;
+}
+
+void Negotiator::AddNews(Entry* entry) {
+  const Request& request = entry->request;
+  const CacheId id = NumberOf(entry);
   const bool tells_sizes = SizesInLog(request.signature.verb, size_);
   if (id != 0 && request.key.instance == 0 && !tells_sizes) {
     auto* last =

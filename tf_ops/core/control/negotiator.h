@@ -120,7 +120,9 @@ class Negotiator {
   // The entries of one key, the oldest first. All but the last are cancelled.
   using Queue = std::vector<Outstanding>;
 
-  void AddNews(const Request& request);
+  void AddNews(Entry* entry);
+  // The number that the request may be submitted under. 0: none.
+  CacheId NumberOf(Entry* entry) const;
   // The queue whose last entry has the ticket and is not cancelled. Null: none.
   Queue* FindByTicket(uint64_t ticket);
   Status Apply(const LogRecord& record);

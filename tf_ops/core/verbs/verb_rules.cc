@@ -64,7 +64,9 @@ Shape FirstDims(const Signature& signature) {
 }
 
 int64_t RowCount(const Shape& shape) {
-  return CountOf(Shape(shape.begin() + 1, shape.end()));
+  int64_t count = 1;
+  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+  return count;
 }
 
 int64_t FusionBytes(const Signature& signature,
