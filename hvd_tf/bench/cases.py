@@ -12,7 +12,17 @@ from hvd_tf.bench.units import bytes_text
 
 # The words that --only takes, in the order of the report. A verb stands for its sweep over sizes. A
 # new verb needs a word here, a line in `_SWEEPS` and a function in worker/rank_calls.py.
-KINDS = ("allreduce", "allgather", "broadcast", "fused", "variables", "sparse")
+KINDS = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "barrier",
+    "fused",
+    "variables",
+    "sparse",
+)
 
 ITEM_BYTES = 4  # all tensors are float32
 _INDEX_BYTES = 8
@@ -28,6 +38,11 @@ _SWEEPS = {
         ("broadcast", "out", "into a new tensor"),
         ("broadcast_in_place", "in", "broadcast_variables(inplace=True) of one variable"),
     ],
+    "alltoall": [
+        ("alltoall", "out", "each rank sends as much to each"),
+        ("alltoall_uneven", "out", "splits of 1, 2, 3 ... parts, the least to the rank itself"),
+    ],
+    "reducescatter": [("reducescatter", "out", "the sizes are those of the tensors given")],
 }
 
 
@@ -69,7 +84,12 @@ def sweep_sizes(least_bytes: int, most_bytes: int, factor: int) -> list[int]:
 
 def make_cases(ranks: int, kinds: Sequence[str], sizes_bytes: Sequence[int]) -> list[Case]:
     """The cases of these kinds for a number of ranks, in the order of the report."""
-    makers = {"fused": _fused, "variables": _variables, "sparse": lambda: _sparse(ranks)}
+    makers = {
+        "barrier": _barrier,
+        "fused": _fused,
+        "variables": _variables,
+        "sparse": lambda: _sparse(ranks),
+    }
     cases: list[Case] = []
     for kind in KINDS:
         if kind in kinds:
@@ -83,12 +103,23 @@ def _sweep(verb: str, ranks: int, sizes_bytes: Sequence[int]) -> Iterator[Case]:
         heading = f"{verb}, {'in place' if place == 'in' else 'out of place'}: {words}"
         counts = [size_bytes // ITEM_BYTES for size_bytes in sizes_bytes]
         parts = ranks if verb == "allgather" else 1
-        # Each rank gives its part, which is at least one item. So small sizes of many ranks are the
+        # Each rank has a part, which is at least one item. So small sizes of many ranks are the
         # same.
-        for count in dict.fromkeys(max(1, count // parts) for count in counts):
+        least = {"alltoall": ranks, "alltoall_uneven": ranks * (ranks + 1) // 2}
+        step = ranks if call in ("alltoall", "reducescatter") else 1
+        for count in dict.fromkeys(
+            max(least.get(call, step), count // parts // step * step) for count in counts
+        ):
             size_bytes = count * parts * ITEM_BYTES
             label = bytes_text(size_bytes)
             yield Case(verb, verb, call, place, heading, label, size_bytes, ((count,),))
+
+
+def _barrier() -> Iterator[Case]:
+    heading = (
+        "barrier, in place: a library that has none makes an allreduce of one number, out of place"
+    )
+    yield Case("barrier", "barrier", "barrier", "in", heading, "all ranks", 0, ((1,),))
 
 
 def _fused() -> Iterator[Case]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Optional
 
-from hvd_tf.bench.bandwidth import FACTORS
 from hvd_tf.bench.cases import ITEM_BYTES, KINDS
 from hvd_tf.bench.errors import BenchError
 from hvd_tf.bench.units import parse_bytes
@@ -166,8 +165,6 @@ def _bytes(text: str) -> int:
 def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(part.strip() for part in text.split(","))
     for kind in kinds:
-        if kind in FACTORS and kind not in KINDS:
-            raise argparse.ArgumentTypeError(f"hvd_tf has no {kind} yet: choose of {_listed()}")
         if kind not in KINDS:
             raise argparse.ArgumentTypeError(f"{kind!r} is not measured: choose of {_listed()}")
     return kinds

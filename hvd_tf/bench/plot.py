@@ -15,6 +15,9 @@ _COLOURS = {
     "allgather": "C1",
     "broadcast": "C2",
     "broadcast_in_place": "C3",
+    "alltoall": "C4",
+    "alltoall_uneven": "C5",
+    "reducescatter": "C6",
 }
 _STYLES = {"ours": "o-", "theirs": "x--"}
 

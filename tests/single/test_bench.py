@@ -62,7 +62,7 @@ def test_times_are_written() -> None:
 def test_bandwidths() -> None:
     assert algbw_gb_s(2_000_000_000, 0.5) == pytest.approx(4.0)
     expected = {"allreduce": 1.5, "allgather": 0.75, "broadcast": 1.0}
-    expected.update(reducescatter=0.75, alltoall=0.75)
+    expected.update(reducescatter=0.75, alltoall=0.75, barrier=0.0)
     found = {verb: busbw_gb_s(verb, 4, 1_000_000_000, 1.0) for verb in FACTORS}
     assert found == pytest.approx(expected)
     assert busbw_gb_s("allreduce", 1, 4, 1.0) == 0.0
@@ -92,6 +92,8 @@ def test_cases(ranks: int) -> None:
             assert case.size_bytes == ranks * given
         elif case.kind == "sparse":
             assert case.size_bytes == ranks * (given + 8 * case.shapes[0][0])
+        elif case.kind == "barrier":
+            assert case.size_bytes == 0
         else:
             assert case.size_bytes == given
     sets = [(case.label, len(case.shapes)) for case in cases if case.kind == "fused"]
@@ -153,7 +155,6 @@ def test_against(tmp_path: Path) -> None:
         (["--max-bytes", "1X"], "'1X' is not a size such as 4, 64K or 256M"),
         (["--min-bytes", "6"], "'6' is not a multiple of 4 bytes"),
         (["--min-bytes", "8", "--max-bytes", "4"], "exchange them"),
-        (["--only", "allreduce,alltoall"], "hvd_tf has no alltoall yet: choose of allreduce, "),
         (["--only", "gossip"], "'gossip' is not measured: choose of allreduce, "),
         (["--python", "p"], "--python p is for another library: name its module too"),
         (["--against", "m", "--python", "/none/python"], "/none/python is not an executable"),

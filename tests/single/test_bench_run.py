@@ -37,7 +37,7 @@ def test_every_call(tmp_path: Path) -> None:
     cases = {}
     for case in make_cases(2, KINDS, [8]):
         # The shapes themselves would take long.
-        shapes = [(2, *shape[1:]) for shape in case.shapes[:3] if len(shape) < 4]
+        shapes = [(min(shape[0], 4), *shape[1:]) for shape in case.shapes[:3] if len(shape) < 4]
         cases.setdefault(case.call, {"name": case.name, "call": case.call, "shapes": shapes})
     plan = {"module": "hvd_tf", "ranks": 2, "threads": 1, "seconds": 0.01, "search": str(ROOT)}
     plan.update(rounds=1, cases=list(cases.values()))

@@ -98,6 +98,44 @@ def _allgather(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
     return _out_of_place(gather, tensors, (1.0, float(module.size())))
 
 
+def _alltoall(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def exchange(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [module.alltoall(tensor, name=prefix)]
+
+    return _out_of_place(exchange, tensors, (1.0, float(module.size())))
+
+
+def _alltoall_uneven(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    size, rows = module.size(), tensors[0].shape[0]
+    parts = np.roll(np.arange(1, size + 1), module.rank())  # one part for this rank itself
+    splits = rows * parts // parts.sum()
+    splits[module.rank() - 1] += rows - splits.sum()
+    splits = tf.constant(splits, tf.int32)
+
+    def exchange(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [module.alltoall(tensor, splits=splits, name=prefix)[0]]
+
+    return _out_of_place(exchange, tensors, (1.0, float(size)))
+
+
+def _reducescatter(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def reduce(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [module.reducescatter(tensor, op=module.Sum, name=prefix)]
+
+    return _out_of_place(reduce, tensors, _sum(module))
+
+
+def _barrier(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
+    def meet(tensor: tf.Tensor) -> list[tf.Tensor]:
+        if not hasattr(module, "barrier"):
+            return [module.allreduce(tensor, name=prefix, op=module.Max)]
+        with tf.control_dependencies([module.barrier(name=prefix)]):
+            return [tf.identity(tensor)]
+
+    last = float(module.size()) if not hasattr(module, "barrier") else module.rank() + 1.0
+    return _out_of_place(meet, tensors, (last, last))
+
+
 def _broadcast(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
     def send(tensor: tf.Tensor) -> list[tf.Tensor]:
         return [module.broadcast(tensor, root_rank=0, name=prefix)]
@@ -129,6 +167,10 @@ _MAKERS = {
     "sparse_allreduce": (_sparse_allreduce, "allreduce"),
     "allgather": (_allgather, "allgather"),
     "broadcast": (_broadcast, "broadcast"),
+    "alltoall": (_alltoall, "alltoall"),
+    "alltoall_uneven": (_alltoall_uneven, "alltoall"),
+    "reducescatter": (_reducescatter, "reducescatter"),
+    "barrier": (_barrier, "allreduce"),
     "broadcast_in_place": (_broadcast_in_place, "broadcast_variables"),
     "broadcast_variables": (_broadcast_variables, "broadcast_variables"),
 }
