@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RootVariables`: gives all ranks one rank's global variables, in a session of a graph."""
+"""Gives all ranks one rank's global variables, in a session of a graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import tensorflow as tf
 from hvd_tf import ops
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import check_same_sets
-from hvd_tf._internal.runtime import global_process_set, size
+from hvd_tf._internal.names import variable_names
+from hvd_tf._internal.runtime import global_process_set, rank, size
 from hvd_tf.functions import broadcast_global_variables
 
 
@@ -57,6 +58,35 @@ class RootVariables:
     def broadcast(self, session: v1.Session) -> None:
         """Take the root's values, on every rank, after `check`."""
         session.run(self.broadcast_op)
+
+
+class LateRootVariables:
+    """The operations that send the values of a root that is known only when they run.
+
+    The root of a broadcast is a part of the graph. So each variable is gathered instead, as one row
+    of the root and none of the other ranks.
+
+    Make it on every rank, while the graph can still be changed. The job has several ranks.
+    """
+
+    def __init__(self) -> None:
+        variables = v1.global_variables()
+        self._rows = v1.placeholder(tf.int32, [], "root_variables/rows")
+        updates = []
+        for variable, name in zip(variables, variable_names(variables)):
+            row = tf.expand_dims(tf.identity(variable), 0)[: self._rows]
+            gathered = ops.allgather(
+                row,
+                name=f"root_variables/late/{name}",
+                ignore_name_scope=True,
+                process_set=global_process_set,
+            )
+            updates.append(variable.assign(gathered[0]).op)
+        self._update = tf.group(*updates)
+
+    def broadcast(self, session: v1.Session, root_rank: int) -> None:
+        """Take the root's values, on every rank."""
+        session.run(self._update, {self._rows: int(rank() == root_rank)})
 
 
 def _gather(data: Any, name: str) -> tf.Tensor:

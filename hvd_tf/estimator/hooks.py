@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvd_tf import ops
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.hooks import announce_hook
-from hvd_tf._internal.runtime import Average, global_process_set, rank
+from hvd_tf._internal.runtime import Sum, global_process_set, rank
 
 Named = Union[str, tf.Tensor]
 
@@ -67,14 +67,16 @@ class MetricAverageHook(v1.train.SessionRunHook):
         """Build the average. Raises ValueError for a tensor that is missing or no scalar."""
         names = [name for name, _ in self._tensors]
         announce_hook(f"MetricAverageHook({', '.join(names)}; every {self._every_n_steps} steps)")
-        vector = tf.stack([_scalar(name, tensor) for name, tensor in self._tensors])
-        self._average = ops.allreduce(
-            vector,
-            op=Average,
+        scalars = [_scalar(name, tensor) for name, tensor in self._tensors]
+        # The last element counts the ranks: one that has no more data is not among them.
+        total = ops.allreduce(
+            tf.stack([*scalars, tf.ones([], scalars[0].dtype)]),
+            op=Sum,
             name=f"metric_average_hook/{'/'.join(names)}",
             ignore_name_scope=True,
             process_set=global_process_set,
         )
+        self._average = total[:-1] / total[-1]
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
         """Begin counting. All ranks make their sessions together."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
+
+import tensorflow as tf
 
 from hvd_tf import ops
 from hvd_tf._internal import compat
@@ -15,15 +16,14 @@ from hvd_tf._internal.compat.estimator import tf_estimator
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
 from hvd_tf._internal.meeting import everywhere, on_rank_0
-from hvd_tf._internal.runtime import global_process_set, rank
+from hvd_tf._internal.runtime import Sum, global_process_set, rank
+from hvd_tf._internal.step_data import data_of_step
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
+from hvd_tf.estimator.saving import EVALUATE, SAVE, Saver, Schedule
 from hvd_tf.functions import broadcast_object
 
 _WHAT = "train_and_evaluate"
-# What rank 0 asks all ranks to do after a step: sums of these.
-_SAVE = 1
-_EVALUATE = 2
 
 
 def train_and_evaluate(
@@ -37,7 +37,9 @@ def train_and_evaluate(
     by all ranks together, each record once.
 
     BroadcastGlobalVariablesHook(0) and EndTogetherHook() are added if `train_spec.hooks` has none.
-    So ranks may run out of data at different steps. A hook may end the training on one rank, as
+    So ranks may run out of data at different steps. With EndTogetherHook(when="last") among the
+    hooks no batch is lost. A rank that waits takes part in evaluations. While rank 0 waits, nothing
+    is saved or evaluated before the end. A hook may end the training on one rank, as
     `tf.estimator.experimental.stop_if_no_decrease_hook` does on rank 0.
 
     Args:
@@ -63,17 +65,23 @@ def train_and_evaluate(
         v1.logging.info(f"{_WHAT}: the checkpoint has reached max_steps={train_spec.max_steps}")
         return None, []
     trainer = _Trainer(estimator)
-    saver = _Saver(trainer, train_spec.saving_listeners) if rank() == 0 else None
-    schedule = _Schedule(estimator.config, eval_spec.throttle_secs)
+    saver = (
+        Saver(trainer.estimator.model_dir, trainer.saver_of_model, train_spec.saving_listeners)
+        if rank() == 0
+        else None
+    )
+    schedule = Schedule(estimator.config, eval_spec.throttle_secs)
     evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
+    hooks = [*_added(train_spec.hooks), *train_spec.hooks]
+    together = next(hook for hook in hooks if isinstance(hook, EndTogetherHook))
+    together.call_when_asked(evaluations.run)
     trainer.estimator.train(
         train_spec.input_fn,
         max_steps=train_spec.max_steps,
         hooks=[
-            *_added(train_spec.hooks),
-            *train_spec.hooks,
+            *hooks,
             *([saver] if saver else []),
-            _DecisionHook(schedule, saver, evaluations),
+            _DecisionHook(schedule, saver, evaluations, together),
         ],
     )
     return evaluations.results, evaluations.exported
@@ -96,6 +104,10 @@ class _Trainer:
             warm_start_from=compat.warm_start_of(estimator) if rank() == 0 else None,
         )
 
+    def saver_of_model(self) -> Any:
+        """The model's own saver, once the model is built. None: it has none."""
+        return None if self.scaffold is None else self.scaffold.saver
+
     def _model_fn(self, given: Callable[..., Any]) -> Callable[..., Any]:
         def model_fn(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
             del params  # the Estimator's model_fn has them already
@@ -106,66 +118,20 @@ class _Trainer:
         return model_fn
 
 
-class _Saver(v1.train.CheckpointSaverHook):
-    """Saves checkpoints at the start, when it is told to, and at the end. Rank 0 only."""
-
-    def __init__(self, trainer: _Trainer, listeners: Sequence[Any]) -> None:
-        # The interval is never used.
-        super().__init__(trainer.estimator.model_dir, save_steps=1, listeners=list(listeners))
-        self._trainer = trainer
-
-    def begin(self) -> None:
-        # Estimator makes a saver of its own if the model has none.
-        scaffold = self._trainer.scaffold
-        if scaffold is not None and scaffold.saver is not None:
-            self._saver = scaffold.saver
-        super().begin()
-
-    def before_run(self, run_context: Any) -> None:
-        """Leaves when to save to `_Schedule`."""
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Leaves when to save to `_Schedule`."""
-
-
-class _Schedule:
-    """When to save and to evaluate, by the configuration and the clock of rank 0."""
-
-    def __init__(self, config: Any, throttle_s: float) -> None:
-        self._every_steps = config.save_checkpoints_steps
-        self._every_s = config.save_checkpoints_secs
-        self._throttle_s = throttle_s
-        self._saved_step = 0
-        self._saved_at_s = 0.0
-        self._evaluated_at_s: Optional[float] = None
-
-    def started(self, step: int) -> None:
-        """A session begins at this global step, which was just saved."""
-        self._saved_step, self._saved_at_s = step, time.monotonic()
-
-    def after_step(self, step: int) -> int:
-        """What is to be done once this global step is reached."""
-        now_s = time.monotonic()
-        by_steps = self._every_steps and step - self._saved_step >= self._every_steps
-        by_clock = self._every_s and now_s - self._saved_at_s >= self._every_s
-        if not (by_steps or by_clock):
-            return 0
-        self._saved_step, self._saved_at_s = step, now_s
-        if self._evaluated_at_s is not None and now_s - self._evaluated_at_s < self._throttle_s:
-            return _SAVE
-        self._evaluated_at_s = now_s
-        return _SAVE | _EVALUATE
-
-
 class _DecisionHook(v1.train.SessionRunHook):
     """Makes all ranks do after a step what rank 0 has decided. The decision travels in the step."""
 
     def __init__(
-        self, schedule: _Schedule, saver: Optional[_Saver], evaluations: _Evaluations
+        self,
+        schedule: Schedule,
+        saver: Optional[Saver],
+        evaluations: _Evaluations,
+        together: EndTogetherHook,
     ) -> None:
         self._schedule = schedule
         self._saver = saver
         self._evaluations = evaluations
+        self._together = together
         self._wanted: Any = None
         self._decision: Any = None
         self._step: Any = None
@@ -174,9 +140,12 @@ class _DecisionHook(v1.train.SessionRunHook):
         announce_hook(_WHAT)
         self._step = v1.train.get_global_step()
         self._wanted = v1.placeholder_with_default(0, [], name="train_and_evaluate_wanted")
-        self._decision = ops.broadcast(
-            self._wanted,
-            0,
+        # A rank that finds no more data sends none. Rank 0 may be that rank, so this is a sum.
+        with tf.control_dependencies(data_of_step()):
+            wanted = tf.identity(self._wanted)
+        self._decision = ops.allreduce(
+            wanted,
+            op=Sum,
             name=f"{_WHAT}/decision",
             ignore_name_scope=True,
             process_set=global_process_set,
@@ -197,11 +166,13 @@ class _DecisionHook(v1.train.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         decision = int(run_values.results)
         session = run_context.session
-        if decision & _SAVE and self._saver:
+        if decision & SAVE and self._saver:
             if compat.save_checkpoint(self._saver, session, int(session.run(self._step))):
                 run_context.request_stop()  # a listener asked for it
-        if decision & _EVALUATE:
-            self._evaluations.run(int(session.run(self._step)))
+        if decision & EVALUATE:
+            step = int(session.run(self._step))
+            self._together.call(step)
+            self._evaluations.run(step)
 
     def end(self, session: v1.Session) -> None:
         step = int(session.run(self._step))

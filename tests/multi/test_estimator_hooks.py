@@ -344,7 +344,5 @@ def test_ends_in_an_estimator(rank, size, tmp_path):
 
 
 def test_end_together_refuses():
-    with pytest.raises(NotImplementedError, match=r"hvd\.join is not offered.*when=\"first\""):
-        toolkit.EndTogetherHook(when="last")
-    with pytest.raises(ValueError, match='when must be "first"'):
+    with pytest.raises(ValueError, match='when must be "first" or "last". Received: \'sometime\''):
         toolkit.EndTogetherHook(when="sometime")

@@ -176,6 +176,38 @@ def test_ranks_that_run_out_of_data_end_together(folder):
     assert steps == [4, 5] and results["global_step"] == 5
 
 
+def uneven_weights(folder, counts):
+    """Gradient descent by NumPy over all batches, from the first checkpoint."""
+    weights = tf.train.load_variable(os.path.join(folder, "model.ckpt-0"), "weights")
+    mine = 6 // hvd.size()
+    for step in range(max(counts)):
+        total = 0.0
+        for rank in [rank for rank, count in enumerate(counts) if step < count]:
+            which = (np.arange(mine * step, mine * step + mine) * hvd.size() + rank) % RECORDS
+            x, y = FEATURES[which], LABELS[which]
+            total = total + 2 / mine * x.T @ (x @ weights - y)
+        weights = weights - 0.05 * total / hvd.size()
+    return weights
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_with_the_last_rank_no_batch_is_lost(folder, first):
+    """Rank 0 ends first or last. Ranks that wait take part in evaluations."""
+    counts = [3 + 3 * rank if first else 9 - 3 * rank for rank in range(hvd.size())]
+    hooks = [hvd.estimator.EndTogetherHook(when="last")]
+    _, steps, (results, _) = run(folder, None, batches=counts[hvd.rank()], hooks=hooks)
+    # Without rank 0 nothing is saved on the way.
+    expected = [step for step in (4, 8) if step <= counts[0]] + [max(counts)]
+    assert steps == expected and results["global_step"] == max(counts)
+    assert all(other == results for other in hvd.allgather_object(results))
+    if hvd.rank() == 0:
+        weights = tf.train.load_variable(tf.train.latest_checkpoint(folder), "weights")
+        expected_weights = uneven_weights(folder, counts)
+        np.testing.assert_allclose(weights, expected_weights, rtol=1e-5, atol=1e-6)
+        error = np.mean((FEATURES @ expected_weights - LABELS) ** 2)
+        np.testing.assert_allclose(results["error"], error, rtol=1e-4)
+
+
 def test_a_hook_that_stops_rank_0_stops_all(folder):
     class Stop(v1.train.SessionRunHook):
         def before_run(self, run_context):

@@ -112,6 +112,16 @@ def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
     return ""
 
 
+def add_control_inputs(operation: tf.Operation, before: Iterable[tf.Operation]) -> None:
+    """Let an operation of a graph that is not finalized wait for others."""
+    operation._add_control_inputs(list(before))
+
+
+def is_in_control_flow(operation: tf.Operation) -> bool:
+    """Whether it stands in a loop or a branch of TF 1. Edges may not lead into these."""
+    return operation._get_control_flow_context() is not None
+
+
 def warm_start_of(estimator: Any) -> Any:
     """The WarmStartSettings that an Estimator was given, or None."""
     return getattr(estimator, "_warm_start_settings", None)
