@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
+from weakref import WeakKeyDictionary
 
-from hvd_tf._internal.facts import exchange
+from hvd_tf._internal.facts import Facts, exchange
 from hvd_tf._internal.keras.reducing import reducing_of
+from hvd_tf._internal.runtime import rank
 from hvd_tf._internal.scopes import end_training
 from hvd_tf.process_sets import ProcessSet, registered
 
@@ -16,21 +19,20 @@ _REMEDY = (
 )
 _NAME = "fit/meeting"
 
+joined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""By model: the `JoinedEpochs` of its `fit`, in which ranks may have different numbers of batches.
+"""
+
 
 class Epochs:
     """The meetings of one `fit`, of the ranks that reduce the model's gradients.
 
-    Without a distributed optimizer, or with a single rank, it does nothing.
+    Without a distributed optimizer, with a single rank, or beside `JoinedEpochs` it does nothing.
     """
 
     def __init__(self, model: Any) -> None:
         """model: compiled."""
-        optimizer = reducing_of(model)
-        self._process_set: Optional[ProcessSet] = None
-        if optimizer is not None:
-            members = registered(optimizer.process_set)
-            if members.size > 1 and members.rank >= 0:
-                self._process_set = optimizer.process_set
+        self._process_set = None if model in joined else peers_of(model)
 
     def begin(self, batches: Optional[int]) -> None:
         """Call it before the first epoch. batches: of an epoch, if it is known.
@@ -56,15 +58,29 @@ class Epochs:
             return
         # Peers that wait for this rank's gradients have a batch or an epoch more.
         end_training(f"it {text}, while others go on. {_REMEDY}")
-        facts = {"text": text, "where": where, "number": number}
+        facts = {"text": text, "where": where, "number": number, "rank": rank()}
         everyones = exchange(facts, _NAME, self._process_set)
         end_training("")
         # No rank may go on before all have taken it back.
         exchange({}, f"{_NAME}/taken_back", self._process_set)
-        numbers = {theirs["number"] for theirs in everyones} - {None}
-        if len({theirs["where"] for theirs in everyones}) > 1 or len(numbers) > 1:
-            ranks = registered(self._process_set).ranks
-            shown = ", ".join(
-                f"rank {ranks[i]} {theirs['text']}" for i, theirs in enumerate(everyones)
-            )
-            raise ValueError(f"the ranks do not train together: {shown}. {_REMEDY}")
+        check_together(everyones, _REMEDY)
+
+
+def peers_of(model: Any) -> Optional[ProcessSet]:
+    """The ranks that reduce the model's gradients. None: this rank trains alone."""
+    optimizer = reducing_of(model)
+    if optimizer is None:
+        return None
+    members = registered(optimizer.process_set)
+    return optimizer.process_set if members.size > 1 and members.rank >= 0 else None
+
+
+def check_together(everyones: Sequence[Facts], remedy: str) -> None:
+    """Raise ValueError on all ranks if they are not at the same place with equal numbers.
+
+    A fact is {"rank", "text": where it is in words, "where", "number": or None}.
+    """
+    numbers = {theirs["number"] for theirs in everyones} - {None}
+    if len({theirs["where"] for theirs in everyones}) > 1 or len(numbers) > 1:
+        shown = ", ".join(f"rank {theirs['rank']} {theirs['text']}" for theirs in everyones)
+        raise ValueError(f"the ranks do not train together: {shown}. {remedy}")

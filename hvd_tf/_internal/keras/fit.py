@@ -5,7 +5,8 @@
 
 - the progress bar is the first rank's, unless the program passes `verbose`;
 - where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback;
-- where ranks have BackupAndRestore, the lowest of them restores for all.
+- where ranks have BackupAndRestore, the lowest of them restores for all;
+- JoinCallback is called before all other callbacks, so that all ranks are there when these meet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hvd_tf._internal.compat.keras_fit import (
     share_backup,
     trainer_class,
 )
-from hvd_tf._internal.facts import exchange
+from hvd_tf._internal.facts import check_same, exchange
+from hvd_tf._internal.keras.epochs import joined
 from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf.functions import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
@@ -32,6 +34,7 @@ from hvd_tf.process_sets import ProcessSet, registered
 # What callbacks of Keras write, by their classes and the attributes with the paths.
 _FILES = {"ModelCheckpoint": "filepath", "TensorBoard": "log_dir", "CSVLogger": "filename"}
 _BACKUP = "BackupAndRestore"
+_JOIN = "JoinCallback"
 
 
 @functools.cache
@@ -51,8 +54,14 @@ def _arranged(original: Any) -> Any:
         if optimizer is None or not _has_peers(optimizer.process_set):
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
+        joined.pop(self, None)  # of an earlier fit
         _arrange(self, bound.arguments, optimizer.process_set)
-        return original(*bound.args, **bound.kwargs)
+        try:
+            return original(*bound.args, **bound.kwargs)
+        except Exception as error:
+            if self in joined:
+                joined[self].fail(error)
+            raise
 
     fit._hvd_original = original  # type: ignore[attr-defined]
     return fit
@@ -76,12 +85,16 @@ def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> 
             callbacks = [callbacks]
     mine = [_file_of(callback) for callback in callbacks or ()]
     backs_up = any(_is_a(callback, _BACKUP) for callback in callbacks or ())
-    everyones = exchange({"files": mine, "backs_up": backs_up}, "fit/files", process_set)
+    joins = any(_is_a(callback, _JOIN) for callback in callbacks or ())
+    facts = {"files": mine, "backs_up": backs_up, "joins": joins}
+    everyones = exchange(facts, "fit/files", process_set)
+    check_same(everyones, "joins", "fit: whether there is a JoinCallback", "Pass it on every rank")
     kept = [
         callback
         for callback, file in zip(callbacks or (), mine)
         if not file or not any(file in theirs["files"] for theirs in everyones[:me])
     ]
+    kept.sort(key=lambda callback: not _is_a(callback, _JOIN))
     owner = next((i for i, theirs in enumerate(everyones) if theirs["backs_up"]), None)
     if owner is not None and (callbacks is not None or arguments.get("callbacks") is None):
         if me != owner:

@@ -27,6 +27,11 @@ class Passes:
         self._number: Optional[tf.Variable] = None
         self._sums: dict[Any, tf.Variable] = {}
 
+    @property
+    def state(self) -> list[tf.Variable]:
+        """What must be equal on all ranks: the number of the current pass."""
+        return [self._pass_number()]
+
     def aggregate(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
     ) -> list[Gradient]:

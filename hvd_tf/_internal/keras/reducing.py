@@ -36,6 +36,11 @@ class Reducing:
         return self._hvd_reducer.scales_local
 
     @property
+    def pass_state(self) -> list[tf.Variable]:
+        """The variables beside the optimizer's own that must be equal on all ranks."""
+        return [] if self._agg_helper is None else self._agg_helper.state
+
+    @property
     def _local_vars(self) -> list[Variable]:
         return self._hvd_reducer.local_variables
 
