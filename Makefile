@@ -162,17 +162,17 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # TensorFlow wraps, the examples. The launcher and its faults are the same with any TensorFlow.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py rows.py join.py adasum.py \
   op_gradients.py graph_modes.py errors.py gradients.py tape.py keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py \
-  keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
+  keras_join.py keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
   optimizer_checkpoints.py accumulation.py functions.py hooks.py data.py data_files.py \
   data_bad_files.py data_training.py estimator_config.py estimator_evaluation.py \
-  estimator_hooks.py estimator_input.py estimator_train_and_evaluate.py flights_input.py \
-  metric_state.py) \
+  estimator_hooks.py estimator_uneven.py estimator_input.py estimator_train_and_evaluate.py \
+  flights_input.py metric_state.py) \
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
   tests/examples/test_examples_run.py tests/examples/test_keras_examples.py
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.py \
-  keras_optimizers.py keras_callbacks.py keras_fit.py sync_batch_norm.py)
+  keras_optimizers.py keras_callbacks.py keras_fit.py keras_join.py sync_batch_norm.py)
 
 .PHONY: test-python-modern install-modern
 install-modern: # All that test-modern needs
