@@ -5,7 +5,8 @@
 
 All ranks draw the same rounds from SEED. A round has some calls in graphs and some in eager
 threads. Each rank starts them in an order of its own and with delays of its own. At times one or
-two ranks abort one of the graphs, which must fail on every rank and nowhere else.
+two ranks abort one of the graphs, which must fail on every rank and nowhere else. At times some
+ranks join, and the others go on without them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Optional
 
 import numpy as np
@@ -139,7 +141,7 @@ class Stress:
         self._sets = sets
         self._own = np.random.default_rng([seed, 0, hvd.rank()])
         self._pool = ThreadPoolExecutor(64)
-        self.counts = {"rounds": 0, "steps": 0, "calls": 0, "aborts": 0}
+        self.counts = {"rounds": 0, "steps": 0, "calls": 0, "aborts": 0, "joins": 0}
 
     def round(self, number: int) -> None:
         """Draws graphs and eager calls, and makes some steps of them."""
@@ -190,9 +192,30 @@ class Stress:
             results[i] = future.result()
         if rng.random() < 0.3:
             self._compare([array for arrays in results for array in arrays or []])
+        if rng.random() < 0.3:
+            self._join(rng, seed)
         self.counts["steps"] += 1
         self.counts["calls"] += sum(len(graph.calls) for graph in graphs) + len(eager)
         self.counts["aborts"] += sum(map(bool, aborts))
+
+    def _join(self, rng: np.random.Generator, seed: list[int]) -> None:
+        """Some ranks join, and the others make calls before they do."""
+        absent = tuple(rng.choice(hvd.size(), rng.integers(1, hvd.size()), replace=False).tolist())
+        calls = [
+            replace(call, absent=absent)
+            for call in self._draw(rng, "uneven", int(rng.integers(1, 8)), self._sets[:1])
+        ]
+        present = calls[0].present
+        calls = [replace(call, root=int(rng.choice(present))) for call in calls]
+        if hvd.rank() in present:
+            order = self._own.permutation(len(calls))
+            for future in [self._pool.submit(_eagerly, calls[i], seed) for i in order]:
+                future.result()
+        # The calls needed the absent ranks' joins, so one of the others is the last.
+        last = int(hvd.join())
+        assert last in present, f"rank {last} was the last to join, not one of {present}"
+        self.counts["calls"] += len(calls)
+        self.counts["joins"] += 1
 
     def _compare(self, arrays: list[np.ndarray]) -> None:
         """All ranks have the same bits."""
