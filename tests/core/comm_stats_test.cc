@@ -135,6 +135,46 @@ TEST(comm_stats_of_rows) {
       });
 }
 
+// Rows of one float. Sizes go first: a number for each segment, to each rank.
+TEST(comm_stats_of_an_alltoall) {
+  constexpr int kSize = 3;
+  CountJob(
+      kSize,
+      [](Runtime* runtime) {
+        Ask ask{"rows", Verb::kAlltoall};
+        ask.splits = {{2, 3, 4}};
+        auto call = Start(runtime, ask, {Filled(12, 1.0f)});
+        EXPECT_EQ(call->Wait().message(), "");
+      },
+      [](int rank, const CommCounters& counters) {
+        const VerbCounters& alltoall =
+            counters.verbs[static_cast<size_t>(Verb::kAlltoall)];
+        EXPECT_EQ(alltoall.rows.value(), 3u * (2 + rank));
+        EXPECT_EQ(alltoall.blocks.value(), 2u * (kSize - 1));
+        EXPECT_EQ(alltoall.payload_bytes.value(),
+                  (2 + 3 + 4 - (2u + rank)) * sizeof(float));
+        EXPECT_EQ(alltoall.header_bytes.value(),
+                  2u * (kSize - 1) * 16 + (kSize - 1) * sizeof(int64_t));
+      });
+}
+
+// Each rank owns a third, and gets the others' blocks of it.
+TEST(comm_stats_of_a_reducescatter) {
+  constexpr int kSize = 3;
+  CountJob(
+      kSize,
+      [](Runtime* runtime) {
+        auto call =
+            Start(runtime, {"r", Verb::kReducescatter}, {Filled(9, 1.0f)});
+        EXPECT_EQ(call->Wait().message(), "");
+      },
+      [](int, const CommCounters& counters) {
+        const VerbCounters& reducescatter =
+            counters.verbs[static_cast<size_t>(Verb::kReducescatter)];
+        ExpectSent(reducescatter, kSize - 1, (kSize - 1) * 3 * sizeof(float));
+      });
+}
+
 TEST(comm_stats_of_a_broadcast) {
   constexpr int kSize = 3;
   CountJob(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/runtime.h"
+#include "core/verbs/verb_rules.h"
 #include "harness.h"
 
 namespace hvd {
@@ -61,6 +62,7 @@ struct Ask {
   int root = 0;
   int set = 0;
   int64_t step = 0;
+  RankCounts splits = {};
 };
 
 // Starts a collective of one tensor per vector in `in`.
@@ -75,10 +77,11 @@ inline PendingPtr Start(Runtime* runtime, const Ask& ask,
   request.signature.verb = ask.verb;
   request.signature.reduce_op = ask.op;
   request.signature.root = ask.root;
+  entry.splits = ask.splits;
   for (const Floats& tensor : pending->in) {
     request.signature.shapes.push_back({static_cast<int64_t>(tensor.size())});
     entry.inputs.push_back(tensor.data());
-    if (ask.verb == Verb::kAllgather) continue;
+    if (RulesOf(ask.verb).first_dim_varies) continue;
     pending->out.emplace_back(tensor.size());
     entry.outputs.push_back(pending->out.back().data());
   }

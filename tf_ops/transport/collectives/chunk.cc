@@ -110,12 +110,14 @@ Poison Chunk::Read(const Block& block) {
 MoveId Chunk::Send(int peer, int hop, const Block& block) {
   const BlockHeader header = ReadHeader(block);
   const bool is_ok = header.code == static_cast<uint8_t>(StatusCode::kOk);
-  const size_t payload_bytes = is_ok ? header.payload_bytes : 0;
-  const size_t bytes = sizeof(BlockHeader) + payload_bytes;
+  const size_t content_bytes = is_ok ? header.payload_bytes : 0;
+  const size_t bytes = sizeof(BlockHeader) + content_bytes;
+  const size_t payload_bytes =
+      phase_->packer().operands().are_sizes ? 0 : content_bytes;
   if (VerbCounters* const counters = work_->batch().counters) {
     counters->blocks.Add(1);
     counters->payload_bytes.Add(payload_bytes);
-    counters->header_bytes.Add(sizeof(BlockHeader));
+    counters->header_bytes.Add(bytes - payload_bytes);
   }
   if (BatchTimes* const times = work_->times()) {
     times->payload_bytes += static_cast<int64_t>(payload_bytes);

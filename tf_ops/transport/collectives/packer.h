@@ -41,6 +41,8 @@ struct Operands {
   // The caller of the batch owns the memory. It must not be touched once the
   // batch is detached. Memory of the transport's own may be.
   bool is_callers = true;
+  // Numbers that only say how much data follows. They count as header bytes.
+  bool are_sizes = false;
 };
 
 // The operands of a batch itself. Of a verb that only moves data, elements

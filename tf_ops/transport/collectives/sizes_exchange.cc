@@ -49,6 +49,7 @@ Operands SizesExchange::operands() {
   numbers.count = static_cast<int64_t>(sent_.size());
   operands.dtype = operands.wire_dtype = DataType::kInt64;
   operands.is_callers = false;
+  operands.are_sizes = true;
   return operands;
 }
 
