@@ -47,7 +47,8 @@ HELD_OUT = data_of(99, 2)
 
 def dataset_of(rank, counts, known):
     """This rank's batches. Whether Keras knows their number."""
-    dataset = tf.data.Dataset.from_tensor_slices(data_of(rank, counts[rank]))
+    rows = tuple(array.reshape(-1, array.shape[-1]) for array in data_of(rank, counts[rank]))
+    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(ROWS)
     return dataset if known else dataset.filter(lambda x, y: True)
 
 
