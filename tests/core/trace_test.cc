@@ -4,13 +4,16 @@
 #include "core/trace.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "core/clock_offsets.h"
+#include "core/control/autotuner.h"
 #include "core/timeline_rows.h"
 #include "core/timeline_writer.h"
 #include "harness.h"
@@ -31,6 +34,7 @@ Entry Tensor(const std::string& name, uint64_t ticket) {
 ReadyBatch BatchOf(const std::vector<Entry>& entries, uint64_t number) {
   ReadyBatch ready;
   ready.log_number = number;
+  ready.first_dims.resize(entries.size());
   for (const Entry& entry : entries) {
     ready.tensors.push_back({std::make_shared<Entry>(entry), false});
   }
@@ -152,6 +156,41 @@ TEST(trace_memory_is_bounded_and_what_is_dropped_is_counted) {
   // There is room again.
   trace.Submitted(0, Tensor("next", 1));
   EXPECT_EQ(DecodeTrace(trace.Take()).value().dropped, 0u);
+}
+
+// Time in which nothing is on the wire does not count, nor do other sets.
+TEST(trace_tells_the_autotuner_of_the_global_set) {
+  using std::chrono::milliseconds;
+  std::vector<Autotuner::Sample> samples;
+  Autotuner::Config config;
+  config.rounds_per_sample = 3;
+  config.most_samples = 100;
+  Autotuner autotuner(config, [&](const Autotuner::Sample& sample) {
+    samples.push_back(sample);
+  });
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.FeedTo(&autotuner, 2);
+  const ReadyBatch batch = BatchOf({Tensor("a", 1), Tensor("b", 2)}, 1);
+  constexpr double kBytes = 2 * 25 * 4;
+  double longest_s = 0;
+  for (int i = 0; i < 1000 && samples.empty(); ++i) {
+    const int64_t begin_ns = SteadyNow_ns();
+    trace.Agreed(0, batch);
+    trace.Agreed(2, batch);
+    std::this_thread::sleep_for(milliseconds(2));
+    trace.Finished(2, batch, {});
+    trace.Finished(0, batch, {});
+    longest_s = std::max(longest_s, 1e-9 * (SteadyNow_ns() - begin_ns));
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_TRUE(samples[0].rounds >= 3);
+  EXPECT_TRUE(1e6 * samples[0].mb_per_s <= kBytes / 0.002);
+  EXPECT_TRUE(1e6 * samples[0].mb_per_s >= kBytes / longest_s);
+  trace.FeedTo(nullptr, 0);
+  for (int i = 0; i < 100; ++i) trace.Agreed(0, batch);
+  EXPECT_EQ(samples.size(), 1u);
 }
 
 std::string SomeChunk() {

@@ -76,24 +76,6 @@ BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
 
 BackgroundLoop::~BackgroundLoop() = default;
 
-void BackgroundLoop::Autotune(std::unique_ptr<AutotuneReport> report) {
-  Set& global = sets_.front();
-  const ChunkLimits chunks = global.executor->chunk_limits();
-  Autotuner::Config config;
-  config.start = {options_.fusion_bytes, chunks.bytes,
-                  options_.batches_in_flight};
-  config.most_chunk_bytes = chunks.most_bytes;
-  config.warmup_samples = options_.autotune_warmup_samples;
-  config.rounds_per_sample = options_.autotune_steps_per_sample;
-  config.most_samples = options_.autotune_samples;
-  report->set_chunk_knob(chunks.knob);
-  // A function is copied, and shares it.
-  const std::shared_ptr<AutotuneReport> shared = std::move(report);
-  global.negotiator->Autotune(std::make_unique<Autotuner>(
-      config,
-      [shared](const Autotuner::Sample& sample) { shared->Add(sample); }));
-}
-
 void BackgroundLoop::Run() {
   PrepareThread();
   now_ = last_moved_ = last_watch_ = Clock::now();
@@ -112,6 +94,7 @@ bool BackgroundLoop::Pass() {
   awake_ += std::min<Clock::duration>(now_ - last, kLongestPass);
   bool moved = TakeCommands();
   moved |= ReceiveMessages();
+  Tune();
   moved |= AdvanceSets();
   ExecuteReady();
   moved |= ChangeSets();
@@ -282,10 +265,8 @@ void BackgroundLoop::ExecuteReady(Set* set) {
   while (std::optional<ReadyItem> item = set->negotiator->TakeReady()) {
     if (auto* batch = std::get_if<ReadyBatch>(&*item)) {
       set->executor->Execute(std::move(*batch));
-    } else if (const Status status =
-                   set->executor->Tune(std::get<Tuning>(*item));
-               !status.ok()) {
-      Break(status.message());  // the negotiator has checked it
+    } else {
+      set->executor->Tune(std::get<Tuning>(*item));
     }
   }
 }

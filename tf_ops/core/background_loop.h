@@ -15,6 +15,7 @@
 #include "core/backend.h"
 #include "core/comm_stats.h"
 #include "core/control/autotune_report.h"
+#include "core/control/autotuner.h"
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
 #include "core/control/set_change.h"
@@ -50,8 +51,8 @@ class BackgroundLoop {
   // The sets that the job starts with, the global one first. Before Run.
   Status Begin(const std::vector<ProcessSetPtr>& sets);
 
-  // An Autotuner chooses from now on what the leader of the global set decides.
-  // To be called on the rank that leads it, between Begin and Run.
+  // From now on an Autotuner chooses how the global set's batches travel. To be
+  // called on the rank that leads it, between Begin and Run.
   void Autotune(std::unique_ptr<AutotuneReport> report);
 
   // Before Run: rank 0 starts a timeline with the job.
@@ -85,6 +86,8 @@ class BackgroundLoop {
   bool Pass();
   bool TakeCommands();
   bool ReceiveMessages();
+  // background_tuning.cc: tells the leader what the autotuner has chosen.
+  void Tune();
   bool AdvanceSets();
   // Starts what the log has brought, in its order.
   void ExecuteReady();
@@ -160,6 +163,7 @@ class BackgroundLoop {
   const std::shared_ptr<Doorbell> doorbell_;
   CountingChannel channel_;
   Timeline timeline_;
+  std::unique_ptr<Autotuner> autotuner_;  // null: nothing changes any more
   const Options options_;
   const bool rings_;  // arrivals ring it
   const PeerNames names_;

@@ -133,16 +133,8 @@ int Executor::in_flight() const {
   return count;
 }
 
-Status Executor::Tune(const Tuning& tuning) {
-  const ChunkLimits limits = host().chunk_limits();
-  if (tuning.chunk_bytes < 0 || tuning.chunk_bytes > limits.most_bytes) {
-    return Internal("the log asks for chunks of " +
-                    std::to_string(tuning.chunk_bytes) +
-                    " bytes; this rank has memory for " +
-                    std::to_string(limits.most_bytes) + ".");
-  }
+void Executor::Tune(const Tuning& tuning) {
   if (tuning.chunk_bytes > 0) host().SetChunkBytes(tuning.chunk_bytes);
-  return Status::Ok();
 }
 
 const Request* Executor::FindRunning(uint64_t ticket) const {

@@ -59,9 +59,8 @@ class Executor {
   void Execute(ReadyBatch ready);
   bool Progress();
   ChunkLimits chunk_limits() const { return host().chunk_limits(); }
-  // Holds for the batches executed from now on. Not Ok if no leader of this
-  // build asks for that.
-  Status Tune(const Tuning& tuning);
+  // Holds for the batches executed from now on. The negotiator has checked it.
+  void Tune(const Tuning& tuning);
   int in_flight() const;
   // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const { return in_flight() - cancelled_; }

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/control/autotuner.h"
+#include "core/verbs/verb_rules.h"
+
 namespace hvd {
 namespace {
 
@@ -61,7 +64,25 @@ void Trace::Failed(const Entry& entry) {
   encoder_.Add(FailedEvent{SteadyNow_ns(), entry.ticket});
 }
 
+void Trace::FeedTo(Autotuner* autotuner, int size) {
+  autotuner_ = autotuner;
+  tuned_size_ = size;
+  tuned_in_flight_ = 0;
+}
+
+void Trace::TellTuner(const ReadyBatch& agreed) {
+  const auto now = Autotuner::Clock::now();
+  ++tuned_in_flight_;
+  for (size_t i = 0; i < agreed.tensors.size(); ++i) {
+    const Request& request = agreed.tensors[i].entry->request;
+    autotuner_->Agreed(
+        request.key,
+        FusionBytes(request.signature, agreed.first_dims[i], tuned_size_), now);
+  }
+}
+
 void Trace::Agreed(int set, const ReadyBatch& ready) {
+  if (autotuner_ != nullptr && set == 0) TellTuner(ready);
   if (!on() || is_closed_) return;
   ++in_flight_;
   if (!HasRoom()) return;
@@ -91,6 +112,9 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
     counters.collectives.Add(static_cast<uint64_t>(wanted));
     counters.batches.Add(1);
     counters.rows.Add(static_cast<uint64_t>(end.rows));
+  }
+  if (autotuner_ != nullptr && set == 0 && --tuned_in_flight_ == 0) {
+    autotuner_->Idle(Autotuner::Clock::now());
   }
   // It began before the trace, or after its end.
   if (!on() || end.times == nullptr || end.times->started_ns < start_ns_) {

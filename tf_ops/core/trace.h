@@ -17,6 +17,8 @@
 
 namespace hvd {
 
+class Autotuner;
+
 // How a batch has ended.
 struct BatchEnd {
   Status status;
@@ -25,9 +27,10 @@ struct BatchEnd {
   bool within_host = false;  // it went through shared memory only
 };
 
-// Counts what has completed. While it is on, it also notes every event, for the
-// timeline. What is noted waits in memory of a fixed size until Take. Events
-// for which there is no room are dropped and counted.
+// Counts what has completed, and tells an Autotuner of the global set's
+// batches. While it is on, it also notes every event, for the timeline. What is
+// noted waits in memory of a fixed size until Take. Events for which there is
+// no room are dropped and counted.
 //
 // Owner: the Timeline. Background thread only, but for on().
 class Trace {
@@ -59,6 +62,10 @@ class Trace {
   // The background thread took what had been enqueued.
   void Cycle();
 
+  // From now on `autotuner` is told of the global set's batches. The set has
+  // `size` ranks. Null: none is any more.
+  void FeedTo(Autotuner* autotuner, int size);
+
   // What a transport counts of a verb's batches.
   VerbCounters* counters(Verb verb) { return &counters_->of(verb); }
 
@@ -69,6 +76,7 @@ class Trace {
  private:
   // Whether there is room for an event. Counts it as dropped if not.
   bool HasRoom();
+  void TellTuner(const ReadyBatch& agreed);
 
   CommCounters* const counters_;
   std::atomic<bool> on_{false};
@@ -78,6 +86,9 @@ class Trace {
   int in_flight_ = 0;  // batches that have begun in the trace
   uint64_t dropped_ = 0;
   TraceEncoder encoder_;
+  Autotuner* autotuner_ = nullptr;
+  int tuned_size_ = 0;       // ranks
+  int tuned_in_flight_ = 0;  // batches that the autotuner was told of
 };
 
 }  // namespace hvd

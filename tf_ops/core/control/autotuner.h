@@ -16,7 +16,7 @@
 
 namespace hvd {
 
-// The leader tells it which tensors are agreed on, and when all of them have
+// The Trace tells it which tensors are agreed on, and when all of them have
 // travelled.
 //
 // - A round is what is agreed until a name comes again. That is a training
@@ -26,8 +26,8 @@ namespace hvd {
 //   of their speeds, weighted by bytes. So the small rounds of a metric between
 //   steps count little.
 //
-// Reads no clock and knows no wire. Owner and thread: the leader of the global
-// process set.
+// Reads no clock and knows no wire. Owner: the BackgroundLoop of the rank that
+// leads the global process set. It tells the leader of new values.
 class Autotuner {
  public:
   using Clock = std::chrono::steady_clock;

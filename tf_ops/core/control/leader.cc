@@ -234,15 +234,12 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
     }
   }
   agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
-  if (autotuner_ != nullptr)
-    autotuner_->Agreed(agreed.key, agreed.bytes, matcher_.last_submission());
   planner_.Add(std::move(agreed));
   matcher_.ClearFronts(pending);
   return pending;
 }
 
-std::optional<LogRecord> Leader::Next(int in_flight, Clock::time_point now) {
-  if (autotuner_ != nullptr) Tune(in_flight, now);
+std::optional<LogRecord> Leader::Next(int in_flight) {
   if (!planner_.has_batch()) {
     planner_.Plan(tuning_.batches_in_flight - in_flight, tuning_.fusion_bytes,
                   aborts_.any_lost());
@@ -288,17 +285,9 @@ std::optional<Failure> Leader::NextFailure() {
   return failure;
 }
 
-void Leader::Autotune(std::unique_ptr<Autotuner> autotuner) {
-  autotuner_ = std::move(autotuner);
-}
-
-void Leader::Tune(int in_flight, Clock::time_point now) {
-  if (in_flight == 0 && planner_.empty()) autotuner_->Idle(now);
-  if (const std::optional<Tuning> change = autotuner_->TakeChange()) {
-    tuning_ = *change;
-    tuning_news_ = change;
-  }
-  if (autotuner_->settled()) autotuner_.reset();
+void Leader::Tune(const Tuning& tuning) {
+  tuning_ = tuning;
+  tuning_news_ = tuning;
 }
 
 Leader::Watched Leader::Watch(Clock::time_point now) {

@@ -13,7 +13,6 @@
 
 #include "core/control/abort_policy.h"
 #include "core/control/agreement.h"
-#include "core/control/autotuner.h"
 #include "core/control/batch_planner.h"
 #include "core/control/matcher.h"
 #include "core/control/message.h"
@@ -45,9 +44,9 @@ class Leader {
   // another build.
   Status Handle(int rank, const Report& report, Clock::time_point now);
 
-  // From now on `autotuner` chooses the fusion limit, the chunk size and the
-  // number of batches in flight.
-  void Autotune(std::unique_ptr<Autotuner> autotuner);
+  // The fusion limit, the chunk size and the number of batches in flight from
+  // now on.
+  void Tune(const Tuning& tuning);
 
   // From now on `changes` decides which process sets come and go. Of the global
   // set alone.
@@ -56,7 +55,7 @@ class Leader {
   // The next record of the log. `in_flight` batches are on the wire. When that
   // is the limit, tensors are held back, and those that are agreed meanwhile
   // travel together.
-  std::optional<LogRecord> Next(int in_flight, Clock::time_point now);
+  std::optional<LogRecord> Next(int in_flight);
 
   // What users must be told. Where every rank has waited for another for
   // HVD_STALL_SHUTDOWN_S, it also fails what they wait for.
@@ -98,8 +97,6 @@ class Leader {
   // when it is gone: the ranks disagree, and their steps failed with it.
   Pending* Decide(Pending* pending);
 
-  // Tells the autotuner when the wire is idle, and takes over its new values.
-  void Tune(int in_flight, Clock::time_point now);
   // The first failure that may go into the log. A failure waits while an older
   // agreement on its key is held back: a member applies each record to the
   // oldest of its submissions.
@@ -110,10 +107,9 @@ class Leader {
   const std::vector<int> job_ranks_;
   const int size_;
   const Options options_;
-  Tuning tuning_;                         // the values in use
-  std::unique_ptr<Autotuner> autotuner_;  // null: they change no more
-  std::optional<Tuning> tuning_news_;     // not yet in the log
-  std::deque<LogRecord> join_news_;       // not yet in the log
+  Tuning tuning_;                      // the values in use
+  std::optional<Tuning> tuning_news_;  // not yet in the log
+  std::deque<LogRecord> join_news_;    // not yet in the log
   // The latest answer of AbsentFrom.
   std::shared_ptr<const std::vector<int>> absent_;
 

@@ -40,13 +40,11 @@ Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
   }
 }
 
-void Negotiator::Autotune(std::unique_ptr<Autotuner> autotuner) {
-  leader_->Autotune(std::move(autotuner));
-}
-
 void Negotiator::LeadSets(std::unique_ptr<SetChanges> changes) {
   leader_->LeadSets(std::move(changes));
 }
+
+void Negotiator::Tune(const Tuning& tuning) { leader_->Tune(tuning); }
 
 void Negotiator::Submit(EntryPtr entry) {
   if (!ended_.ok()) {
@@ -208,7 +206,7 @@ Result<bool> Negotiator::Advance(int in_flight, Clock::time_point now) {
     HVD_RETURN_IF_ERROR(status);
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
-  while (auto record = leader_->Next(in_flight + ready_for_wire_, now)) {
+  while (auto record = leader_->Next(in_flight + ready_for_wire_)) {
     HVD_RETURN_IF_ERROR(Apply(*record));
     log_news_.push_back(std::move(*record));
     moved = true;

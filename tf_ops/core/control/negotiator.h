@@ -12,7 +12,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/control/autotuner.h"
 #include "core/control/leader.h"
 #include "core/control/log_sender.h"
 #include "core/control/message.h"
@@ -47,9 +46,10 @@ class Negotiator {
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
              const Options& options, int64_t most_chunk_bytes);
 
-  // Both are called on the leader, before anything is submitted.
-  void Autotune(std::unique_ptr<Autotuner> autotuner);
+  // Called on the leader, before anything is submitted.
   void LeadSets(std::unique_ptr<SetChanges> changes);
+  // Called on the leader: all ranks use these values from some record on.
+  void Tune(const Tuning& tuning);
 
   // Gets what happens to entries. Null: nobody does.
   void TellTo(Trace* trace) { trace_ = trace; }
