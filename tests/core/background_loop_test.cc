@@ -3,10 +3,12 @@
 #include "core/background_loop.h"
 
 #include <deque>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/log.h"
 #include "harness.h"
 
 namespace hvd {
@@ -143,6 +145,53 @@ std::vector<std::string> Run(OnePeer* peer,
   EXPECT_TRUE(loop.Begin({all}).ok());
   loop.Run();
   return messages;
+}
+
+// Of each kind that a peer may send, but for ends.
+std::vector<Envelope> SomeMessages() {
+  AgreedBatch absent = BatchOf("c");
+  absent.tensors[0].signature.emplace().shapes = {{1}};
+  absent.absent = {1};
+  SetChange change;
+  change.serial = change.id = change.slot = 1;
+  change.ranks = {0, 1};
+  return {{0, LogMessage{1, {BatchOf("a"), absent}}},
+          {0, LogMessage{1, {change, Tuning{1, 512, 1}, Skipped{2}}}},
+          {0, Report{0, {CachedSubmissions{0, {1}}, Join{}}}},
+          {0, Beat{true, false, 5, 7}},
+          {0, Beat{false, false, 5, 7}},
+          {0, TimelineControl{1, true, true}},
+          {0, TimelineChunk{1, false, "abc"}}};
+}
+
+// It ends this rank or not. All entries are answered.
+TEST(background_loop_survives_messages_that_make_no_sense) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  std::mt19937 random(1);
+  const std::vector<Envelope> good = SomeMessages();
+  int parsed = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = Encode(good[random() % good.size()]);
+    for (unsigned hits = 1 + random() % 3; hits > 0; --hits) {
+      // Mostly small numbers: they are more often taken.
+      const unsigned value = random() % 4 == 0 ? random() : random() % 4;
+      bytes[random() % bytes.size()] = static_cast<char>(value);
+    }
+    Result<Envelope> envelope = Decode(bytes);
+    if (!envelope.ok() ||
+        std::holds_alternative<PeerEnds>(envelope.value().message)) {
+      continue;
+    }
+    ++parsed;
+    OnePeer peer;
+    peer.inbox.push_back(std::move(envelope.value()));
+    peer.inbox.push_back(EndOfLeader(0));
+    for (const std::string& message : Run(&peer, {"a", "b"})) {
+      EXPECT_FALSE(message.empty());
+    }
+  }
+  SetLogSink(nullptr);
+  EXPECT_TRUE(parsed > 1000);
 }
 
 TEST(background_loop_executes_batches_and_values_in_the_order_of_the_log) {

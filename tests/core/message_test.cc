@@ -46,8 +46,9 @@ Envelope ExampleReport() {
   ScopeEnd end{"gradient/", "it is over"};
   const SetRequest request{true, {0, 1 << 20}, 300, InvalidArgument("no")};
   const SetAnswer answer{1 << 30, ResourceExhausted("none")};
-  return {63,
-          Report{9, {full, cached, many, withdrawal, end, request, answer}}};
+  return {63, Report{9,
+                     {full, cached, many, withdrawal, end, Join{}, Unjoin{},
+                      request, answer}}};
 }
 
 Envelope ExampleLog() {
@@ -55,6 +56,10 @@ Envelope ExampleLog() {
   tensor.cache_id = 3;
   tensor.key = {"y", 0};
   tensor.first_dims = {{1, 2, 3}, {}};
+  AgreedTensor known;
+  known.cache_id = 9;
+  AgreedTensor shown = tensor;
+  shown.signature = ExampleSignature();
   const Status left = PeerLost("rank 1 left", {CauseKind::kRankLeft, 1, "z"});
   return {0,
           LogMessage{100,
@@ -69,7 +74,9 @@ Envelope ExampleLog() {
                                 2,
                                 63,
                                 {5, 1 << 20},
-                                FailedPrecondition("it was removed")}}}};
+                                FailedPrecondition("it was removed")},
+                      AgreedBatch{{shown, known}, {0, 1 << 20}, 1022},
+                      Joined{1 << 20}, JoinWithdrawn{3}}}};
 }
 
 Envelope ExamplePeerEnds() {
@@ -90,7 +97,7 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(decoded.value().set_id, 63);
   auto& report = std::get<Report>(decoded.value().message);
   EXPECT_EQ(report.log_seen, 9u);
-  ASSERT_EQ(report.items.size(), 7u);
+  ASSERT_EQ(report.items.size(), 9u);
   auto& full = std::get<Submission>(report.items[0]);
   EXPECT_TRUE((full.key == Key{"gradient/dense/kernel:0", 12}));
   EXPECT_TRUE(full.signature == ExampleSignature());
@@ -114,12 +121,14 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(withdrawal.why.cause()->rank, std::numeric_limits<int>::max());
   EXPECT_EQ(withdrawal.why.cause()->tensor, "");
   EXPECT_EQ(std::get<ScopeEnd>(report.items[4]).name_prefix, "gradient/");
-  auto& request = std::get<SetRequest>(report.items[5]);
+  EXPECT_TRUE(std::holds_alternative<Join>(report.items[5]));
+  EXPECT_TRUE(std::holds_alternative<Unjoin>(report.items[6]));
+  auto& request = std::get<SetRequest>(report.items[7]);
   EXPECT_TRUE(request.removes);
   EXPECT_TRUE((request.ranks == std::vector<int>{0, 1 << 20}));
   EXPECT_EQ(request.id, 300);
   EXPECT_EQ(request.error.message(), "no");
-  auto& answer = std::get<SetAnswer>(report.items[6]);
+  auto& answer = std::get<SetAnswer>(report.items[8]);
   EXPECT_EQ(answer.serial, 1 << 30);
   EXPECT_EQ(answer.status.message(), "none");
 }
@@ -129,7 +138,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   ASSERT_TRUE(decoded.ok());
   auto& log = std::get<LogMessage>(decoded.value().message);
   EXPECT_EQ(log.first_number, 100u);
-  ASSERT_EQ(log.records.size(), 6u);
+  ASSERT_EQ(log.records.size(), 9u);
   auto& change = std::get<SetChange>(log.records[5]);
   EXPECT_TRUE(change.step == SetStep::kClose);
   EXPECT_EQ(change.serial, 1 << 30);
@@ -137,8 +146,17 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(change.slot, 63);
   EXPECT_TRUE((change.ranks == std::vector<int>{5, 1 << 20}));
   EXPECT_EQ(change.status.message(), "it was removed");
+  auto& without = std::get<AgreedBatch>(log.records[6]);
+  EXPECT_TRUE((without.absent == std::vector<int>{0, 1 << 20}));
+  EXPECT_EQ(without.divisor, 1022);
+  ASSERT_EQ(without.tensors.size(), 2u);
+  EXPECT_TRUE(without.tensors[0].signature == ExampleSignature());
+  EXPECT_FALSE(without.tensors[1].signature.has_value());
+  EXPECT_EQ(std::get<Joined>(log.records[7]).last_rank, 1 << 20);
+  EXPECT_EQ(std::get<JoinWithdrawn>(log.records[8]).rank, 3);
   auto& batch = std::get<AgreedBatch>(log.records[0]);
   ASSERT_EQ(batch.tensors.size(), 2u);
+  EXPECT_TRUE(batch.absent.empty() && batch.divisor == 0);
   EXPECT_TRUE((batch.tensors[1].first_dims ==
                std::vector<std::vector<int64_t>>{{1, 2, 3}, {}}));
   auto& failure = std::get<Failure>(log.records[1]);

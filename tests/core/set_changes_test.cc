@@ -241,6 +241,7 @@ TEST(set_change_records_that_make_no_sense_are_refused) {
   EXPECT_TRUE(refused([](SetChange* c) { c->ranks = {0, 3}; }));
   EXPECT_TRUE(refused([](SetChange* c) { c->step = SetStep::kClose; }));
   EXPECT_TRUE(refused([](SetChange* c) { c->step = SetStep::kRefuse; }));
+  EXPECT_TRUE(refused([](SetChange* c) { c->step = SetStep::kRemove; }));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/control/record_check.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -21,11 +22,16 @@ Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
                       int size) {
   const size_t due =
       SizesInLog(signature.verb, size) ? signature.shapes.size() : 0;
-  if (first_dims.size() == due) return Status::Ok();
-  return Internal(std::string(Name(signature.verb)) + " of " +
-                  std::to_string(signature.shapes.size()) +
-                  " tensors came with " + std::to_string(first_dims.size()) +
-                  " first dimensions.");
+  if (first_dims.size() != due) {
+    return Internal(std::string(Name(signature.verb)) + " of " +
+                    std::to_string(signature.shapes.size()) +
+                    " tensors came with " + std::to_string(first_dims.size()) +
+                    " first dimensions.");
+  }
+  if (due == 0 || FitsMemory(signature, first_dims)) return Status::Ok();
+  return Internal(std::string(Name(signature.verb)) +
+                  " came with the first dimensions " + ToString(first_dims) +
+                  ", which make no sense.");
 }
 
 }  // namespace
@@ -84,11 +90,15 @@ Status Leader::HandleItem(int rank, const Submission& submission,
                     " in a set of " + std::to_string(size_) + ".");
   }
   if (!Admit(rank, *key, submission.step, now)) return Status::Ok();
+  Status error = submission.error;
+  if (error.ok() && kept == nullptr && !FitsMemory(*signature)) {
+    error = InvalidArgument("its shapes are larger than any memory.");
+  }
   Waiting waiting{nullptr, submission.step, nullptr};
   const bool tells_sizes = SizesInLog(signature->verb, size_);
-  if (tells_sizes || !submission.error.ok()) {
+  if (tells_sizes || !error.ok()) {
     waiting.extra = std::make_unique<Matcher::Extra>();
-    waiting.extra->error = submission.error;
+    waiting.extra->error = std::move(error);
     if (tells_sizes) {
       waiting.extra->first_dims =
           kept != nullptr ? submission.first_dims : FirstDims(*signature);

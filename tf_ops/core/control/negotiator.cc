@@ -306,6 +306,10 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
                       "', which this rank has not submitted.");
     }
     if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
+      if (cache_.Get(tensor.cache_id) != nullptr) {
+        return Internal("the log gives the cache number " +
+                        std::to_string(tensor.cache_id) + " twice.");
+      }
       const Request& request = ready->tensors.back().entry->request;
       cache_.Insert(tensor.cache_id, key.value()->name,
                     std::make_shared<Signature>(request.signature));
@@ -356,6 +360,7 @@ Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
 }
 
 Status Negotiator::Apply(const Failure& failure) {
+  if (failure.status.ok()) return Internal("the log fails without a reason.");
   for (const FailedKey& failed : failure.keys) {
     const auto count = std::count_if(
         failed.ranks.begin(), failed.ranks.end(), [this](const RankRange& r) {
@@ -367,17 +372,18 @@ Status Negotiator::Apply(const Failure& failure) {
         Resolve(failed.cache_id, failed.key, &composed);
     if (!key.ok()) return key.status();
     std::vector<Outstanding> taken;
-    for (int i = 0; i < count; ++i) {
-      if (!Take(*key.value(), failed.older, &taken)) {
-        return Internal("the log fails '" + key.value()->name +
+    Status status;
+    for (auto i = count; i > 0 && status.ok(); --i) {
+      if (Take(*key.value(), failed.older, &taken)) continue;
+      status = Internal("the log fails '" + key.value()->name +
                         "', which this rank has not submitted.");
-      }
     }
     for (const Outstanding& lost : taken) {
       if (lost.cancelled) continue;
       if (trace_ != nullptr) trace_->Failed(*lost.entry);
       lost.entry->done(failure.status);
     }
+    HVD_RETURN_IF_ERROR(status);
   }
   return Status::Ok();
 }
@@ -397,6 +403,9 @@ Status Negotiator::Apply(const Joined& joined) {
 
 Status Negotiator::Apply(const JoinWithdrawn& withdrawn) {
   if (withdrawn.rank != rank_) return Status::Ok();
+  if (!joins_.empty() && joins_.front() != nullptr) {
+    return Internal("the log takes back a join, which still waits.");
+  }
   return TakeJoin().status();
 }
 

@@ -20,6 +20,9 @@ Status MakesNoSense(const Request& request, const std::string& why) {
                   "; do all ranks run the same build of hvd_tf?");
 }
 
+// Far more than any host has. Sums over ranks and tensors stay within an int64.
+constexpr int64_t kMostBytes = int64_t{1} << 48;
+
 // The bytes of all ranks' rows. False: more than an int64 can hold.
 bool GatheredBytes(const Signature& signature, const Shape& shape,
                    const std::vector<int64_t>& first_dims, int64_t* bytes) {
@@ -70,7 +73,50 @@ Status CheckFirstDims(const Request& request,
   return Status::Ok();
 }
 
+// What the leader refuses, whatever the sizes are.
+Status CheckCall(const Request& request, const std::vector<int>& absent) {
+  if (!request.error.ok()) {
+    return MakesNoSense(request, "this rank, which has refused it");
+  }
+  const Signature& signature = request.signature;
+  const VerbRules& rules = RulesOf(signature.verb);
+  const bool has_scalar =
+      std::any_of(signature.shapes.begin(), signature.shapes.end(),
+                  [](const Shape& shape) { return shape.empty(); });
+  if (has_scalar && rules.scalar_lacks != nullptr) {
+    return MakesNoSense(request, "a scalar");
+  }
+  for (int rank : absent) {
+    if (rules.absent_rank_is_missed == nullptr) break;
+    if (!rules.absent_rank_is_missed(signature, rank)) continue;
+    return MakesNoSense(request, "no tensor of rank " + std::to_string(rank));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
+
+bool FitsMemory(const Signature& signature, const Shape& first_dims) {
+  int64_t total = 0;
+  for (size_t i = 0; i < signature.shapes.size(); ++i) {
+    const Shape& shape = signature.shapes[i];
+    auto bytes = static_cast<int64_t>(SizeOf(signature.dtype));
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      const int64_t dim = axis == 0 ? first_dims[i] : shape[axis];
+      // What comes of an empty tensor is not empty for each axis.
+      const int64_t factor = std::max(dim, int64_t{1});
+      if (dim < 0 || __builtin_mul_overflow(bytes, factor, &bytes)) {
+        return false;
+      }
+    }
+    if (__builtin_add_overflow(total, bytes, &total)) return false;
+  }
+  return total <= kMostBytes;
+}
+
+bool FitsMemory(const Signature& signature) {
+  return FitsMemory(signature, FirstDims(signature));
+}
 
 Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
   if (batch.tensors.empty()) {
@@ -79,6 +125,7 @@ Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
   const Request& first = batch.tensors[0].entry->request;
   for (size_t i = 0; i < batch.tensors.size(); ++i) {
     const Request& request = batch.tensors[i].entry->request;
+    HVD_RETURN_IF_ERROR(CheckCall(request, batch.absent));
     if (!MoveAlike(first.signature, request.signature)) {
       return MakesNoSense(request,
                           "'" + first.key.name + "', which moves differently");
@@ -105,17 +152,14 @@ Status CheckAbsent(const AgreedBatch& batch, int size) {
 
 Status CheckShapes(const std::string& name, const Signature& signature) {
   const bool needs_rows = RulesOf(signature.verb).first_dim_varies;
-  for (const Shape& shape : signature.shapes) {
-    auto bytes = static_cast<int64_t>(SizeOf(signature.dtype));
-    bool fits = !shape.empty() || !needs_rows;
-    for (int64_t dim : shape) {
-      fits = fits && dim >= 0 && !__builtin_mul_overflow(bytes, dim, &bytes);
-    }
-    if (fits) continue;
-    return Internal("the log agrees on '" + name + "' of the shape " +
-                    ToString(shape) + ", which makes no sense.");
+  const bool has_scalar =
+      std::any_of(signature.shapes.begin(), signature.shapes.end(),
+                  [](const Shape& shape) { return shape.empty(); });
+  if (FitsMemory(signature) && !(has_scalar && needs_rows)) {
+    return Status::Ok();
   }
-  return Status::Ok();
+  return Internal("the log agrees on '" + name +
+                  "' of shapes that make no sense.");
 }
 
 Status CheckTuning(const Tuning& tuning, int64_t most_chunk_bytes) {

@@ -47,11 +47,12 @@ Status CheckSetChange(const SetChange& change, int job_size) {
   if (begins && (change.slot < 1 || change.slot >= kProcessSetSlots)) {
     return wrong;
   }
-  if (change.step == SetStep::kRefuse) {
-    return change.status.ok() ? wrong : Status::Ok();
-  }
+  const bool ends =
+      change.step == SetStep::kRefuse || change.step == SetStep::kRemove;
+  if (ends && change.status.ok()) return wrong;
+  if (change.step == SetStep::kRefuse) return Status::Ok();
   if (change.serial == 0 || change.id < 1) return wrong;
-  if (change.step == SetStep::kRemove) return Status::Ok();
+  if (ends) return Status::Ok();
   if (!CheckSetRanks(change.ranks, job_size).ok() ||
       !std::is_sorted(change.ranks.begin(), change.ranks.end())) {
     return wrong;
