@@ -50,6 +50,11 @@ inline bool Expect(bool holds, const char* file, int line,
   return false;
 }
 
+// The same, without making a text of what holds. Loops over elements do that.
+inline bool Expect(bool holds, const char* file, int line, const char* text) {
+  return holds || Expect(false, file, line, std::string(text));
+}
+
 template <typename T, typename = void>
 struct IsPrintable : std::false_type {};
 template <typename T>
@@ -77,17 +82,19 @@ std::string Show(const T& value) {
 #pragma GCC diagnostic ignored "-Wsign-compare"
 template <typename A, typename B>
 bool ExpectEqual(const A& a, const B& b, bool equal, const char* file, int line,
-                 const std::string& text) {
+                 const char* text) {
   if (static_cast<bool>(a == b) == equal) return true;
-  return Expect(false, file, line, text + ": " + Show(a) + " and " + Show(b));
+  return Expect(false, file, line,
+                std::string(text) + ": " + Show(a) + " and " + Show(b));
 }
 #pragma GCC diagnostic pop
 
 // Written so that a NaN fails.
 inline bool ExpectNear(double a, double b, double tolerance, const char* file,
-                       int line, const std::string& text) {
-  const bool holds = a == b || std::abs(a - b) <= tolerance;
-  return Expect(holds, file, line, text + ": " + Show(a) + " and " + Show(b));
+                       int line, const char* text) {
+  if (a == b || std::abs(a - b) <= tolerance) return true;
+  return Expect(false, file, line,
+                std::string(text) + ": " + Show(a) + " and " + Show(b));
 }
 
 inline int RunTests(const std::vector<std::string>& wanted) {

@@ -35,6 +35,8 @@ void NumbersOfAdasum(ContractRank* self) {
   for (const DataType dtype : kTypes) {
     for (const DataType wire_dtype : kTypes) {
       if (dtype != wire_dtype && SizeOf(wire_dtype) > 2) continue;
+      // In the other precision, the same code runs on other types.
+      if (kElementsAreSlow && dtype != DataType::kFloat32) continue;
       AdasumCall call(*transport, HeadOf(dtype, wire_dtype), FewCounts(*self));
       call.Run(transport.get());
       call.ExpectNumbers(transport.get());
@@ -171,6 +173,7 @@ void AdasumCancelledInEachPhase(ContractRank* self) {
   const int last = self->size() - 1;
   for (int64_t count : {int64_t{40}, self->Elements(40)}) {
     for (int steps : {0, 2, 4, 6, 10, 17, 30}) {
+      if (count == 40 && steps > 6) break;  // it is over by then
       AdasumCall call(*transport, HeadOf(), {count, 1200});
       call.Start(transport.get());
       for (int i = 0; i < steps; ++i) transport->Progress();
@@ -221,6 +224,7 @@ void AdasumFindsWhatIsNotFinite(ContractRank* self) {
   const int64_t count = 1024 * self->size();
   for (int owner = 0; owner < self->size(); ++owner) {
     for (const DataType wire : {DataType::kFloat32, DataType::kFloat16}) {
+      if (kElementsAreSlow && owner % 3 != 0) continue;
       const int culprit = (owner + 1) % self->size();
       AdasumCall call(*transport, HeadOf(DataType::kFloat32, wire),
                       {3, count, 5});
@@ -259,9 +263,9 @@ void AdasumOfWhatHasNoDotProduct(ContractRank* self) {
 void ManyAdasumsInFlight(ContractRank* self) {
   auto transport = self->NewTransport(), other = self->NewTransport();
   std::vector<std::unique_ptr<AdasumCall>> calls;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 30; ++i) {
     Transport* const set = i % 3 == 0 ? other.get() : transport.get();
-    const int64_t count = i % 20 == 0 ? self->Elements(5) : 30 * i;
+    const int64_t count = i % 15 == 0 ? self->Elements(5) : 30 * i;
     calls.push_back(std::make_unique<AdasumCall>(
         *set, HeadOf(), std::vector<int64_t>{count, i}));
     calls.back()->Start(set);

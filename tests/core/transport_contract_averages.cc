@@ -67,9 +67,15 @@ double StepAt(const Format& format, double value) {
 // of these is rounded by half a step at most, and so is their average.
 void CheckHalves(Transport* transport, const Format& format, DataType dtype,
                  double size, double postscale) {
+  // The values repeat.
+  constexpr int64_t kPeriod = 101;
+  std::vector<double> values;
+  for (int64_t mix = 0; mix < kPeriod; ++mix) {
+    values.push_back(Rounded(
+        format.dtype, size * (1 - 0.1 * static_cast<double>(mix) / 100)));
+  }
   const auto value = [&](int rank, int64_t i) {
-    const auto mix = static_cast<double>((rank * 37 + i * 11) % 101);
-    return Rounded(format.dtype, size * (1 - 0.1 * mix / 100));
+    return values[(rank * 37 + i * 11) % kPeriod];
   };
   Batch batch;
   batch.dtype = dtype;
@@ -77,18 +83,20 @@ void CheckHalves(Transport* transport, const Format& format, DataType dtype,
   batch.postscale = postscale;
   const std::vector<double> results = Average(transport, batch, value);
   double worst = 0;
-  for (int64_t i = 0; i < kCount; ++i) {
+  for (int64_t first = 0; first < kPeriod; ++first) {
     double sum = 0, largest = 0;
     for (int rank = 0; rank < transport->size(); ++rank) {
-      sum += value(rank, i);
-      largest = std::max(largest, value(rank, i));
+      sum += value(rank, first);
+      largest = std::max(largest, value(rank, first));
     }
-    const double error =
-        std::abs(results[i] - sum / transport->size() * postscale);
     const double allowed = (StepAt(format, largest) * postscale +
                             StepAt(format, largest * postscale)) /
                            2;
-    worst = std::max(worst, error / allowed);
+    for (int64_t i = first; i < kCount; i += kPeriod) {
+      const double error =
+          std::abs(results[i] - sum / transport->size() * postscale);
+      worst = std::max(worst, error / allowed);
+    }
   }
   // A little more for float32's own rounding.
   if (!EXPECT_TRUE(worst <= 1.01)) {
@@ -104,6 +112,7 @@ void HalvesKeepTheirPrecision(ContractRank* self) {
       for (double size :
            {1e-7, 2e-7, 3e-6, 1e-5, 1e-4, 0.03, 1.0, 700.0, 6e4}) {
         CheckHalves(transport.get(), format, dtype, size, 1.0);
+        if (kElementsAreSlow) break;
       }
       CheckHalves(transport.get(), format, dtype, 1e-5, 1024.0);
       CheckHalves(transport.get(), format, dtype, 5e4, 1.0 / 1024);

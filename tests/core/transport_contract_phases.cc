@@ -269,7 +269,7 @@ void ManyLargeExchangesUnderPressure(ContractRank* self) {
 void HundredsOfExchangesInFlight(ContractRank* self) {
   auto transport = self->NewTransport();
   std::vector<std::unique_ptr<Exchange>> exchanges;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 300; ++i) {
     const int64_t count = i % 50 == 0 ? self->Elements(2) : i % 7;
     exchanges.push_back(std::make_unique<Exchange>(*transport, count));
     exchanges.back()->Start(transport.get());

@@ -125,7 +125,8 @@ void AlltoallOfAnySplits(ContractRank* self) {
   auto transport = self->NewTransport();
   for (DataType dtype :
        {DataType::kUint8, DataType::kFloat16, DataType::kInt64}) {
-    for (int64_t unit : {0, 1, 30, 400}) {
+    // Of the last, rows take several chunks where these are small.
+    for (int64_t unit : {0, 1, 30, 90}) {
       CheckAlltoall(transport.get(), dtype, unit);
     }
   }
@@ -161,7 +162,7 @@ void CheckGatherOfUnknownRows(Transport* transport, int64_t unit) {
 
 void AllgatherOfUnknownRows(ContractRank* self) {
   auto transport = self->NewTransport();
-  for (int64_t unit : {0, 1, 30, 400}) {
+  for (int64_t unit : {0, 1, 30, 90}) {
     CheckGatherOfUnknownRows(transport.get(), unit);
   }
 }
@@ -235,12 +236,12 @@ void ReducescatterHasTheBitsOfAllreduce(ContractRank* self) {
 void ReducescatterOfAnyRows(ContractRank* self) {
   auto transport = self->NewTransport();
   Batch head;
-  for (int64_t rows : {0, 1, 2, 3, 9, 1000}) {
+  for (int64_t rows : {0, 1, 2, 3, 9, 300}) {
     CheckReducescatter(transport.get(), head, rows);
   }
   head.wire_dtype = DataType::kFloat16;
   head.reduce_op = ReduceOp::kAverage;
-  CheckReducescatter(transport.get(), head, 300);
+  CheckReducescatter(transport.get(), head, 100);
 }
 
 // More ranks than fit into a chunk's shares, and chunks that only some pairs

@@ -25,7 +25,10 @@ TEST(ContractOfBlocksPastTheCache) {
   Options options = ContractOptions(4096, 1 << 20);
   options.shm_non_temporal = StoreChoice::kAlways;
   RunSharedContract(2, options);
+  // It does not know how a byte was stored.
+#if !defined(__SANITIZE_THREAD__)
   RunSharedContract(9, options);
+#endif
   RunSharedContract(4, options, {"a", "a", "b", "b"});
   options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
   options.shm_non_temporal = StoreChoice::kAlways;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transports over threads: the contract, and faults that only threads can have.
+// Transports over mailboxes: the contract, and faults that only threads can
+// have.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,7 +11,6 @@
 
 #include "cpu/non_temporal_copy.h"
 #include "harness.h"
-#include "shared_contract.h"
 #include "thread_backend.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport_contract.h"
@@ -41,30 +41,11 @@ TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
 TEST(ContractWith4Ranks) { RunContract(ContractCases(), 4, 4096); }
 #if !defined(__SANITIZE_THREAD__)  // slow there, and 9 ranks show it as much
 TEST(ContractWith8Ranks) { RunContract(ContractCases(), 8, 4096); }
-TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
 #endif
 // Too many for all to send to all: with few elements most ranks own no part.
 TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
 TEST(ContractWithLargeChunks) {
   RunContract(ContractCases(), 2, kDefaultChunkBytes / 8);
-}
-
-TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
-TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
-TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
-TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
-// Memory for a few chunks only.
-TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
-// Memory for a few chunks of those that there are at first, and for one of the
-// longest that autotune may ask for.
-TEST(SharedContractWithAutotune) {
-  Options options = ContractOptions(4096, 65536);
-  options.autotune = 1;
-  RunSharedContract(3, options);
-  RunSharedContract(4, options, {"a", "a", "b", "b"});
-}
-TEST(SharedContractWithLargeChunks) {
-  RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
 }
 
 TEST(WireFailureFailsEverything) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transports of the ranks of one host, which share memory: the contract.
+#include "harness.h"
+#include "shared_contract.h"
+#include "transport/collectives/staged_transport.h"
+
+namespace hvd {
+namespace {
+
+#if !defined(__SANITIZE_THREAD__)  // slow there, and 9 ranks show it as much
+TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
+#endif
+TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
+TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
+TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
+TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
+// Memory for a few chunks only.
+TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
+// Memory for a few chunks of those that there are at first, and for one of the
+// longest that autotune may ask for.
+TEST(SharedContractWithAutotune) {
+  Options options = ContractOptions(4096, 65536);
+  options.autotune = 1;
+  RunSharedContract(3, options);
+  RunSharedContract(4, options, {"a", "a", "b", "b"});
+}
+TEST(SharedContractWithLargeChunks) {
+  RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
+}
+
+}  // namespace
+}  // namespace hvd
