@@ -3,8 +3,11 @@
 // step costs: messages, bytes, memory, allocations and CPU time, for leader and
 // member.
 //
-// Usage: control_plane [TENSORS] [FIRST_RANKS] [LAST_RANKS]. The number of
-// ranks is doubled from the first number to the last. Negotiators, codec and
+// Usage: control_plane [TENSORS] [FIRST_RANKS] [LAST_RANKS] [RANKS_A_HOST]. The
+// number of ranks is doubled from the first number to the last. With a last
+// argument above 1 they are on hosts of so many ranks, and one rank of each
+// gathers its neighbours' reports. Without, all ranks report to the leader.
+// Negotiators, codec and
 // executors are the production code, and are called as the background loop
 // calls them. The network is a queue for each rank. A batch is done as soon as
 // it is started. CPU time is that of a rank's passes, without sending,
@@ -35,6 +38,7 @@
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
 #include "core/executor.h"
+#include "core/host_map.h"
 #include "core/options.h"
 
 namespace hvd {
@@ -53,6 +57,7 @@ struct Arguments {
   int tensors = 161;  // ResNet-50's gradients
   int first_ranks = 2;
   int last_ranks = kMostRanks;
+  int ranks_a_host = 1;
 };
 
 struct Workload {
@@ -143,11 +148,11 @@ struct Letter {
 // One rank's background thread.
 class Rank {
  public:
-  Rank(int rank, const std::vector<int>& ranks)
+  Rank(int rank, const std::vector<int>& ranks, const HostMap& hosts)
       : executor_(LaneTable::HostOnly(std::make_unique<InstantTransport>(
             rank, static_cast<int>(ranks.size())))),
         negotiator_(0, rank, ranks, Options::Defaults(),
-                    executor_.chunk_limits().most_bytes) {}
+                    executor_.chunk_limits().most_bytes, hosts) {}
 
   // When the entry is done, `index` is added to executed().
   EntryPtr MakeEntry(Signature signature, const std::string& name, int64_t step,
@@ -194,13 +199,16 @@ class Rank {
     std::vector<Letter> letters = std::exchange(inbox_, {});
     cost_.messages_in += static_cast<double>(letters.size());
     Meter meter(&cost_);
-    const auto now = Negotiator::Clock::now();
+    const auto now = Negotiator::Clock::now() + skipped_time_;
     for (Letter& letter : letters) {
-      const Result<Envelope> envelope = Decode(*letter.bytes);
+      Result<Envelope> envelope = Decode(*letter.bytes);
       StopUnlessOk(envelope.status());
-      const Message& message = envelope.value().message;
+      Message& message = envelope.value().message;
       if (const auto* report = std::get_if<Report>(&message)) {
         StopUnlessOk(negotiator_.HandleReport(letter.from, *report, now));
+      } else if (auto* host = std::get_if<HostReport>(&message)) {
+        StopUnlessOk(
+            negotiator_.HandleHostReport(letter.from, std::move(*host), now));
       } else {
         StopUnlessOk(negotiator_.HandleLog(std::get<LogMessage>(message)));
       }
@@ -221,6 +229,12 @@ class Rank {
   }
   // Whether its thread must wake up.
   bool is_rung() const { return is_rung_; }
+  // Until it has something to do though nothing comes.
+  void SkipTime() {
+    if (!negotiator_.due().has_value()) return;
+    skipped_time_ += 2 * ReportGatherer::kLongestHold;
+    is_rung_ = true;
+  }
   void CountSent(size_t bytes) {
     cost_.messages_out += 1;
     cost_.bytes_out += static_cast<double>(bytes);
@@ -239,13 +253,15 @@ class Rank {
   std::vector<int> executed_, failed_;
   bool may_fail_ = false;
   bool is_rung_ = false;
+  Negotiator::Clock::duration skipped_time_{};
   uint64_t last_ticket_ = 0;
   Cost cost_;
 };
 
 struct StepCost {
   Cost leader;
-  Cost member;  // the mean
+  Cost member;    // the mean of those that gather for nobody
+  Cost gatherer;  // the mean
 };
 
 // When the other ranks submit the tensors of a step that one aborts.
@@ -255,11 +271,16 @@ constexpr const char* kOthersNames[] = {"waiting", "late", "apart"};
 // A job of several ranks, step by step.
 class Job {
  public:
-  Job(const Workload& workload, int size) : workload_(workload) {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  Job(const Workload& workload, int size, int ranks_a_host)
+      : workload_(workload), ranks_a_host_(ranks_a_host) {
+    std::vector<int> ranks, hosts;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.push_back(rank);
+      hosts.push_back(rank / ranks_a_host);
+    }
+    const HostMap map = MakeHostMap(hosts);
     for (int rank : ranks) {
-      ranks_.push_back(std::make_unique<Rank>(rank, ranks));
+      ranks_.push_back(std::make_unique<Rank>(rank, ranks, map));
     }
     for (int i = 0; i < workload.tensors; ++i) {
       names_.push_back("DistributedMomentum/gradient/stage_block_conv/kernel_" +
@@ -305,6 +326,9 @@ class Job {
       if (others == Others::kApart) Deliver();
     }
     Deliver();
+    // What some ranks of a host have submitted, and others will not, is held.
+    for (auto& rank : ranks_) rank->SkipTime();
+    Deliver();
     for (auto& rank : ranks_) rank->set_may_fail(false);
     CheckFailed();
     const StepCost cost = TakeCost();
@@ -325,7 +349,8 @@ class Job {
   StepCost TakeCost() {
     StepCost cost;
     cost.leader = ranks_[0]->TakeCost();
-    cost.member = MeanOfMembers();
+    cost.gatherer = MeanOf(true);
+    cost.member = MeanOf(false);
     return cost;
   }
 
@@ -398,9 +423,14 @@ class Job {
     }
   }
 
-  Cost MeanOfMembers() {
+  // Of the ranks behind the leader that gather for others, or that do not.
+  Cost MeanOf(bool gatherers) {
     Cost sum;
+    double members = 0;
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+      const bool gathers = ranks_a_host_ > 1 && rank % ranks_a_host_ == 0;
+      if (gathers != gatherers) continue;
+      ++members;
       const Cost cost = ranks_[rank]->TakeCost();
       sum.messages_in += cost.messages_in;
       sum.messages_out += cost.messages_out;
@@ -410,7 +440,7 @@ class Job {
       sum.allocations += cost.allocations;
       sum.most_bytes += cost.most_bytes;
     }
-    const double members = static_cast<double>(ranks_.size() - 1);
+    if (members == 0) return {};
     return {sum.messages_in / members, sum.messages_out / members,
             sum.bytes_in / members,    sum.bytes_out / members,
             sum.us / members,          sum.allocations / members,
@@ -418,6 +448,7 @@ class Job {
   }
 
   const Workload workload_;
+  const size_t ranks_a_host_;
   std::mt19937_64 random_{1};
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -443,27 +474,35 @@ void Print(int ranks, const char* step, const StepCost& cost, int tensors) {
   std::fflush(stdout);
 }
 
-void Run(const Workload& workload, int ranks) {
-  Job job(workload, ranks);
+void Run(const Workload& workload, int ranks, int ranks_a_host) {
+  Job job(workload, ranks, ranks_a_host);
   Print(ranks, "first", job.Step(), workload.tensors);
   StepCost steady;
-  std::vector<double> leader_us, member_us;
+  std::vector<double> leader_us, member_us, gatherer_us;
   const int steps = std::clamp(8192 / ranks, 12, 600);
   for (int i = 0; i < steps; ++i) {
     steady = job.Step();
     leader_us.push_back(steady.leader.us);
     member_us.push_back(steady.member.us);
+    gatherer_us.push_back(steady.gatherer.us);
   }
   steady.leader.us = Median(leader_us);
   steady.member.us = Median(member_us);
   Print(ranks, "steady", steady, workload.tensors);
+  if (ranks_a_host == 1 || ranks <= ranks_a_host) return;
+  const Cost& gatherer = steady.gatherer;
+  std::printf("%14s %8.0f %10.1f %10.1f %10.0f\n", "a gatherer",
+              gatherer.messages_in + gatherer.messages_out,
+              gatherer.bytes_in / 1e3, gatherer.bytes_out / 1e3,
+              Median(gatherer_us));
+  std::fflush(stdout);
 }
 
-void RunAborted(int tensors, int ranks) {
+void RunAborted(int tensors, int ranks, int ranks_a_host) {
   const Workload workload = {"", Verb::kAllreduce, tensors, 1};
   for (const Others others :
        {Others::kWaiting, Others::kLate, Others::kApart}) {
-    Job job(workload, ranks);
+    Job job(workload, ranks, ranks_a_host);
     job.Step();
     const StepCost cost = job.AbortedStep(others);
     const Cost &leader = cost.leader, &member = cost.member;
@@ -491,7 +530,7 @@ int Main(const Arguments& arguments) {
         "B out", "B in", "us", "ns/t", "new/t");
     for (int ranks = arguments.first_ranks; ranks <= arguments.last_ranks;
          ranks *= 2) {
-      Run(workload, ranks);
+      Run(workload, ranks, arguments.ranks_a_host);
     }
   }
   std::printf(
@@ -501,7 +540,7 @@ int Main(const Arguments& arguments) {
       "kB out", "ms", "peak MB", "messages", "kB in", "ms");
   for (int ranks = arguments.first_ranks; ranks <= arguments.last_ranks;
        ranks *= 2) {
-    RunAborted(arguments.tensors, ranks);
+    RunAborted(arguments.tensors, ranks, arguments.ranks_a_host);
   }
   return 0;
 }
@@ -535,10 +574,14 @@ int main(int argc, char** argv) {
   if (argc > 1) arguments.tensors = std::atoi(argv[1]);
   if (argc > 2) arguments.first_ranks = std::atoi(argv[2]);
   if (argc > 3) arguments.last_ranks = std::atoi(argv[3]);
+  if (argc > 4) arguments.ranks_a_host = std::atoi(argv[4]);
   if (arguments.tensors < static_cast<int>(hvd::kGroups) ||
       arguments.first_ranks < 2 || arguments.last_ranks > hvd::kMostRanks ||
-      arguments.first_ranks > arguments.last_ranks) {
-    std::fprintf(stderr, "usage: %s [TENSORS] [FIRST_RANKS] [LAST_RANKS]\n",
+      arguments.first_ranks > arguments.last_ranks ||
+      arguments.ranks_a_host < 1) {
+    std::fprintf(stderr,
+                 "usage: %s [TENSORS] [FIRST_RANKS] [LAST_RANKS] "
+                 "[RANKS_A_HOST]\n",
                  argv[0]);
     return 1;
   }

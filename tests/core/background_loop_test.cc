@@ -63,6 +63,7 @@ class OnePeer : public Backend, public Channel {
   OnePeer() {
     topology_.rank = 1;
     topology_.size = 2;
+    topology_.host_of = {0, 1};
     topology_.hosts = {"near", "far"};
   }
   const Topology& topology() const override { return topology_; }

@@ -23,19 +23,30 @@ FuzzWorld::FuzzWorld(uint64_t seed, std::vector<std::vector<int>> sets,
                      const Options& options)
     : random_(seed),
       most_in_flight_(static_cast<size_t>(options.batches_in_flight)) {
+  DrawHosts(static_cast<int>(sets[0].size()));
   sets_.reserve(sets.size());
   for (size_t id = 0; id < sets.size(); ++id) {
     AddSet(static_cast<int>(id), std::move(sets[id]), options);
   }
 }
 
+void FuzzWorld::DrawHosts(int size) {
+  const int hosts = 1 + random_.Below(3);
+  for (int rank = 0; rank < size; ++rank) {
+    host_of_.push_back(random_.Below(hosts));
+  }
+}
+
 void FuzzWorld::AddSet(int id, std::vector<int> ranks, const Options& options) {
   Set& set = sets_.emplace_back();
   set.ranks = std::move(ranks);
+  std::vector<int> hosts;
+  for (int rank : set.ranks) hosts.push_back(host_of_[rank]);
   for (size_t place = 0; place < set.ranks.size(); ++place) {
     const int rank = set.ranks[place];
     set.negotiators[rank] = std::make_unique<Negotiator>(
-        id, static_cast<int>(place), set.ranks, options, kMostChunkBytes);
+        id, static_cast<int>(place), set.ranks, options, kMostChunkBytes,
+        MakeHostMap(hosts));
   }
 }
 
@@ -69,16 +80,17 @@ void FuzzWorld::Receive(int rank) {
   for (int from = 0; from < size(); ++from) {
     std::deque<Letter>& link = links_[{from, rank}];
     while (!link.empty() && link.front().due <= now_) {
-      const Result<Envelope> envelope = Decode(*link.front().bytes);
+      Result<Envelope> envelope = Decode(*link.front().bytes);
       link.pop_front();
-      const Status status = envelope.ok() ? Handle(from, rank, envelope.value())
-                                          : envelope.status();
+      const Status status =
+          envelope.ok() ? Handle(from, rank, std::move(envelope.value()))
+                        : envelope.status();
       if (!status.ok()) Fail(status.message());
     }
   }
 }
 
-Status FuzzWorld::Handle(int from, int rank, const Envelope& envelope) {
+Status FuzzWorld::Handle(int from, int rank, Envelope envelope) {
   Set& set = sets_[envelope.set_id];
   Negotiator& negotiator = *set.negotiators.at(rank);
   if (const auto* log = std::get_if<LogMessage>(&envelope.message)) {
@@ -88,8 +100,12 @@ Status FuzzWorld::Handle(int from, int rank, const Envelope& envelope) {
   }
   const auto place = std::find(set.ranks.begin(), set.ranks.end(), from);
   const Negotiator::Clock::time_point now{std::chrono::milliseconds(now_)};
-  return negotiator.HandleReport(static_cast<int>(place - set.ranks.begin()),
-                                 std::get<Report>(envelope.message), now);
+  const int from_place = static_cast<int>(place - set.ranks.begin());
+  if (auto* report = std::get_if<HostReport>(&envelope.message)) {
+    return negotiator.HandleHostReport(from_place, std::move(*report), now);
+  }
+  return negotiator.HandleReport(from_place, std::get<Report>(envelope.message),
+                                 now);
 }
 
 uint64_t FuzzWorld::Submit(int rank, int set, Request request,

@@ -24,7 +24,7 @@ namespace hvd {
 
 // Carries messages in order between any two ranks, and calls the negotiators as
 // BackgroundLoop does. A batch completes on a rank some time after all members
-// have it.
+// have it. The ranks are on one host or on several.
 //
 // Checks that no negotiator reports a bug, that all members of a set execute
 // the same tensors under a log number, also when the set ends, and without the
@@ -112,9 +112,10 @@ class FuzzWorld {
     SharedBytes bytes;
   };
 
+  void DrawHosts(int size);
   void AddSet(int id, std::vector<int> ranks, const Options& options);
   void Receive(int rank);
-  Status Handle(int from, int rank, const Envelope& envelope);
+  Status Handle(int from, int rank, Envelope envelope);
   void ExecuteReady(int rank, Set* set);
   void Execute(int id, int rank, ReadyBatch ready);
   void Begin(int id, const ReadyBatch& ready);
@@ -133,6 +134,7 @@ class FuzzWorld {
   // By set, rank and name.
   std::map<std::tuple<int, int, std::string>, EntryPtr> last_entries_;
   std::map<uint64_t, int64_t> cancelled_at_;  // by ticket
+  std::vector<int> host_of_;                  // by rank
   std::vector<Set> sets_;
   std::map<std::pair<int, int>, std::deque<Letter>> links_;  // from, to
   std::string error_;

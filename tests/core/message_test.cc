@@ -79,6 +79,15 @@ Envelope ExampleLog() {
                       Joined{1 << 20}, JoinWithdrawn{3}}}};
 }
 
+Envelope ExampleHostReport() {
+  HostSubmissions many{{1, 4, 1 << 20},
+                       {0, -7, std::numeric_limits<int64_t>::max()},
+                       {9, 8, uint64_t{1} << 40}};
+  return {5, HostReport{77,
+                        {many, HostMemberItem{4, ScopeEnd{"a/", "over"}},
+                         HostMemberItem{1, Join{}}}}};
+}
+
 Envelope ExamplePeerEnds() {
   return {0, PeerEnds{true,
                       {{5, false, "done", {}, -1, "", false},
@@ -131,6 +140,26 @@ TEST(message_report_survives_its_bytes) {
   auto& answer = std::get<SetAnswer>(report.items[8]);
   EXPECT_EQ(answer.serial, 1 << 30);
   EXPECT_EQ(answer.status.message(), "none");
+}
+
+TEST(message_host_report_survives_its_bytes) {
+  auto decoded = Decode(Encode(ExampleHostReport()));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value().set_id, 5);
+  auto& report = std::get<HostReport>(decoded.value().message);
+  EXPECT_EQ(report.log_seen, 77u);
+  ASSERT_EQ(report.items.size(), 3u);
+  auto& many = std::get<HostSubmissions>(report.items[0]);
+  EXPECT_TRUE((many.ranks == std::vector<int>{1, 4, 1 << 20}));
+  EXPECT_TRUE((many.steps == std::vector<int64_t>{
+                                 0, -7, std::numeric_limits<int64_t>::max()}));
+  EXPECT_TRUE((many.ids == std::vector<CacheId>{9, 8, uint64_t{1} << 40}));
+  auto& member = std::get<HostMemberItem>(report.items[1]);
+  EXPECT_EQ(member.rank, 4);
+  EXPECT_EQ(std::get<ScopeEnd>(member.item).text, "over");
+  auto& joins = std::get<HostMemberItem>(report.items[2]);
+  EXPECT_EQ(joins.rank, 1);
+  EXPECT_TRUE(std::holds_alternative<Join>(joins.item));
 }
 
 TEST(message_log_and_peer_end_survive_their_bytes) {
@@ -228,7 +257,7 @@ TEST(message_timeline_survives_its_bytes) {
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
+       {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
         Envelope{0, kChunk}}) {
     const std::string bytes = Encode(envelope);
@@ -242,7 +271,7 @@ TEST(message_cut_or_lengthened_bytes_are_refused) {
 TEST(message_random_damage_never_crashes) {
   std::mt19937 random(7);
   for (const Envelope& envelope :
-       {ExampleReport(), ExampleLog(), ExamplePeerEnds(),
+       {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
         Envelope{0, kChunk}}) {
     const std::string bytes = Encode(envelope);

@@ -138,7 +138,7 @@ TEST(failure_queue_holds_back_what_was_agreed_before) {
 }
 
 TEST(log_sender_members_that_are_told_the_same_share_its_bytes) {
-  LogSender sender(0, 5);
+  LogSender sender(0, 5, HostTree({}, 0, 5).receivers());
   std::vector<OutgoingMessage> outgoing;
   const Failure failure{PeerLost("NaN"), {{0, {"x", 0}, 0, {{1, 3}}}}};
   sender.Send({failure, Eviction{{7}}}, &outgoing);

@@ -18,6 +18,7 @@
 
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
+#include "core/host_map.h"
 #include "core/options.h"
 #include "core/status.h"
 #include "harness.h"
@@ -30,19 +31,21 @@ inline const Status kNan = Cancelled("NaN in 'loss'");
 // A set whose wire is always free, unless `busy`.
 class World {
  public:
-  explicit World(int size, Options options = Options::Defaults())
+  // `host_of`: by rank. Empty: all on one host.
+  explicit World(int size, Options options = Options::Defaults(),
+                 const std::vector<int>& host_of = {})
       : batches_(size), results_(size) {
     std::vector<int> ranks;
     for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
     for (int rank = 0; rank < size; ++rank) {
       negotiators_.push_back(std::make_unique<Negotiator>(
-          0, rank, ranks, options, kMostChunkBytes));
+          0, rank, ranks, options, kMostChunkBytes, MakeHostMap(host_of)));
     }
   }
 
   Negotiator& at(int rank) { return *negotiators_[rank]; }
   void set_busy(int batches) { busy_ = batches; }
-  void Pass(std::chrono::seconds time) { now_ += time; }
+  void Pass(std::chrono::milliseconds time) { now_ += time; }
 
   // Returns the ticket.
   uint64_t Submit(int rank, const std::string& name, int64_t step = 0,
@@ -86,14 +89,9 @@ class World {
           if (distinct.insert(message.bytes.get()).second) {
             distinct_bytes_sent_ += message.bytes->size();
           }
-          Message& content = envelope.value().message;
-          Status status =
-              rank == 0
-                  ? at(message.rank).HandleLog(std::get<LogMessage>(content))
-                  : at(0).HandleReport(static_cast<int>(rank),
-                                       std::get<Report>(content), now_);
+          const Status status = Handle(static_cast<int>(rank), message.rank,
+                                       std::move(envelope.value().message));
           EXPECT_EQ(status.message(), "");
-          if (rank == 0) ExecuteReady(message.rank);
           moved = true;
         }
       }
@@ -128,6 +126,19 @@ class World {
 
  private:
   static constexpr int64_t kMostChunkBytes = 1 << 30;
+
+  Status Handle(int from, int rank, Message message) {
+    if (auto* log = std::get_if<LogMessage>(&message)) {
+      EXPECT_EQ(at(rank).upper(), from);
+      const Status status = at(rank).HandleLog(*log);
+      ExecuteReady(rank);
+      return status;
+    }
+    if (auto* report = std::get_if<HostReport>(&message)) {
+      return at(rank).HandleHostReport(from, std::move(*report), now_);
+    }
+    return at(rank).HandleReport(from, std::get<Report>(message), now_);
+  }
 
   void ExecuteReady(int rank) {
     while (std::optional<ReadyItem> item = at(rank).TakeReady()) {

@@ -143,6 +143,9 @@ TEST(peer_watch_tells_what_a_leader_has_found_but_not_of_silent_ranks_again) {
   EXPECT_FALSE(rank.watch->LookAtSet(watched, Watching::At(30)).warned);
   watched.stalls[0].missing = {1, 2};
   EXPECT_TRUE(rank.watch->LookAtSet(watched, Watching::At(30)).warned);
+  // What rank 1 has said may be with rank 2.
+  watched.stalls[0].reporters = {2, 2};
+  EXPECT_FALSE(rank.watch->LookAtSet(watched, Watching::At(30)).warned);
   watched.lost = Stall{{1, 2}, {"x"}, 40};
   const auto finding = rank.watch->LookAtSet(watched, Watching::At(30));
   EXPECT_FALSE(finding.warned);

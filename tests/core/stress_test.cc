@@ -50,10 +50,13 @@ class Job {
     for (int rank = 0; rank < size_; rank += 2) even.push_back(rank);
     for (int rank = 1; rank < size_; ++rank) but_first.push_back(rank);
     sets_ = {even, but_first, {0, size_ - 1}};
+    Random others(seed + 7);
+    // Shared memory has room for the sets within a host.
+    if (!shared_) hosts_ = DrawHosts(others, size_);
   }
 
   void Run() {
-    ThreadWorld world(size_, {}, options_.shm_chunk_bytes);
+    ThreadWorld world(size_, hosts_, options_.shm_chunk_bytes);
     RunRanks(size_, [&](int rank) {
       auto faults = std::make_shared<Faults>();
       if (rank == slow_rank_) faults->Delay(std::chrono::microseconds(100));
@@ -99,6 +102,16 @@ class Job {
       return {prefix + name, set, {}, {count}, absent};
     }
   };
+
+  // By rank. Up to three, in any order.
+  static std::vector<std::string> DrawHosts(Random& random, int size) {
+    const int64_t count = 1 + Below(random, 3);
+    std::vector<std::string> hosts;
+    for (int rank = 0; rank < size; ++rank) {
+      hosts.push_back("host" + std::to_string(Below(random, count)));
+    }
+    return hosts;
+  }
 
   // An eager call of all ranks, which belongs to no step.
   void Meet(Runtime* runtime, const RandomCall& call) {
@@ -276,6 +289,7 @@ class Job {
   const uint64_t seed_;
   int size_ = 0;
   bool shared_ = false;
+  std::vector<std::string> hosts_;  // by rank; empty: one
   int slow_rank_ = -1;
   Options options_ = Options::Defaults();
   std::vector<std::vector<int>> sets_;

@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
+#include "core/host_map.h"
 #include "harness.h"
-#include "transport/host_map.h"
 #include "transport/launch_size.h"
 
 namespace hvd {

@@ -19,13 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
-    "types status log options transport backend coding doorbell build_stamp batch_times comm_stats"
+    "types status log options transport backend coding doorbell build_stamp batch_times comm_stats "
+    "host_map"
 )
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
 # What the control plane may know of the core: words too. It decides, and executes nothing.
 CORE_FOR_CONTROL = (
     "types status log options request ready_batch tuning shared_bytes coding decimal process_set "
-    "trace"
+    "trace host_map"
 )
 CHOOSER = "transport/backends.cc"
 # For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.

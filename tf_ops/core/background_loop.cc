@@ -233,7 +233,12 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
   if (auto report = std::get_if<Report>(&envelope.message)) {
     return set->negotiator->HandleReport(rank, *report, awake_);
   }
-  if (rank != 0) return Internal("a log came from a rank that does not lead.");
+  if (auto report = std::get_if<HostReport>(&envelope.message)) {
+    return set->negotiator->HandleHostReport(rank, std::move(*report), awake_);
+  }
+  if (rank != set->negotiator->upper()) {
+    return Internal("a log came from a rank that does not send it here.");
+  }
   return set->negotiator->HandleLog(std::get<LogMessage>(envelope.message));
 }
 
@@ -313,15 +318,26 @@ bool BackgroundLoop::Busy() const {
   });
 }
 
+BackgroundLoop::Clock::duration BackgroundLoop::UntilSetsAreDue() const {
+  Clock::duration until = kLongestPass;
+  for (const Set& set : sets_) {
+    const auto due = set.negotiator->due();
+    if (due.has_value()) until = std::min(until, *due - awake_);
+  }
+  return std::max(until, Clock::duration(kShortestSleep));
+}
+
 void BackgroundLoop::Wait() {
   const bool busy = Busy();
+  const auto due = std::chrono::ceil<microseconds>(UntilSetsAreDue());
   if (rings_) {
     const Clock::duration idle =
         std::min(peer_watch_.question_interval().value_or(kLongestPass),
                  timeline_.UntilDue(Clock::now()).value_or(kLongestPass));
-    doorbell_->Wait(busy ? kRingingBusySleep
-                         : std::min(kRingingIdleSleep,
-                                    std::chrono::ceil<microseconds>(idle)));
+    doorbell_->Wait(
+        std::min(due, busy ? kRingingBusySleep
+                           : std::min(kRingingIdleSleep,
+                                      std::chrono::ceil<microseconds>(idle))));
     return;
   }
   const auto waited =
@@ -330,8 +346,9 @@ void BackgroundLoop::Wait() {
     sched_yield();
     return;
   }
-  doorbell_->Wait(std::clamp(waited / 4, kShortestSleep,
-                             busy ? kLongestBusySleep : kLongestIdleSleep));
+  const microseconds longest = busy ? kLongestBusySleep : kLongestIdleSleep;
+  doorbell_->Wait(
+      std::clamp(waited / 4, kShortestSleep, std::min(due, longest)));
 }
 
 BackgroundLoop::Set* BackgroundLoop::FindSet(int serial) {

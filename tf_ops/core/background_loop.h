@@ -95,6 +95,8 @@ class BackgroundLoop {
   bool SendMessages();
   bool ProgressBatches();
   void FlushChannel();
+  // When a set has something to do though nothing comes.
+  Clock::duration UntilSetsAreDue() const;
   // Sleeps until something may have happened.
   void Wait();
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/background_loop.h"
+#include "core/host_map.h"
 
 namespace hvd {
 
@@ -31,9 +32,13 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   auto executor = std::make_unique<Executor>(
       LaneTable::HostOnly(std::move(transport.value())),
       options_.check_numerics != 0);
+  std::vector<int> hosts;
+  for (int rank : members.ranks) {
+    hosts.push_back(backend_->topology().host_of[rank]);
+  }
   auto negotiator = std::make_unique<Negotiator>(
       members.serial, members.rank, members.ranks, options_,
-      executor->chunk_limits().most_bytes);
+      executor->chunk_limits().most_bytes, MakeHostMap(hosts));
   negotiator->TellTo(timeline_.trace());
   executor->TellTo(timeline_.trace(), members.serial);
   auto set = std::make_unique<Set>();

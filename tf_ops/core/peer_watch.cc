@@ -91,14 +91,8 @@ PeerWatch::Finding PeerWatch::LookAtSet(Watched watched,
     Log(LogLevel::kWarning, warning);
   }
   for (Stall& stall : watched.stalls) {
-    // LookAtPeers has already said all about a silent rank.
-    std::vector<int>& missing = stall.missing;
-    missing.erase(std::remove_if(missing.begin(), missing.end(),
-                                 [&](int rank) {
-                                   return heartbeats_.IsSilent(rank, awake);
-                                 }),
-                  missing.end());
-    if (missing.empty()) continue;
+    KeepThoseThatAnswer(&stall, awake);
+    if (stall.missing.empty()) continue;
     Log(LogLevel::kWarning, StallWarning(stall, names_.Of(stall.missing)));
     warned = true;
   }
@@ -109,6 +103,19 @@ PeerWatch::Finding PeerWatch::LookAtSet(Watched watched,
   return {false, Lost{cause, StallFailure(*watched.lost, names_.Of(others),
                                           heartbeats_.IsSilent(cause, awake),
                                           options_.stall_shutdown_s)}};
+}
+
+void PeerWatch::KeepThoseThatAnswer(Stall* stall,
+                                    Clock::time_point awake) const {
+  std::vector<int> kept;
+  for (size_t i = 0; i < stall->missing.size(); ++i) {
+    const int rank = stall->missing[i];
+    const int reporter = stall->reporters.empty() ? rank : stall->reporters[i];
+    if (heartbeats_.IsSilent(rank, awake)) continue;
+    if (heartbeats_.IsSilent(reporter, awake)) continue;
+    kept.push_back(rank);
+  }
+  stall->missing = std::move(kept);
 }
 
 void PeerWatch::AskForStacks(Clock::time_point now, Clock::time_point awake) {

@@ -78,6 +78,9 @@ class PeerWatch {
 
  private:
   void TellWhoIsBack();
+  // Leaves out silent ranks, of whom LookAtPeers has said all, and those whose
+  // reports a silent rank may have.
+  void KeepThoseThatAnswer(Stall* stall, Clock::time_point awake) const;
   void Send(int peer, const Beat& beat);
 
   Backend* const backend_;

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/host_map.h"
 #include "core/status.h"
 #include "cpu/store_choice.h"
-#include "transport/host_map.h"
 #include "transport/staging_pool.h"
 
 namespace hvd {

@@ -59,6 +59,12 @@ class AbortPolicy {
   // Fails all that the matcher has, on every rank.
   void FailAll(const Status& status);
 
+  // Whether no submission fails at once, but those of lost steps.
+  bool is_calm() const { return step_aborts_.quiet() && ended_scopes_.empty(); }
+  bool IsLost(int rank, int64_t step) const {
+    return step_aborts_.FindHit(rank, step) != nullptr;
+  }
+
   // Whether a step has ever been lost. Only a rank whose step was lost submits
   // a key that is agreed and not in the log yet.
   bool any_lost() const { return step_aborts_.any(); }

@@ -36,23 +36,23 @@ Status CheckFirstDims(const Signature& signature, const Shape& first_dims,
 
 }  // namespace
 
-Leader::Leader(std::vector<int> job_ranks, const Options& options)
+Leader::Leader(std::vector<int> job_ranks, const Options& options,
+               HostMap hosts)
     : job_ranks_(std::move(job_ranks)),
       size_(static_cast<int>(job_ranks_.size())),
+      tree_(std::move(hosts), 0, size_),
       options_(options),
       tuning_{options.fusion_bytes, 0, options.batches_in_flight},
+      host_matcher_(tree_.hosts().host_count()),
       matcher_(size_),
       aborts_(job_ranks_, &matcher_),
       numbers_(options.cache_entries),
       stalls_(job_ranks_, options, &matcher_),
-      log_seen_(job_ranks_.size(), 0) {}
+      log_seen_(tree_.is_on() ? tree_.hosts().ranks.size() : job_ranks_.size(),
+                0) {}
 
 Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
-  if (report.log_seen < log_seen_[rank] || report.log_seen > log_number_) {
-    return Internal(NameRanks({job_ranks_[rank]}) + " reports log record " +
-                    std::to_string(report.log_seen) + " of " +
-                    std::to_string(log_number_) + ".");
-  }
+  HVD_RETURN_IF_ERROR(CheckLogSeen(rank, report.log_seen));
   for (const ReportItem& item : report.items) {
     Status status = std::visit(
         [&](const auto& value) { return HandleItem(rank, value, now); }, item);
@@ -60,9 +60,21 @@ Status Leader::Handle(int rank, const Report& report, Clock::time_point now) {
   }
   // This comes after the items. They may be older than the last record that the
   // rank has seen, and may name numbers that the record evicts.
-  log_seen_[rank] = report.log_seen;
-  ForgetRetired();
+  NoteLogSeen(rank, report.log_seen);
   return Status::Ok();
+}
+
+Status Leader::CheckLogSeen(int source, uint64_t log_seen) const {
+  if (log_seen_[source] <= log_seen && log_seen <= log_number_) {
+    return Status::Ok();
+  }
+  return Internal("a report names log record " + std::to_string(log_seen) +
+                  " of " + std::to_string(log_number_) + ".");
+}
+
+void Leader::NoteLogSeen(int source, uint64_t log_seen) {
+  log_seen_[source] = log_seen;
+  ForgetRetired();
 }
 
 void Leader::ForgetRetired() {
@@ -89,6 +101,7 @@ Status Leader::HandleItem(int rank, const Submission& submission,
     return Internal("a root of " + std::to_string(signature->root) +
                     " in a set of " + std::to_string(size_) + ".");
   }
+  MoveToMatcher(*key);
   if (!Admit(rank, *key, submission.step, now)) return Status::Ok();
   Status error = submission.error;
   if (error.ok() && kept == nullptr && !FitsMemory(*signature)) {
@@ -122,6 +135,7 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     if (remembered == nullptr) return UnknownNumber(id);
     const auto& signature = remembered->signature;
     HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}, size_));
+    MoveToMatcher(remembered->key);
     if (!Admit(rank, remembered->key, cached.step, now)) continue;
     Pending* pending = matcher_.FindOrAdd(remembered->key, now);
     Waiting waiting{nullptr, cached.step, nullptr};
@@ -135,63 +149,15 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
 
 Status Leader::HandleItem(int rank, const Withdrawal& withdrawal,
                           Clock::time_point) {
+  MoveAllToMatcher();
   aborts_.Withdraw(rank, withdrawal);
   return Status::Ok();
 }
 
 Status Leader::HandleItem(int rank, const ScopeEnd& end, Clock::time_point) {
+  MoveAllToMatcher();
   aborts_.EndScope(rank, end);
   return Status::Ok();
-}
-
-Status Leader::HandleItem(int rank, const Join&, Clock::time_point now) {
-  if (matcher_.has_joined(rank)) {
-    return Internal(NameRanks({job_ranks_[rank]}) + " joins twice.");
-  }
-  matcher_.Heard(now);
-  matcher_.Join(rank);
-  aborts_.Spare(rank);
-  DecideWithoutJoined();
-  if (matcher_.joined_count() < size_) return Status::Ok();
-  for (int other = 0; other < size_; ++other) matcher_.Unjoin(other);
-  join_news_.push_back(Joined{rank});
-  return Status::Ok();
-}
-
-Status Leader::HandleItem(int rank, const Unjoin&, Clock::time_point now) {
-  matcher_.Heard(now);
-  // Else all have joined meanwhile, and the log answers it.
-  if (!matcher_.has_joined(rank)) return Status::Ok();
-  matcher_.Unjoin(rank);
-  join_news_.push_back(JoinWithdrawn{rank});
-  return Status::Ok();
-}
-
-void Leader::DecideWithoutJoined() {
-  std::vector<Key> complete;
-  for (const auto& [key, pending] : matcher_) {
-    if (matcher_.IsComplete(pending)) complete.push_back(key);
-  }
-  for (const Key& key : complete) {
-    Pending* pending = matcher_.Find(key);
-    while (pending != nullptr && matcher_.IsComplete(*pending)) {
-      pending = Decide(pending);
-    }
-    matcher_.EraseIfEmpty(key);
-  }
-}
-
-std::shared_ptr<const std::vector<int>> Leader::AbsentFrom(
-    const Pending& pending) {
-  if (pending.ready == size_) return nullptr;
-  std::vector<int> absent;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!pending.has(rank)) absent.push_back(rank);
-  }
-  if (absent_ == nullptr || *absent_ != absent) {
-    absent_ = std::make_shared<const std::vector<int>>(std::move(absent));
-  }
-  return absent_;
 }
 
 bool Leader::Admit(int rank, const Key& key, int64_t step,
@@ -221,6 +187,7 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
   const Status status = CheckAgreement(pending->key.name, requests_);
   if (!status.ok()) {
     const Key key = pending->key;
+    MoveAllToMatcher();
     aborts_.Disagree(pending, steps_, status);
     return matcher_.Find(key);
   }
@@ -231,7 +198,6 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
   agreed.absent = AbsentFrom(*pending);
   agreed.key = pending->key;
   agreed.id = pending->id;
-  agreed.number = aborts_.Agree(steps_);
   agreed.signature = shares ? pending->signature : own.extra->signature;
   if (SizesInLog(agreed.signature->verb, size_)) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
@@ -243,10 +209,15 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
       }
     }
   }
-  agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
-  planner_.Add(std::move(agreed));
+  PlanAgreed(std::move(agreed));
   matcher_.ClearFronts(pending);
   return pending;
+}
+
+void Leader::PlanAgreed(Agreed agreed) {
+  agreed.number = aborts_.Agree(steps_);
+  agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
+  planner_.Add(std::move(agreed));
 }
 
 std::optional<LogRecord> Leader::Next(int in_flight) {
@@ -301,13 +272,16 @@ void Leader::Tune(const Tuning& tuning) {
 }
 
 Leader::Watched Leader::Watch(Clock::time_point now) {
+  MoveOldToMatcher(now);
   StallFinder::Found found = stalls_.Find(now);
   if (found.mismatch.has_value()) {
+    MoveAllToMatcher();
     aborts_.FailAll(Status(StatusCode::kFailedPrecondition,
                            std::move(*found.mismatch),
                            {CauseKind::kRanksDiffer, -1, ""}));
   }
   FindWaitingSetCall(now, &found.watched);
+  for (Stall& stall : found.watched.stalls) AddReporters(&stall);
   return std::move(found.watched);
 }
 

@@ -14,11 +14,14 @@
 #include "core/control/abort_policy.h"
 #include "core/control/agreement.h"
 #include "core/control/batch_planner.h"
+#include "core/control/host_matcher.h"
+#include "core/control/host_tree.h"
 #include "core/control/matcher.h"
 #include "core/control/message.h"
 #include "core/control/set_changes.h"
 #include "core/control/signature_numbers.h"
 #include "core/control/stall_finder.h"
+#include "core/host_map.h"
 #include "core/options.h"
 
 namespace hvd {
@@ -30,7 +33,8 @@ namespace hvd {
 // A report goes to the Matcher, unless the AbortPolicy fails it. A key that all
 // ranks have submitted goes to the BatchPlanner, or fails. Next turns what
 // these two hold into records, with the SignatureNumbers. The StallFinder sees
-// what the Matcher still has.
+// what the Matcher still has. Where ranks report by host, a HostMatcher stands
+// in front of the Matcher.
 //
 // The Leader reads no clock and knows no wire. Background thread only. Ranks
 // are ranks of the set, unless a name says job.
@@ -38,11 +42,17 @@ class Leader {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Leader(std::vector<int> job_ranks, const Options& options);
+  // `hosts`: of the set's ranks. Without any they are on one.
+  Leader(std::vector<int> job_ranks, const Options& options,
+         HostMap hosts = {});
 
   // Not Ok: the report makes no sense. There is a bug, or that rank runs
   // another build.
   Status Handle(int rank, const Report& report, Clock::time_point now);
+
+  // The same of a host, from the rank that gathers for it. In a set with a
+  // HostTree there are no other reports. leader_hosts.cc
+  Status HandleHost(int gatherer, HostReport report, Clock::time_point now);
 
   // The fusion limit, the chunk size and the number of batches in flight from
   // now on.
@@ -61,9 +71,6 @@ class Leader {
   // HVD_STALL_SHUTDOWN_S, it also fails what they wait for.
   using Watched = hvd::Watched;
   Watched Watch(Clock::time_point now);
-
-  // Whether any rank waits for another, so that Watch has something to do.
-  bool waiting() const { return !matcher_.empty(); }
 
  private:
   using Pending = Matcher::Pending;
@@ -84,6 +91,31 @@ class Leader {
   std::optional<SetChange> NextSetChange();
   void FindWaitingSetCall(Clock::time_point now, Watched* watched);
 
+  // leader_hosts.cc
+  Status HandleHostItem(int host, HostSubmissions* item, Clock::time_point now);
+  Status HandleHostItem(int host, HostMemberItem* member,
+                        Clock::time_point now);
+  Status CheckOfHost(int host, const std::vector<int>& ranks) const;
+  // Whether the whole host submits, and nothing is to fail or is absent.
+  bool IsUsual(int host, const std::vector<int>& ranks,
+               const std::vector<int64_t>& steps) const;
+  // Where the number may wait for other hosts. Null: in the matcher.
+  Result<HostMatcher::Partial*> FindPartial(int host, CacheId id,
+                                            Clock::time_point now);
+  // All hosts have submitted it.
+  void Agree(CacheId id, const HostMatcher::Partial& partial);
+  // Before anything else happens to a number, or to any.
+  void MoveToMatcher(CacheId id);
+  void MoveToMatcher(const Key& key);
+  void MoveAllToMatcher();
+  // What has waited for so long that others may want to know.
+  void MoveOldToMatcher(Clock::time_point now);
+  void AddReporters(Stall* stall) const;
+
+  // `source`: a rank, or a host where there is a HostTree.
+  Status CheckLogSeen(int source, uint64_t log_seen) const;
+  void NoteLogSeen(int source, uint64_t log_seen);
+
   // False when the new submission has failed at once.
   bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
   // Adds a submission, which has its signature. Decides on the key when all
@@ -97,6 +129,10 @@ class Leader {
   // when it is gone: the ranks disagree, and their steps failed with it.
   Pending* Decide(Pending* pending);
 
+  // Plans a tensor that has its key, number, signature and absent ranks. The
+  // ranks' steps are in steps_.
+  void PlanAgreed(Agreed agreed);
+
   // The first failure that may go into the log. A failure waits while an older
   // agreement on its key is held back: a member applies each record to the
   // oldest of its submissions.
@@ -106,6 +142,7 @@ class Leader {
 
   const std::vector<int> job_ranks_;
   const int size_;
+  const HostTree tree_;
   const Options options_;
   Tuning tuning_;                      // the values in use
   std::optional<Tuning> tuning_news_;  // not yet in the log
@@ -113,6 +150,7 @@ class Leader {
   // The latest answer of AbsentFrom.
   std::shared_ptr<const std::vector<int>> absent_;
 
+  HostMatcher host_matcher_;
   Matcher matcher_;
   AbortPolicy aborts_;
   BatchPlanner planner_;
@@ -124,8 +162,8 @@ class Leader {
   std::vector<RankRequest> requests_;
   std::vector<int64_t> steps_;
 
-  uint64_t log_number_ = 0;  // of the last record given out
-  std::vector<uint64_t> log_seen_;
+  uint64_t log_number_ = 0;         // of the last record given out
+  std::vector<uint64_t> log_seen_;  // by rank, or by host
 };
 
 }  // namespace hvd

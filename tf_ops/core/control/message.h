@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Six kinds travel:
+// Seven kinds travel:
 //
-// - a Report from a member to its set's leader,
-// - a LogMessage from the leader to each member,
+// - a Report from a member to its set's leader, or to its host's gatherer,
+// - a HostReport from a gatherer to the leader (see host_tree.h),
+// - a LogMessage from the leader to each member, or through the gatherers,
 // - PeerEnds from ranks that leave to every other (see end_relay.h),
 // - a Beat between any two,
 // - a TimelineControl from rank 0, and a TimelineChunk back (see timeline.h).
@@ -16,140 +17,16 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "core/control/set_change.h"
-#include "core/request.h"
+#include "core/control/log_record.h"
+#include "core/control/report.h"
 #include "core/shared_bytes.h"
 #include "core/status.h"
-#include "core/tuning.h"
 
 namespace hvd {
-
-// Small number for a signature that the set has agreed on. 0 stands for none.
-// No number is used twice, so they must not run out within the life of a job.
-using CacheId = uint64_t;
-
-// "I have this tensor ready."
-struct Submission {
-  // Not 0: the name and the signature are the remembered ones. Only what may
-  // change travels beside the number.
-  CacheId cache_id = 0;
-  Key key;              // name left empty when cached
-  Signature signature;  // when not cached
-  Shape first_dims;     // allgather and cached: dimension 0 of each shape
-  int64_t step = 0;
-  Status error;
-};
-
-// "I have these tensors ready, all of this step." They are remembered, and
-// nothing else travels with their numbers. The usual news of a training step.
-struct CachedSubmissions {
-  int64_t step = 0;
-  std::vector<CacheId> ids;
-};
-
-// "The step of this tensor was aborted here."
-struct Withdrawal {
-  Key key;
-  int64_t step = 0;
-  Status why;
-};
-
-// "I shall not ask for names with this prefix." It holds until this rank asks
-// for one again, or sends the same with an empty text.
-struct ScopeEnd {
-  std::string name_prefix;
-  std::string text;
-};
-
-// "I have no more tensors. Go on without mine until all have joined."
-struct Join {};
-// "I take my latest Join back."
-struct Unjoin {};
-
-// The last two are of the global set alone.
-using ReportItem = std::variant<Submission, CachedSubmissions, Withdrawal,
-                                ScopeEnd, Join, Unjoin, SetRequest, SetAnswer>;
-
-struct Report {
-  uint64_t log_seen = 0;  // number of the last log record applied
-  std::vector<ReportItem> items;
-};
-
-struct AgreedTensor {
-  CacheId cache_id = 0;
-  Key key;  // name left empty when every member knows cache_id
-  // allgather: dimension 0 of [shape][rank of the set]
-  std::vector<std::vector<int64_t>> first_dims;
-  // For members that have not submitted it. Set where the batch has absent
-  // ranks and the key has its name.
-  std::optional<Signature> signature = std::nullopt;
-};
-
-// "These travel now, together."
-struct AgreedBatch {
-  std::vector<AgreedTensor> tensors;
-  // Ranks that have joined, ascending. They take part without tensors.
-  std::vector<int> absent = {};
-  // What an average is divided by. 0: the size of the set.
-  int64_t divisor = 0;
-};
-
-// Ranks of the set, `last` included.
-struct RankRange {
-  int first = 0;
-  int last = 0;
-};
-
-// Each of these ranks loses a submission of the key, as often as it stands in
-// `ranks`. It is the one before which `older` others still wait.
-struct FailedKey {
-  CacheId cache_id = 0;
-  Key key;  // name left empty when every member knows cache_id
-  int older = 0;
-  std::vector<RankRange> ranks;
-};
-
-// "These submissions failed, for this reason." If a key comes more than once,
-// the order counts.
-struct Failure {
-  Status status;
-  std::vector<FailedKey> keys;
-};
-
-// "Forget these."
-struct Eviction {
-  std::vector<CacheId> ids;
-};
-
-// "All ranks have joined, this one last." It answers the oldest Join of each.
-struct Joined {
-  int last_rank = 0;
-};
-
-// "The oldest Join of this rank was taken back in time."
-struct JoinWithdrawn {
-  int rank = 0;
-};
-
-// "So many records do not concern you." Never in the log itself.
-struct Skipped {
-  uint64_t count = 1;
-};
-
-// A Tuning holds for the batches of the records behind it.
-using LogRecord = std::variant<AgreedBatch, Failure, Eviction, Tuning, Skipped,
-                               Joined, JoinWithdrawn, SetChange>;
-
-// Records are numbered 1, 2, ... over the life of the set.
-struct LogMessage {
-  uint64_t first_number = 1;
-  std::vector<LogRecord> records;
-};
 
 // A rank leaves, or has failed.
 struct PeerEndMessage {
@@ -200,7 +77,7 @@ struct TimelineChunk {
 };
 
 using Message = std::variant<Report, LogMessage, PeerEnds, Beat,
-                             TimelineControl, TimelineChunk>;
+                             TimelineControl, TimelineChunk, HostReport>;
 
 struct Envelope {
   int set_id = 0;  // the process set's serial

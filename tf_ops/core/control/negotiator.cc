@@ -28,15 +28,21 @@ bool UsesWire(const ReadyItem& item) {
 }  // namespace
 
 Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
-                       const Options& options, int64_t most_chunk_bytes)
+                       const Options& options, int64_t most_chunk_bytes,
+                       HostMap hosts)
     : set_id_(set_id),
       rank_(rank),
       size_(static_cast<int>(job_ranks.size())),
       options_(options),
       most_chunk_bytes_(most_chunk_bytes),
-      log_sender_(set_id, size_) {
+      tree_(std::move(hosts), rank, size_),
+      log_sender_(set_id, size_, tree_.receivers()) {
   if (rank_ == 0) {
-    leader_ = std::make_unique<Leader>(std::move(job_ranks), options);
+    leader_ =
+        std::make_unique<Leader>(std::move(job_ranks), options, tree_.hosts());
+  }
+  if (tree_.gathers()) {
+    gatherer_ = std::make_unique<ReportGatherer>(tree_.neighbours());
   }
 }
 
@@ -167,22 +173,13 @@ void Negotiator::Close(const Status& why) {
   if (leader_ != nullptr) closing_ = why;
 }
 
-Status Negotiator::HandleReport(int rank, const Report& report,
-                                Clock::time_point now) {
-  if (leader_ == nullptr) {
-    return Internal("a report came to a rank that does not lead set " +
-                    std::to_string(set_id_) + ".");
-  }
-  if (!ended_.ok()) return Status::Ok();  // the set's log is closed
-  return leader_->Handle(rank, report, now);
-}
-
 Status Negotiator::HandleLog(const LogMessage& log) {
   if (log.first_number != log_seen_ + 1) {
     return Internal("log record " + std::to_string(log.first_number) +
                     " of set " + std::to_string(set_id_) + " came after " +
                     std::to_string(log_seen_) + ".");
   }
+  HandOn(log);
   for (const LogRecord& record : log.records) {
     HVD_RETURN_IF_ERROR(Apply(record));
   }
@@ -192,18 +189,11 @@ Status Negotiator::HandleLog(const LogMessage& log) {
 
 Result<bool> Negotiator::Advance(int in_flight, Clock::time_point now) {
   bool moved = !news_.empty();
-  if (moved) {
-    Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
-    Report& report = std::get<Report>(envelope.message);
-    Status status;
-    if (leader_ == nullptr) {
-      outgoing_.push_back({0, Share(Encode(envelope))});
-    } else if (ended_.ok()) {
-      status = leader_->Handle(rank_, report, now);
-    }
-    news_ = std::move(report.items);  // keeps its memory
-    news_.clear();
-    HVD_RETURN_IF_ERROR(status);
+  if (moved) HVD_RETURN_IF_ERROR(TellNews(now));
+  if (gatherer_ != nullptr) {
+    const Result<bool> told = TellGathered(now);
+    if (!told.ok()) return told.status();
+    moved |= told.value();
   }
   if (leader_ == nullptr || !ended_.ok()) return moved;
   while (auto record = leader_->Next(in_flight + ready_for_wire_)) {
@@ -394,6 +384,7 @@ Status Negotiator::Apply(const Joined& joined) {
                     std::to_string(joined.last_rank) + " of " +
                     std::to_string(size_) + " joined last.");
   }
+  if (gatherer_ != nullptr) gatherer_->ForgetJoined();
   Result<JoinCallPtr> call = TakeJoin();
   if (!call.ok()) return call.status();
   if (call.value() != nullptr)
@@ -460,7 +451,7 @@ bool Negotiator::Take(const Key& key, int older,
 void Negotiator::EndAt(uint64_t log_number, const Status& why) {
   // A member that waits for that record may have to skip it, and would not hear
   // of it.
-  if (leader_ != nullptr) log_sender_.CatchUp(&outgoing_);
+  log_sender_.CatchUp(&outgoing_);
   if (last_log_number_.has_value() && *last_log_number_ <= log_number) return;
   last_log_number_ = log_number;
   if (ended_.ok()) ended_ = why;

@@ -12,11 +12,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/control/host_tree.h"
 #include "core/control/leader.h"
 #include "core/control/log_sender.h"
 #include "core/control/message.h"
 #include "core/control/recycling_map.h"
+#include "core/control/report_gatherer.h"
 #include "core/control/response_cache.h"
+#include "core/host_map.h"
 #include "core/options.h"
 #include "core/ready_batch.h"
 #include "core/request.h"
@@ -34,7 +37,8 @@ struct LoggedChange {
 // Keeps this rank's entries from Submit until the log decides on them. Exactly
 // one log record answers each submission, and takes its entry out.
 //
-// The first rank of the set has the Leader inside. A Negotiator sends nothing
+// The first rank of the set has the Leader inside. In a set with a HostTree the
+// first rank of each host has a ReportGatherer. A Negotiator sends nothing
 // and executes nothing itself: TakeMessages hands over what is to be sent, and
 // TakeReady what is to be executed. Background thread only. Ranks are ranks of
 // the set.
@@ -43,8 +47,10 @@ class Negotiator {
   using Clock = std::chrono::steady_clock;
 
   // `most_chunk_bytes`: the largest chunk that this rank's wire has memory for.
+  // `hosts`: of the set's ranks. Without any they are on one.
   Negotiator(int set_id, int rank, std::vector<int> job_ranks,
-             const Options& options, int64_t most_chunk_bytes);
+             const Options& options, int64_t most_chunk_bytes,
+             HostMap hosts = {});
 
   // Called on the leader, before anything is submitted.
   void LeadSets(std::unique_ptr<SetChanges> changes);
@@ -68,15 +74,21 @@ class Negotiator {
   // still travels, and all else fails with `why` on every member.
   void Close(const Status& why);
 
-  // HandleReport is called on the leader, with a report of the member `rank`.
-  // HandleLog is called on the other members. Not Ok: it makes no sense.
+  // What has come from the member `rank`: reports to the leader or a gatherer,
+  // host reports to the leader, the log from upper() to all others. Not Ok: it
+  // makes no sense.
   Status HandleReport(int rank, const Report& report, Clock::time_point now);
+  Status HandleHostReport(int rank, HostReport report, Clock::time_point now);
   Status HandleLog(const LogMessage& log);
+  // The rank that this one reports to, and gets the log from.
+  int upper() const { return tree_.upper(); }
 
   // Hands this pass' submissions to the leader, and lets it decide. `in_flight`
   // batches are on the wire. Those that TakeReady still has count too. True if
   // anything happened. Not Ok for a bug.
   Result<bool> Advance(int in_flight, Clock::time_point now);
+  // Advance must be called then, even if nothing happens. Nothing: never.
+  std::optional<Clock::time_point> due() const;
   // What the log has brought and is to be executed next. Nothing: no more. All
   // of it must be taken before the next Cancel: an entry in it is neither here
   // nor on the wire.
@@ -123,6 +135,12 @@ class Negotiator {
   void AddNews(Entry* entry);
   // The number that the request may be submitted under. 0: none.
   CacheId NumberOf(Entry* entry) const;
+  // negotiator_reports.cc: to the leader, or to the gatherer.
+  Status TellNews(Clock::time_point now);
+  // What has been gathered. True if there was anything.
+  Result<bool> TellGathered(Clock::time_point now);
+  // A gatherer sends its host the log.
+  void HandOn(const LogMessage& log);
   // The queue whose last entry has the ticket and is not cancelled. Null: none.
   Queue* FindByTicket(uint64_t ticket);
   Status Apply(const LogRecord& record);
@@ -153,6 +171,7 @@ class Negotiator {
   const int size_;
   const Options options_;
   const int64_t most_chunk_bytes_;
+  const HostTree tree_;
 
   RecyclingMap<Key, Queue, KeyHash> outstanding_;
   // By ticket: the queue whose last entry has it. The first Cancel makes it,
@@ -177,7 +196,8 @@ class Negotiator {
   Status closing_;            // the leader's: the log ends with it
 
   std::unique_ptr<Leader> leader_;
-  LogSender log_sender_;             // the leader's
+  std::unique_ptr<ReportGatherer> gatherer_;  // null: this rank is none
+  LogSender log_sender_;                      // the leader's, or the gatherer's
   std::vector<LogRecord> log_news_;  // the leader's: not yet in messages
   std::vector<OutgoingMessage> outgoing_;
 };

@@ -14,6 +14,9 @@ struct Stall {
   std::vector<std::string> names;  // of what the others have asked for
   double waited_s = 0;             // of the one that has waited longest
   bool are_calls = false;          // not tensors
+  // For each rank of `missing`: the one that reports for it, and may not have
+  // passed on what it said. Empty: each reports for itself.
+  std::vector<int> reporters = {};
 };
 
 // A rank whose background thread does not answer.

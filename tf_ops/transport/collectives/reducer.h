@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/host_map.h"
 #include "cpu/elementwise.h"
 #include "transport/collectives/packer.h"
 #include "transport/collectives/segment_map.h"
-#include "transport/host_map.h"
 
 namespace hvd {
 

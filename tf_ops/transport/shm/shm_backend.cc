@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/host_map.h"
 #include "core/log.h"
 #include "transport/collectives/staged_transport.h"
-#include "transport/host_map.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_doorbell.h"
 #include "transport/shm/shm_endpoint.h"

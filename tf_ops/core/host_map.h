@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostMap: which ranks of a set share a host, for the chunks of a batch.
-#ifndef HVD_TRANSPORT_HOST_MAP_H_
-#define HVD_TRANSPORT_HOST_MAP_H_
+// HostMap: which ranks of a set share a host.
+#ifndef HVD_CORE_HOST_MAP_H_
+#define HVD_CORE_HOST_MAP_H_
 
 #include <vector>
 
@@ -31,4 +31,4 @@ HostMap EachAlone(int size);
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_HOST_MAP_H_
+#endif  // HVD_CORE_HOST_MAP_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups ranks by host.
-#include "transport/host_map.h"
+#include "core/host_map.h"
 
 #include <algorithm>
 #include <map>

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes and reads what both reports and log records are made of.
+#ifndef HVD_CORE_CONTROL_WORDS_H_
+#define HVD_CORE_CONTROL_WORDS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/coding.h"
+#include "core/request.h"
+#include "core/status.h"
+
+namespace hvd {
+
+// Small number for a signature that the set has agreed on. 0 stands for none.
+// No number is used twice, so they must not run out within the life of a job.
+using CacheId = uint64_t;
+
+// Each Read takes what its Write has written. Bytes that cannot be its value
+// make the reader not ok.
+void Write(Writer* writer, const Status& status);
+void Write(Writer* writer, const Key& key);
+void Write(Writer* writer, const Signature& signature);
+void WriteList(Writer* writer, const std::vector<int64_t>& list);
+void WriteLists(Writer* writer, const std::vector<std::vector<int64_t>>& lists);
+void WriteRanks(Writer* writer, const std::vector<int>& ranks);
+// Each number as its distance from the one before. Tensors that were agreed
+// together are submitted together, so their numbers are near.
+void WriteIds(Writer* writer, const std::vector<CacheId>& ids);
+
+Status ReadStatus(Reader* reader);
+Key ReadKey(Reader* reader);
+Signature ReadSignature(Reader* reader);
+std::vector<int64_t> ReadList(Reader* reader);
+std::vector<std::vector<int64_t>> ReadLists(Reader* reader);
+std::vector<int> ReadRanks(Reader* reader);
+std::vector<CacheId> ReadIds(Reader* reader);
+
+// Which of a variant's kinds it is, and then its value, by `write`.
+template <typename Item, typename Function>
+void WriteItem(Writer* writer, const Item& item, const Function& write) {
+  writer->Byte(static_cast<uint8_t>(item.index()));
+  std::visit(write, item);
+}
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_CONTROL_WORDS_H_
