@@ -67,6 +67,56 @@ TEST(negotiator_agrees_without_ranks_that_have_joined) {
   ExpectDone(&world, 0, "y");
 }
 
+// A rank whose call was refused joins before its peer has made the call.
+TEST(negotiator_a_refused_call_is_not_agreed_without_its_rank) {
+  const Status refused = InvalidArgument("a negative split");
+  for (const bool is_known : {true, false}) {
+    World world(2);
+    Joins joins(&world);
+    if (is_known) {
+      // So the leader knows that these two steps are one.
+      for (int rank : {0, 1}) world.Submit(rank, "early", 5 + rank);
+      world.Deliver();
+      ExpectDone(&world, 0, "early");
+    }
+    world.Submit(1, "wrong", 6, World::Plain(), 0, refused);
+    world.Deliver();
+    joins.Join(1);
+    world.Deliver();
+    if (is_known) {
+      world.Submit(0, "other", 5);
+      world.Deliver();
+      ExpectFailed(&world, 0, "other", StatusCode::kPeerLost, "negative split");
+    }
+    world.Submit(0, "wrong", 5);
+    world.Deliver();
+    ExpectFailed(&world, 0, "wrong", StatusCode::kPeerLost,
+                 "rank 1 aborted its step: a negative split");
+    // The next step goes on without it.
+    world.Submit(0, "next", 7);
+    world.Deliver();
+    ExpectDone(&world, 0, "next");
+    joins.Join(0);
+    world.Deliver();
+    EXPECT_EQ(joins.Told(), (std::vector<int>{0, 0}));
+  }
+}
+
+// The same where the peer waits already, with an eager call.
+TEST(negotiator_a_refused_eager_call_is_not_agreed_without_its_rank) {
+  World world(3);
+  Joins joins(&world);
+  world.Submit(0, "wrong");
+  world.Submit(1, "wrong", 0, World::Plain(), 0, InvalidArgument("no rows"));
+  world.Deliver();
+  joins.Join(1);
+  world.Deliver();
+  ExpectFailed(&world, 0, "wrong", StatusCode::kPeerLost, "no rows");
+  world.Submit(2, "wrong");
+  world.Deliver();
+  ExpectFailed(&world, 2, "wrong", StatusCode::kPeerLost, "no rows");
+}
+
 TEST(negotiator_tensors_of_different_absent_ranks_do_not_fuse) {
   World world(3);
   Joins joins(&world);

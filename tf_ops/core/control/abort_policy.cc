@@ -102,6 +102,18 @@ void AbortPolicy::Withdraw(int rank, const Withdrawal& withdrawal) {
   FailWaitingFor(abort, why, rank, key);
 }
 
+void AbortPolicy::WithdrawRefused(int rank) {
+  std::vector<Withdrawal> refused;
+  for (const auto& [key, pending] : *matcher_) {
+    for (int place = 0; place < pending.PlacesOf(rank); ++place) {
+      const Matcher::Waiting& waiting = *pending.At(rank, place);
+      if (waiting.extra == nullptr || waiting.extra->error.ok()) continue;
+      refused.push_back({key, waiting.step, waiting.extra->error});
+    }
+  }
+  for (const Withdrawal& withdrawal : refused) Withdraw(rank, withdrawal);
+}
+
 void AbortPolicy::FailWaitingFor(StepAborts::AbortId abort,
                                  const SharedStatus& why, int rank,
                                  const Key& key) {

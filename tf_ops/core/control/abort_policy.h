@@ -52,6 +52,11 @@ class AbortPolicy {
   // A rank has joined: aborts do not wait for it.
   void Spare(int rank) { step_aborts_.Spare(rank); }
 
+  // A rank is about to join. Calls that it was refused abort their steps now.
+  // Their keys would else be agreed on without the rank, and its peers would
+  // never hear of the error.
+  void WithdrawRefused(int rank);
+
   // A rank tells of its aborted step, or of its ended scope.
   void Withdraw(int rank, const Withdrawal& withdrawal);
   void EndScope(int rank, const ScopeEnd& end);

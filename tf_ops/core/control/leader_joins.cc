@@ -13,6 +13,7 @@ Status Leader::HandleItem(int rank, const Join&, Clock::time_point now) {
   }
   MoveAllToMatcher();
   matcher_.Heard(now);
+  aborts_.WithdrawRefused(rank);
   matcher_.Join(rank);
   aborts_.Spare(rank);
   DecideWithoutJoined();
