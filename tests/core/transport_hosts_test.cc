@@ -1,40 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transports of jobs that span hosts, of ranks with several threads and of
-// blocks that are written past the cache: the contract.
+// Transports of jobs that span hosts: the contract.
 #include <mutex>
 #include <vector>
 
 #include "adasum_call.h"
-#include "cpu/store_choice.h"
 #include "harness.h"
 #include "shared_contract.h"
-#include "transport/collectives/staged_transport.h"
 
 namespace hvd {
 namespace {
-
-TEST(ContractWithSeveralThreadsARank) {
-  Options options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
-  options.copy_threads = 3;
-  RunSharedContract(2, options);
-  options.copy_threads = 2;
-  RunSharedContract(3, options, {"a", "a", "b"});
-}
-
-TEST(ContractOfBlocksPastTheCache) {
-  Options options = ContractOptions(4096, 1 << 20);
-  options.shm_non_temporal = StoreChoice::kAlways;
-  RunSharedContract(2, options);
-  // It does not know how a byte was stored.
-#if !defined(__SANITIZE_THREAD__)
-  RunSharedContract(9, options);
-#endif
-  RunSharedContract(4, options, {"a", "a", "b", "b"});
-  options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
-  options.shm_non_temporal = StoreChoice::kAlways;
-  options.copy_threads = 2;
-  RunSharedContract(3, options);
-}
 
 TEST(ContractOf2HostsOf2) {
   RunSharedContract(4, 1024, 1 << 20, {"a", "a", "b", "b"});
@@ -48,15 +22,8 @@ TEST(ContractOfHostsOfDifferentSizes) {
 TEST(ContractOfAHostAndARank) {
   RunSharedContract(3, 4096, 1 << 20, {"a", "a", "b"});
 }
-TEST(ContractOf3HostsOf3) {
-  RunSharedContract(9, 4096, 1 << 20,
-                    {"a", "a", "a", "b", "b", "b", "c", "c", "c"});
-}
 TEST(ContractOfHostsWithLittleMemory) {
   RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"});
-}
-TEST(ContractOfHostsWithLargeChunks) {
-  RunSharedContract(4, kDefaultChunkBytes / 8, 8 << 20, {"a", "a", "b", "b"});
 }
 
 // The first outputs of each rank that a job had. Those of others must be equal.
