@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import hvd_tf
 
+ALONE = True
 RANKS = (3,)
 
 
