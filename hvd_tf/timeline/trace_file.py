@@ -65,7 +65,7 @@ class Trace:
     tensors: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     clock_errors_us: dict[int, float] = field(default_factory=dict)
-    """Of other hosts than rank 0's, by their number: how wrong their times may be."""
+    """Of other hosts than rank 0's, by their number: how wrong their times may be at most."""
     dropped: int = 0
     """Events that are missing."""
     is_complete: bool = False
@@ -140,7 +140,9 @@ class _Reader:
         elif name == "hvd_timeline":
             self.trace.size, self.trace.ranks = arguments["size"], arguments["ranks"]
         elif name == "hvd_clock":
-            self.trace.clock_errors_us[arguments["host"]] = arguments["error_ns"] / 1000
+            # What was written before the offset was better known stays as it is.
+            errors_us, host = self.trace.clock_errors_us, arguments["host"]
+            errors_us[host] = max(errors_us.get(host, 0.0), arguments["error_ns"] / 1000)
         elif name in ("hvd_dropped_events", "hvd_lost_chunks", "hvd_unreadable_chunks"):
             self.trace.dropped += arguments["count"]
         elif name == "hvd_timeline_end":

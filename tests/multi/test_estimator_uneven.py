@@ -12,7 +12,7 @@ from test_estimator_hooks import RATE, AtEnd, outcome, stop_at, training
 
 import hvd_tf as hvd
 
-RANKS = (1, 3)
+RANKS = (3,)
 IN_FULL = (2,)
 HOSTS = "2x2"
 

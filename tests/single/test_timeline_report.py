@@ -145,6 +145,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     events = [
         *events_of_a_job(),
         metadata("hvd_clock", 1, 0, host=1, offset_ns=5, error_ns=12_300),
+        metadata("hvd_clock", 1, 0, host=1, offset_ns=6, error_ns=9_000),
         metadata("hvd_dropped_events", 1, 0, count=7),
         metadata("hvd_lost_chunks", 1, 0, count=2),
     ]

@@ -22,14 +22,24 @@ std::optional<ClockOffset> ClockOffsets::Answered(int host, int64_t asked_ns,
     return std::nullopt;
   }
   const int64_t half_ns = (arrived_ns - asked_ns + 1) / 2;
-  std::optional<Best>& best = best_[host];
+  std::optional<Answer>& best = best_[host];
+  const bool settles = ++answers_[host] == kFirstAnswers;
+  bool is_better = true;
   if (best.has_value()) {
     const int64_t drift_ns =
         (arrived_ns - best->arrived_ns) / 1'000'000 * kDrift_ppm;
-    if (half_ns >= best->offset.error_ns + drift_ns) return std::nullopt;
+    is_better = half_ns < best->offset.error_ns + drift_ns;
   }
-  best = Best{{clock_ns - (asked_ns + half_ns), half_ns}, arrived_ns};
+  if (is_better) {
+    best = Answer{{clock_ns - (asked_ns + half_ns), half_ns}, arrived_ns};
+  }
+  if (!is_settled(host) || !(is_better || settles)) return std::nullopt;
   return best->offset;
+}
+
+std::optional<ClockOffset> ClockOffsets::Best(int host) const {
+  if (!best_[host].has_value()) return std::nullopt;
+  return best_[host]->offset;
 }
 
 }  // namespace hvd

@@ -25,18 +25,27 @@ struct ClockOffset {
 // Reads no clock. Times are SteadyNow_ns.
 class ClockOffsets {
  public:
-  explicit ClockOffsets(int hosts) : best_(hosts) {}
+  explicit ClockOffsets(int hosts) : best_(hosts), answers_(hosts, 0) {}
 
-  // An answer. The offset, if it is now known better than before.
+  // An answer. The offset, if it is now known better than before, and settled.
   std::optional<ClockOffset> Answered(int host, int64_t asked_ns,
                                       int64_t clock_ns, int64_t arrived_ns);
 
+  // Whether several answers have come. The first ones come while ranks begin,
+  // and may have waited for long. What was moved by them is not moved again.
+  bool is_settled(int host) const { return answers_[host] >= kFirstAnswers; }
+  // The best offset so far, also if it is not settled.
+  std::optional<ClockOffset> Best(int host) const;
+
  private:
-  struct Best {
+  static constexpr int kFirstAnswers = 5;
+
+  struct Answer {
     ClockOffset offset;
     int64_t arrived_ns = 0;
   };
-  std::vector<std::optional<Best>> best_;  // by host
+  std::vector<std::optional<Answer>> best_;  // by host
+  std::vector<int> answers_;                 // by host
 };
 
 }  // namespace hvd

@@ -79,6 +79,7 @@ void Timeline::BeginStop(std::function<void()> stopped, milliseconds limit,
 void Timeline::EndStop() {
   SendChunk(true);
   trace_.Stop();
+  if (file_ != nullptr) SetUnsettledClocks();
   file_ = nullptr;
   const Stopping stopping = *std::exchange(stopping_, std::nullopt);
   if (stopping.stopped) stopping.stopped();
@@ -137,6 +138,7 @@ void Timeline::HandleAnswer(int peer, const Beat& beat) {
   const auto better =
       clocks_.Answered(host, beat.asked_ns, beat.clock_ns, SteadyNow_ns());
   if (better.has_value()) file_->SetClock(host, *better);
+  if (!clocks_.is_settled(host)) AskClock(peer);
 }
 
 void Timeline::Look(Time now) {
@@ -181,11 +183,23 @@ void Timeline::SendChunk(bool is_last) {
 }
 
 void Timeline::AskClocks() {
+  for (const int rank : hosts_firsts_) AskClock(rank);
+}
+
+void Timeline::AskClock(int rank) {
+  // Nothing is to pile up for a rank that reads nothing.
+  if (ended_.count(rank) > 0 || !asked_.insert(rank).second) return;
+  channel_->Send(rank,
+                 Share(Encode({0, Beat{true, false, SteadyNow_ns(), 0}})));
+}
+
+void Timeline::SetUnsettledClocks() {
   for (const int rank : hosts_firsts_) {
-    // Nothing is to pile up for a rank that reads nothing.
-    if (ended_.count(rank) > 0 || !asked_.insert(rank).second) continue;
-    channel_->Send(rank,
-                   Share(Encode({0, Beat{true, false, SteadyNow_ns(), 0}})));
+    const int host = topology_.host_of[rank];
+    const auto best = clocks_.Best(host);
+    if (best.has_value() && !clocks_.is_settled(host)) {
+      file_->SetClock(host, *best);
+    }
   }
 }
 

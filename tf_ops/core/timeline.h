@@ -75,6 +75,9 @@ class Timeline {
   void Tell(const TimelineControl& control);
   void SendChunk(bool is_last);
   void AskClocks();
+  void AskClock(int rank);
+  // Offsets of hosts whose answers were too few.
+  void SetUnsettledClocks();
   void BeginStop(std::function<void()> stopped, std::chrono::milliseconds limit,
                  Time now);
   void EndStop();
