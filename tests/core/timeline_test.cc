@@ -229,6 +229,30 @@ TEST(timeline_shows_what_hangs) {
             1u);
 }
 
+// Rank 0 leaves first, and its timeline ends with it. What fails because of
+// that is in the file.
+TEST(timeline_shows_what_fails_as_rank_0_leaves) {
+  const TempDirectory directory;
+  const std::string path = directory.file("leaves.json");
+  ThreadWorld world(3, {"a", "a", "b"});
+  RunRanks(3, [&](int rank) {
+    Runtime runtime(world.Open(rank), WithTimeline(path));
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    Sum(&runtime, "done");
+    PendingPtr lonely;
+    if (rank > 0) {
+      lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
+      EXPECT_FALSE(lonely->Wait().ok());
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    runtime.Stop();
+  });
+  const auto failed =
+      LinesWith(TextOf(path), {"NEGOTIATE_ALLREDUCE", "\"failed\":true"});
+  EXPECT_EQ(failed.size(), 2u);
+}
+
 // All ranks are threads here, so the clocks of their hosts differ by nothing.
 TEST(timeline_hosts_clocks_are_within_the_stated_error) {
   const TempDirectory directory;

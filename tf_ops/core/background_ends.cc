@@ -88,8 +88,6 @@ bool BackgroundLoop::SendEnds() {
 
 void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
   peer_watch_.Ended(end.rank);
-  timeline_.PeerEnded(end.rank, end.failed);
-  if (end.cause_rank >= 0) timeline_.PeerEnded(end.cause_rank, true);
   PeerEnd first{end.rank, end.failed, end.text};
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
@@ -110,6 +108,9 @@ void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
     }
   }
   for (Set& set : sets_) EndSet(&set, end, end_status_);
+  // What has failed just now belongs into the timeline, which may end too.
+  timeline_.PeerEnded(end.rank, end.failed, now_);
+  if (end.cause_rank >= 0) timeline_.PeerEnded(end.cause_rank, true, now_);
   peer_ends_.emplace_back(end, end_status_);
   end_deadline_ = now_ + kLogEndLimit;
 }

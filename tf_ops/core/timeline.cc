@@ -90,16 +90,17 @@ void Timeline::Leave(bool failed, Time now) {
     // The process may end at any moment.
     if (trace_.on()) SendChunk(true);
     if (!leads()) trace_.Stop();
-  } else if (leads()) {
-    Stop([] {}, now);
   } else if (trace_.on() && !stopping_.has_value()) {
-    BeginStop(nullptr, kCloseLimit, now);
+    BeginStop(nullptr, leads() ? kStopLimit : kCloseLimit, now);
   }
 }
 
-void Timeline::PeerEnded(int rank, bool failed) {
+void Timeline::PeerEnded(int rank, bool failed, Time now) {
   ended_.insert(rank);
   if (failed) awaited_.erase(rank);
+  if (rank == 0 && !failed && trace_.on() && !stopping_.has_value()) {
+    BeginStop(nullptr, kCloseLimit, now);
+  }
   // What comes next may be the end of this process.
   next_due_ = {};
 }

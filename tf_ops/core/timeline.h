@@ -47,11 +47,12 @@ class Timeline {
   // sent it, or after a second. Then nothing is added to the file any more.
   void Stop(std::function<void()> stopped, Time now);
 
-  // This rank ends. On rank 0 it is Stop, if nobody has called that. A rank
-  // that has failed sends what it has at once.
+  // This rank ends. On rank 0 it is Stop, if nobody has called that. Its end
+  // itself tells the others. A rank that has failed sends what it has at once.
   void Leave(bool failed, Time now);
-  // A peer has ended. If it has failed, nothing more comes from it.
-  void PeerEnded(int rank, bool failed);
+  // A peer has ended, and what fails because of that has failed. If the peer
+  // has failed, nothing more comes from it.
+  void PeerEnded(int rank, bool failed, Time now);
 
   // Messages of peers. Not Ok: such a message may not come from there.
   Status Handle(int peer, const TimelineControl& control, Time now);
