@@ -7,9 +7,9 @@
 namespace hvd {
 
 ProcessSetPtr SetRegistry::Find(int id) const {
-  const std::shared_ptr<const Sets> sets = all();
-  const auto found = sets->find(id);
-  return found == sets->end() ? nullptr : found->second;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = sets_->find(id);
+  return found == sets_->end() ? nullptr : found->second;
 }
 
 std::shared_ptr<const SetRegistry::Sets> SetRegistry::all() const {

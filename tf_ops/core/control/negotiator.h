@@ -132,6 +132,10 @@ class Negotiator {
   // The entries of one key, the oldest first. All but the last are cancelled.
   using Queue = std::vector<Outstanding>;
 
+  // The failure of one entry, from the reason why its set has ended.
+  static Status FailureOf(const std::string& name, const Status& why);
+  // Whether the item will be in flight once it is executed.
+  static bool UsesWire(const ReadyItem& item);
   void AddNews(Entry* entry);
   // The number that the request may be submitted under. 0: none.
   CacheId NumberOf(Entry* entry) const;
@@ -143,6 +147,7 @@ class Negotiator {
   void HandOn(const LogMessage& log);
   // The queue whose last entry has the ticket and is not cancelled. Null: none.
   Queue* FindByTicket(uint64_t ticket);
+  // negotiator_log.cc, down to Take.
   Status Apply(const LogRecord& record);
   Status Apply(const AgreedBatch& batch);
   Status TakeBatch(const AgreedBatch& batch, ReadyBatch* ready);
