@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causes: each failure says by a kind, a rank and a tensor what lies behind it,
 // whatever its words are.
+#include <cmath>
 #include <string>
 #include <thread>
 
@@ -99,6 +100,49 @@ TEST(causes_of_calls_that_fail) {
     ExpectCause(&world, 0, "later", CauseKind::kCallFailed, 2, "bad");
     EXPECT_TRUE(world.Results(2, "bad")[0].cause() == nullptr);
   }
+}
+
+// What waits for an aborted step fails with the failure that aborted it, so it
+// does not matter which of the two a rank hears of first. Nothing but rank 1's
+// aborted step can fail "early", and nothing but rank 2's can fail "late".
+TEST(causes_of_a_failure_that_aborts_a_step) {
+  Options options = Options::Defaults();
+  options.check_numerics = 1;
+  ThreadWorld world(3);
+  RunRanks(3, [&](int rank) {
+    Runtime runtime(world.Open(rank), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    const auto call = [&](const char* name, int64_t step, float value = 1) {
+      Ask ask{name};
+      ask.step = step;
+      return Start(&runtime, ask, {Filled(2, value)});
+    };
+    const auto expect_failure = [](const Status& status) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(status.message(),
+                "rank 1 has a NaN or an infinity in 'x'; HVD_CHECK_NUMERICS=1 "
+                "makes this an error.");
+      ExpectCause(status, CauseKind::kNotFinite, 1, "x");
+    };
+    const float bad = rank == 1 ? std::nanf("") : 1;
+    // The rank whose value is bad has not asked for the other call yet.
+    PendingPtr other = rank == 1 ? nullptr : call("early", 1);
+    Status why = call("x", 1, bad)->Wait();
+    expect_failure(why);
+    if (rank == 1) {
+      runtime.AbortStep(*runtime.process_set(0), {"early", 0}, 1, why);
+    } else {
+      expect_failure(other->Wait());
+    }
+    // A rank that has met the failure on the wire waits in the other call.
+    other = rank == 0 ? nullptr : call("late", 2);
+    why = call("x", 2, bad)->Wait();
+    expect_failure(why);
+    if (rank == 2) runtime.Cancel(0, other->ticket, why);
+    if (rank != 0) expect_failure(other->Wait());
+    EXPECT_EQ(call("end", 3)->Wait().message(), "");
+    runtime.Stop();
+  });
 }
 
 // The cause of what is pending on rank 0, and of what it asks for later, when

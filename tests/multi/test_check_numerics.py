@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,10 +31,11 @@ def hvd():
 
 @pytest.fixture
 def checking(monkeypatch, world):
+    """The sets of the culprit alone, and of the culprit and rank 2."""
     monkeypatch.setenv("HVD_CHECK_NUMERICS", "1")
-    alone = hvd_tf.ProcessSet([CULPRIT])
-    hvd_tf.init(process_sets=[alone])
-    return alone
+    sets = [hvd_tf.ProcessSet([CULPRIT]), hvd_tf.ProcessSet([CULPRIT, 2])]
+    hvd_tf.init(process_sets=sets)
+    return sets
 
 
 def ones(count: int, bad: float = np.nan, dtype: str = "float32") -> np.ndarray:
@@ -43,13 +46,14 @@ def ones(count: int, bad: float = np.nan, dtype: str = "float32") -> np.ndarray:
     return array
 
 
-def check_error(error: BaseException, tensor: str, where: str = "") -> None:
+def check_error(error: BaseException, tensor: str, where: str = "", call: str = "") -> None:
+    """`call`: what has failed, if it is not that of the tensor and the error is a session's."""
     assert isinstance(error, tf.errors.InvalidArgumentError)
     words = f"rank {CULPRIT} has a NaN or an infinity in '{tensor}'{where}; HVD_CHECK_NUMERICS=1"
     assert words in str(error)
     cause = find_cause(error)
     assert cause is not None
-    assert (cause.kind, cause.rank, cause.tensor) == (Kind.NOT_FINITE, CULPRIT, tensor)
+    assert (cause.kind, cause.rank, cause.tensor) == (Kind.NOT_FINITE, CULPRIT, call or tensor)
     assert blames_peer(cause) == (hvd_tf.rank() != CULPRIT)
 
 
@@ -115,8 +119,34 @@ def test_a_training_step_changes_no_weight():
         np.testing.assert_array_equal(session.run(dense), np.full(4, 0.5))
 
 
+@pytest.mark.parametrize("mode", ["function", "session"])
+def test_a_rank_that_only_hears_of_the_aborted_step_says_the_same(mode, checking):
+    """Rank 0 has no part in the call. So it hears of nothing but the step that a rank aborts."""
+    _, pair = checking
+
+    def after_a_moment(x):
+        time.sleep(0.2)
+        return x
+
+    def step(x):
+        if hvd_tf.rank() == 0:
+            return hvd_tf.allreduce(tf.ones([2]), name="later")
+        # The culprit waits in the later call when its step is aborted. Rank 2 never makes it.
+        x = tf.ensure_shape(tf.numpy_function(after_a_moment, [x], tf.float32), [3])
+        bad = hvd_tf.allreduce(x, op=hvd_tf.Sum, name="bad", process_set=pair)
+        with tf.control_dependencies([] if hvd_tf.rank() == CULPRIT else [bad]):
+            later = hvd_tf.allreduce(tf.ones([2]), name="later")
+        return tf.reduce_sum(bad) + tf.reduce_sum(later)
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        run(mode, step, ones(3))
+    only_hears = mode == "session" and hvd_tf.rank() == 0
+    check_error(caught.value, "bad", call="later" if only_hears else "")
+    check_all_is_well()
+
+
 def test_a_set_of_one_rank_is_checked(checking):
-    alone = checking
+    alone, _ = checking
     if hvd_tf.rank() != CULPRIT:
         return
     for function in (hvd_tf.allreduce, hvd_tf.allgather):

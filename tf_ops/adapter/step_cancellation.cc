@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "adapter/tf_bridge.h"
 
 namespace hvd {
 namespace {
@@ -15,7 +18,8 @@ namespace tf = ::tensorflow;
 
 // TensorFlow's cancellation says that a step ends, but not why. But the
 // executor first aborts the step's rendezvous with the first error. A
-// rendezvous that was aborted answers every Send with that error.
+// rendezvous that was aborted answers every Send with that error. An error of a
+// collective of the step comes back with its cause.
 Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
   const Status unknown = Cancelled("the step was cancelled");
   if (rendezvous == nullptr) return unknown;
@@ -37,6 +41,7 @@ Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
            const tf::Rendezvous::Args&, const tf::Tensor&, bool) {});
     return unknown;
   }
+  if (std::optional<Status> known = WithCause(sent)) return *std::move(known);
   // Only the first line. The rest is TensorFlow's list of operations.
   std::string text(sent.message());
   text.resize(std::min(text.find('\n'), text.size()));

@@ -2,6 +2,7 @@
 // Conversions between TensorFlow's types and the core's.
 #include "adapter/tf_bridge.h"
 
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -32,9 +33,19 @@ absl::StatusCode ToTf(StatusCode code) {
   return absl::StatusCode::kInternal;
 }
 
-// The payload for hvd_tf/_internal/causes.py. It has the numbers of kind and
-// rank, the length of the tensor's name and the name, and the message without
-// what TensorFlow adds to it.
+// The code that ToTf makes this one of.
+StatusCode ToCore(absl::StatusCode code) {
+  for (uint8_t i = 1; i < kStatusCodeCount; ++i) {
+    if (ToTf(static_cast<StatusCode>(i)) == code) {
+      return static_cast<StatusCode>(i);
+    }
+  }
+  return StatusCode::kInternal;
+}
+
+// The payload for hvd_tf/_internal/causes.py and for WithCause. It has the
+// numbers of kind and rank, the length of the tensor's name and the name, and
+// the message without what TensorFlow adds to it.
 std::string CauseText(const Cause& cause, const std::string& message) {
   return std::to_string(static_cast<int>(cause.kind)) + " " +
          std::to_string(cause.rank) + " " +
@@ -52,6 +63,22 @@ TfStatus ToTf(const Status& status) {
     result.SetPayload(kCausePayload, absl::Cord(std::string_view(text)));
   }
   return result;
+}
+
+std::optional<Status> WithCause(const TfStatus& status) {
+  const auto payload = status.GetPayload(kCausePayload);
+  if (!payload.has_value()) return std::nullopt;
+  const std::string text(*payload);
+  std::istringstream numbers(text);
+  int kind = 0;
+  Cause cause;
+  size_t length = 0;
+  numbers >> kind >> cause.rank >> length;
+  const size_t start = static_cast<size_t>(numbers.tellg()) + 1;
+  cause.kind = static_cast<CauseKind>(kind);
+  cause.tensor = text.substr(start, length);
+  return Status(ToCore(status.code()), text.substr(start + length),
+                std::move(cause));
 }
 
 Status FromTf(const TfStatus& status) {

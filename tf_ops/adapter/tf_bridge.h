@@ -4,6 +4,7 @@
 #ifndef HVD_ADAPTER_TF_BRIDGE_H_
 #define HVD_ADAPTER_TF_BRIDGE_H_
 
+#include <optional>
 #include <string>
 
 #include "adapter/tf_compat.h"
@@ -16,6 +17,10 @@ namespace hvd {
 // those, and makes its session anew on one rank. A cause becomes a payload,
 // which hvd_tf/_internal/causes.py finds in the exception.
 [[nodiscard]] TfStatus ToTf(const Status& status);
+
+// What ToTf has made this of, if that had a cause. TensorFlow adds to the text
+// of an error, and keeps its code and its payloads.
+[[nodiscard]] std::optional<Status> WithCause(const TfStatus& status);
 
 // Makes a Status of TensorFlow's own error.
 [[nodiscard]] Status FromTf(const TfStatus& status);

@@ -150,7 +150,10 @@ void BackgroundLoop::Apply(CancelCommand command) {
   // the same.
   if (const Request* request = set->executor->FindRunning(command.ticket)) {
     set->negotiator->AbortStep(request->key, request->step, command.why);
-    set->executor->Unwant(command.ticket, command.why, now_ + kCancelGrace);
+    // Peers must not take a cancelled batch for one that the failure was found
+    // in.
+    set->executor->Unwant(command.ticket, Cancelled(command.why.message()),
+                          now_ + kCancelGrace);
   }
 }
 

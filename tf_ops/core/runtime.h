@@ -89,11 +89,12 @@ class Runtime {
 
   // The step of this entry was aborted on this rank with `why`. `done` is
   // called with that status within milliseconds. The peers' entries fail with
-  // an error that names this rank.
+  // `why` too if it has a cause, because they may meet the same failure. Else
+  // they fail with an error that names this rank.
   //
-  // If the entry is on the wire, it has 100 ms to complete before that. If
-  // entries of other steps travel in its batch, it stays in the batch until
-  // that ends.
+  // If the entry is on the wire, it has 100 ms to complete before that. Then it
+  // gets the words of `why` with kCancelled. If entries of other steps travel
+  // in its batch, it stays in the batch until that ends.
   void Cancel(int set_serial, uint64_t ticket, Status why);
 
   // The same for an entry that was not enqueued, because its step was already

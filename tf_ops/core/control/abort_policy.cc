@@ -82,10 +82,7 @@ void AbortPolicy::Withdraw(int rank, const Withdrawal& withdrawal) {
     // Its step is lost already, and the peers know it.
     return;
   }
-  const SharedStatus why = Share(PeerLost(
-      "'" + key.name + "' failed because " + NameRanks({job_ranks_[rank]}) +
-          " aborted its step: " + withdrawal.why.message(),
-      {CauseKind::kStepAborted, job_ranks_[rank], key.name}));
+  const SharedStatus why = WhyAborted(rank, withdrawal);
   StepAborts::AbortId abort = step_aborts_.OldestFor(rank);
   if (abort == 0) abort = step_aborts_.Open(why);
   for (int other = 0; other < size_ && matcher_->joined_count() > 0; ++other) {
@@ -100,6 +97,18 @@ void AbortPolicy::Withdraw(int rank, const Withdrawal& withdrawal) {
   }
   HitSteps(abort, why, {{rank, withdrawal.step}});
   FailWaitingFor(abort, why, rank, key);
+}
+
+SharedStatus AbortPolicy::WhyAborted(int rank,
+                                     const Withdrawal& withdrawal) const {
+  // Other ranks may meet the same failure on the wire, before they hear of this
+  // step or after. It must not matter which comes first.
+  if (withdrawal.why.cause() != nullptr) return Share(withdrawal.why);
+  const std::string& name = withdrawal.key.name;
+  return Share(PeerLost("'" + name + "' failed because " +
+                            NameRanks({job_ranks_[rank]}) +
+                            " aborted its step: " + withdrawal.why.message(),
+                        {CauseKind::kStepAborted, job_ranks_[rank], name}));
 }
 
 void AbortPolicy::WithdrawRefused(int rank) {

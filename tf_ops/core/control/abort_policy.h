@@ -93,6 +93,9 @@ class AbortPolicy {
   bool FailIfScopeEnded(int rank, const Key& key, int64_t step);
   // Fails the ranks that wait for a key of a scope that another rank has ended.
   void FailScope(const Key& key, const SharedStatus& why);
+  // What a step fails with that waits for the rank's aborted one: the failure
+  // that aborted it, if its cause is known. Else that it was aborted.
+  SharedStatus WhyAborted(int rank, const Withdrawal& withdrawal) const;
   SharedStatus WillNotCome(const Key& key, int rank,
                            const std::string& text) const;
 

@@ -34,7 +34,8 @@ struct CachedSubmissions {
   std::vector<CacheId> ids;
 };
 
-// "The step of this tensor was aborted here."
+// "The step of this tensor was aborted here." If the cause of that is known, it
+// is what the peers fail with too.
 struct Withdrawal {
   Key key;
   int64_t step = 0;
