@@ -118,8 +118,10 @@ Envelope EndOfLeader(uint64_t log_number) {
 }
 
 // Runs rank 1 until its entries are done. Returns their messages, by entry.
+// `pairs`: further sets of both ranks, from the start.
 std::vector<std::string> Run(OnePeer* peer,
-                             const std::vector<std::string>& names) {
+                             const std::vector<std::string>& names,
+                             int pairs = 0) {
   std::vector<std::string> messages(names.size());
   size_t done = 0;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -140,10 +142,11 @@ std::vector<std::string> Run(OnePeer* peer,
       peer, &peer->queue, &registry, Options::Defaults(),
       std::make_shared<StackRequests>(std::chrono::duration<double>(60)),
       &counters);
-  auto all = std::make_shared<ProcessSet>();
-  all->ranks = {0, 1};
-  all->rank = 1;
-  EXPECT_TRUE(loop.Begin({all}).ok());
+  std::vector<ProcessSetPtr> sets;
+  for (int id = 0; id <= pairs; ++id) {
+    sets.push_back(std::make_shared<ProcessSet>(ProcessSet{{0, 1}, 1, id, id}));
+  }
+  EXPECT_TRUE(loop.Begin(sets).ok());
   loop.Run();
   return messages;
 }
@@ -193,6 +196,58 @@ TEST(background_loop_survives_messages_that_make_no_sense) {
   }
   SetLogSink(nullptr);
   EXPECT_TRUE(parsed > 1000);
+}
+
+SetChange ChangeOf(SetStep step, int number, std::vector<int> ranks) {
+  SetChange change;
+  change.step = step;
+  change.serial = change.id = change.slot = number;
+  change.ranks = std::move(ranks);
+  change.status = FailedPrecondition("no");
+  return change;
+}
+
+// They were applied once.
+TEST(background_loop_breaks_at_changes_of_sets_that_no_leader_says) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  // Of a set that this rank is not in. It has no answer to wait for.
+  const SetChange prepare = ChangeOf(SetStep::kPrepare, 1, {0}),
+                  commit = ChangeOf(SetStep::kCommit, 1, {0}),
+                  refuse = ChangeOf(SetStep::kRefuse, 1, {}),
+                  remove = ChangeOf(SetStep::kRemove, 1, {});
+  SetChange in_use = ChangeOf(SetStep::kPrepare, 2, {0, 1});
+  in_use.slot = 1;
+  const SetChange own = ChangeOf(SetStep::kPrepare, 2, {0, 1});
+  const struct {
+    int pairs;
+    std::vector<LogRecord> records;
+    const char* text;
+  } kCases[] = {
+      {0, {prepare, commit, refuse}, "refuses process set number 1, "},
+      {0, {prepare, commit, commit}, "commits to process set 1, "},
+      {0, {prepare, commit, in_use}, "begins process set 2, in the place of "},
+      {0, {prepare, commit, remove, remove}, "removes process set 1, "},
+      {0, {remove}, "removes process set 1, "},
+      {1, {in_use}, "begins process set 2, in the place of process set 1."},
+      {1, {refuse}, "refuses process set number 1, "},
+      {1, {remove, own}, "before this rank has left process set 1."},
+      {1,
+       {own, ChangeOf(SetStep::kRefuse, 2, {})},
+       "before this rank has answered to process set 2."},
+      {1,
+       {own, ChangeOf(SetStep::kCommit, 2, {0, 1})},
+       "before this rank has answered to process set 2."},
+  };
+  for (const auto& nonsense : kCases) {
+    OnePeer peer;
+    peer.inbox.push_back({0, LogMessage{1, nonsense.records}});
+    const std::string message = Run(&peer, {"a"}, nonsense.pairs)[0];
+    for (const char* part :
+         {"'a' cannot complete: this rank failed: the log ", nonsense.text}) {
+      EXPECT_NE(message.find(part), std::string::npos);
+    }
+  }
+  SetLogSink(nullptr);
 }
 
 TEST(background_loop_executes_batches_and_values_in_the_order_of_the_log) {

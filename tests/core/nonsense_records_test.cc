@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/control/known_sets.h"
 #include "core/control/negotiator.h"
 #include "core/executor_batch.h"
 #include "core/verbs/verb_rules.h"
@@ -88,7 +89,9 @@ class MemberJob {
     if (!status.ok()) EXPECT_EQ(status.code(), StatusCode::kInternal);
     Execute();
     for (const LoggedChange& logged : member_.TakeSetChanges()) {
-      (void)CheckSetChange(logged.change, kRanks);
+      if (CheckSetChange(logged.change, kRanks).ok()) {
+        (void)known_sets_.Apply(logged.change);
+      }
     }
     EXPECT_TRUE(member_.Advance(0, {}).ok());
     return status.ok();
@@ -143,6 +146,7 @@ class MemberJob {
   }
 
   Negotiator member_;
+  KnownSets known_sets_;
   std::map<std::string, int> asked_, answers_;
 };
 

@@ -221,7 +221,9 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
     return timeline_.Handle(peer, std::move(*chunk));
   }
   Set* set = FindSet(envelope.set_id);
-  if (set == nullptr && IsGone(envelope.set_id)) return Status::Ok();
+  if (set == nullptr && known_sets_.IsGone(envelope.set_id)) {
+    return Status::Ok();  // it was still on its way
+  }
   if (set == nullptr) {
     return Internal("this rank is not in process set " +
                     std::to_string(envelope.set_id) + ".");

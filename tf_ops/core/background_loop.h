@@ -16,6 +16,7 @@
 #include "core/comm_stats.h"
 #include "core/control/autotune_report.h"
 #include "core/control/autotuner.h"
+#include "core/control/known_sets.h"
 #include "core/control/message.h"
 #include "core/control/negotiator.h"
 #include "core/control/set_change.h"
@@ -113,7 +114,10 @@ class BackgroundLoop {
 
   // background_sets.cc: sets that come and go. True if anything happened.
   bool ChangeSets();
+  // Not Ok: no leader of this build says that now.
   Status Apply(const LoggedChange& logged);
+  // Whether this rank has answered to all that must precede the change.
+  Status CheckAnswers(const SetChange& change) const;
   // Makes the set that is to be prepared, as soon as there is memory for it.
   bool PrepareSet();
   bool SweepRemovedSets();
@@ -124,8 +128,6 @@ class BackgroundLoop {
   // A set with its transport. Null: the memory is in use; ask again.
   Result<std::unique_ptr<Set>> NewSet(const ProcessSet& members, int slot);
   Status AddSet(const ProcessSet& members, int slot);
-  // Whether a message of this set may still come, though it is gone.
-  bool IsGone(int serial) const;
 
   // background_watch.cc: peers that do not answer, or keep others waiting.
   void Watch();
@@ -171,7 +173,7 @@ class BackgroundLoop {
   const PeerNames names_;
 
   std::vector<Set> sets_;                  // the global one first
-  int newest_serial_ = 0;                  // of all sets that the log has begun
+  KnownSets known_sets_;                   // of the job
   std::optional<LoggedChange> preparing_;  // waits for memory
   std::shared_ptr<SetCall> set_call_;      // null: none waits
   std::vector<Command> commands_;

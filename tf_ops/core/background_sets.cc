@@ -12,8 +12,10 @@ Status BackgroundLoop::Begin(const std::vector<ProcessSetPtr>& sets) {
   std::vector<std::vector<int>> ranks;
   for (const ProcessSetPtr& set : sets) {
     registry_->Add(set);
-    newest_serial_ = set->serial;
-    if (set->id != 0) ranks.push_back(set->ranks);
+    if (set->id != 0) {
+      known_sets_.Add(*set);
+      ranks.push_back(set->ranks);
+    }
     if (set->rank >= 0) HVD_RETURN_IF_ERROR(AddSet(*set, set->id));
   }
   const Set& global = sets_.front();
@@ -88,16 +90,13 @@ Status BackgroundLoop::Apply(const LoggedChange& logged) {
   const SetChange& change = logged.change;
   const Topology& topology = backend_->topology();
   HVD_RETURN_IF_ERROR(CheckSetChange(change, topology.size));
+  HVD_RETURN_IF_ERROR(CheckAnswers(change));
+  HVD_RETURN_IF_ERROR(known_sets_.Apply(change));
   Set* const set = FindSet(change.serial);
   const auto own =
       std::find(change.ranks.begin(), change.ranks.end(), topology.rank);
   switch (change.step) {
     case SetStep::kPrepare:
-      if (change.serial <= newest_serial_ || preparing_.has_value()) {
-        return Internal("the log begins process set " +
-                        std::to_string(change.id) + " twice.");
-      }
-      newest_serial_ = change.serial;
       if (own != change.ranks.end()) preparing_ = logged;
       break;
     case SetStep::kCommit: {
@@ -132,6 +131,23 @@ Status BackgroundLoop::Apply(const LoggedChange& logged) {
       break;
     case SetStep::kClose:
       break;  // CheckSetChange refuses it
+  }
+  return Status::Ok();
+}
+
+Status BackgroundLoop::CheckAnswers(const SetChange& change) const {
+  if (preparing_.has_value()) {
+    return Internal(
+        "the log goes on with process sets before this rank has answered to "
+        "process set " +
+        std::to_string(preparing_->change.id) + ".");
+  }
+  if (change.step != SetStep::kPrepare) return Status::Ok();
+  for (const Set& set : sets_) {
+    if (!set.is_removed) continue;
+    return Internal("the log begins process set " + std::to_string(change.id) +
+                    " before this rank has left process set " +
+                    std::to_string(set.members.id) + ".");
   }
   return Status::Ok();
 }
@@ -194,14 +210,6 @@ bool BackgroundLoop::FailSetCallIfEnded() {
   EndSetCall(why.Reworded(NameCall(set_call_->request) +
                           " cannot complete: " + why.message()));
   return true;
-}
-
-bool BackgroundLoop::IsGone(int serial) const {
-  if (serial > newest_serial_) return false;
-  const auto sets = registry_->all();
-  return std::none_of(sets->begin(), sets->end(), [serial](const auto& known) {
-    return known.second->serial == serial;
-  });
 }
 
 }  // namespace hvd
