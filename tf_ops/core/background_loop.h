@@ -85,7 +85,6 @@ class BackgroundLoop {
 
   // One look at everything. True if anything moved.
   bool Pass();
-  bool TakeCommands();
   bool ReceiveMessages();
   // background_tuning.cc: tells the leader what the autotuner has chosen.
   void Tune();
@@ -101,6 +100,9 @@ class BackgroundLoop {
   // Sleeps until something may have happened.
   void Wait();
 
+  // background_commands.cc: what the framework's threads ask for. True if there
+  // was anything.
+  bool TakeCommands();
   void Apply(EnqueueCommand command);
   void Apply(JoinCommand command);
   void Apply(CancelCommand command);

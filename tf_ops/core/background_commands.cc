@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of BackgroundLoop for what the framework's threads ask of it.
+#include <utility>
+
+#include "core/background_loop.h"
+
+namespace hvd {
+namespace {
+
+// What is on the wire when its step is aborted may complete for so long. A peer
+// that is slow or stopped must not hold the caller up.
+constexpr std::chrono::milliseconds kCancelGrace{100};
+
+}  // namespace
+
+bool BackgroundLoop::TakeCommands() {
+  commands_.clear();
+  queue_->Take(&commands_);
+  if (!commands_.empty()) timeline_.trace()->Cycle();
+  for (Command& command : commands_) {
+    std::visit([this](auto& value) { Apply(std::move(value)); }, command);
+  }
+  return !commands_.empty();
+}
+
+void BackgroundLoop::Apply(EnqueueCommand command) {
+  if (!ended_scope_.name_prefix.empty() &&
+      command.entry->request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
+    ended_scope_ = {0, "", ""};
+  }
+  if (Set* const set = FindSet(command.set_id)) {
+    set->negotiator->Submit(std::move(command.entry));
+    return;
+  }
+  // It has gone since the caller found it.
+  const EntryPtr entry = std::move(command.entry);
+  entry->done(FailedPrecondition("'" + entry->request.key.name +
+                                 "' cannot start: its process set was removed "
+                                 "by remove_process_set."));
+}
+
+void BackgroundLoop::Apply(JoinCommand command) {
+  if (Set* const set = FindSet(command.set_id)) {
+    set->negotiator->Join(std::move(command.call));
+    return;
+  }
+  command.call->done(FailedPrecondition("join cannot start: its process set "
+                                        "was removed by remove_process_set."),
+                     -1);
+}
+
+void BackgroundLoop::Apply(CancelCommand command) {
+  Set* set = FindSet(command.set_id);
+  if (set == nullptr) return;  // all of it has failed
+  if (set->negotiator->Cancel(command.ticket, command.why)) return;
+  // It may still complete on the wire. The peers learn of the aborted step all
+  // the same.
+  if (const Request* request = set->executor->FindRunning(command.ticket)) {
+    set->negotiator->AbortStep(request->key, request->step, command.why);
+    // Peers must not take a cancelled batch for one that the failure was found
+    // in.
+    set->executor->Unwant(command.ticket, Cancelled(command.why.message()),
+                          now_ + kCancelGrace);
+  }
+}
+
+void BackgroundLoop::Apply(AbortStepCommand command) {
+  Set* const set = FindSet(command.set_id);
+  if (set == nullptr) return;
+  set->negotiator->AbortStep(command.key, command.step, command.why);
+}
+
+void BackgroundLoop::Apply(EndScopeCommand command) {
+  Set* const set = FindSet(command.set_id);
+  if (set == nullptr) return;
+  set->negotiator->EndScope(command.name_prefix, command.text);
+  ended_scope_ = {0, "", ""};
+  if (!command.text.empty()) ended_scope_ = std::move(command);
+}
+
+void BackgroundLoop::Apply(EndCommand command) {
+  if (!command.failed && !ended_scope_.text.empty()) {
+    command.text += ". Earlier: " + ended_scope_.text;
+  }
+  EndSelf(command.failed, command.text);
+  stopping_ = stopping_ || !command.failed;
+}
+
+void BackgroundLoop::Apply(TimelineCommand command) {
+  if (command.file != nullptr) {
+    timeline_.Start(std::move(command.file), command.mark_cycles, now_);
+  } else {
+    timeline_.Stop(std::move(command.stopped), now_);
+  }
+}
+
+}  // namespace hvd
