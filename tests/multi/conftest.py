@@ -44,3 +44,17 @@ def world() -> Iterator[object]:
     MPI.COMM_WORLD.Barrier()
     yield MPI.COMM_WORLD
     hvd_tf.shutdown()
+
+
+@pytest.fixture
+def active_average(hvd: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Averages are those of the ranks that have not joined: HVD_JOIN_AVERAGE=active."""
+    hvd.allgather_object(None)
+    hvd.shutdown()
+    monkeypatch.setenv("HVD_JOIN_AVERAGE", "active")
+    hvd.init()
+    yield
+    hvd.allgather_object(None)
+    hvd.shutdown()
+    monkeypatch.delenv("HVD_JOIN_AVERAGE")
+    hvd.init()

@@ -6,6 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from one_weight import (
+    RATE,
+    AtEnd,
+    estimator_and_input,
+    outcome,
+    stop_at,
+    training,
+    training_in_epochs,
+    training_with_checkpoint,
+)
 
 import hvd_tf
 
@@ -14,24 +24,11 @@ RANKS = (1, 3)
 v1 = tf.compat.v1
 train = v1.train
 toolkit = hvd_tf.estimator
-RATE = 0.25
 
 
 def batches_of(rank):
     """How many batches a rank has: rank 1 the fewest."""
     return 4 + 3 * abs(rank - 1)
-
-
-def build(batches, rate=RATE, dtype="float64"):
-    """One weight that follows the targets 0, 1, 2, ... + rank. Returns it, loss and update."""
-    dataset = tf.data.Dataset.range(batches).map(
-        lambda number: tf.cast(number + hvd_tf.rank(), dtype)
-    )
-    target = v1.data.make_one_shot_iterator(dataset).get_next()
-    weight = v1.get_variable("weight", initializer=tf.cast(hvd_tf.rank(), dtype))
-    loss = tf.identity((weight - target) ** 2, "loss")
-    optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(rate))
-    return weight, loss, optimizer.minimize(loss, train.get_or_create_global_step())
 
 
 def weights_by_step(steps, size, rates=None):
@@ -42,48 +39,6 @@ def weights_by_step(steps, size, rates=None):
         rate = RATE if rates is None else rates[step]
         weights.append(weights[-1] - rate * np.mean(gradients))
     return weights
-
-
-class AtEnd(train.SessionRunHook):
-    """Keeps the values at an orderly end of the loop. They stay None if the loop fails."""
-
-    def __init__(self, tensors):
-        self.tensors, self.values = tensors, None
-
-    def end(self, session):
-        self.values = session.run(self.tensors)
-
-
-def training(hooks, batches=1000, step_fn=None, rate=RATE, **session_arguments):
-    """Train until data or hooks end it. Returns global step and weight at an orderly end."""
-    with tf.Graph().as_default():
-        weight, loss, update = build(batches, rate() if callable(rate) else rate)
-        at_end = AtEnd([train.get_global_step(), weight])
-        arguments = {"save_summaries_steps": None, "log_step_count_steps": None}
-        with train.MonitoredTrainingSession(
-            hooks=[hvd_tf.BroadcastGlobalVariablesHook(0), *hooks, at_end],
-            **{**arguments, **session_arguments},
-        ) as session:
-            while not session.should_stop():
-                if step_fn is None:
-                    session.run(update)
-                else:
-                    step_fn(session, update)
-    return at_end.values
-
-
-def outcome(fn, *arguments, **keywords):
-    """Returns what `fn` returns, or the error that it raises, once all ranks are through."""
-    try:
-        result = fn(*arguments, **keywords)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        result = error
-    hvd_tf.allgather_object(None)
-    return result
-
-
-def stop_at(step):
-    return train.StopAtStepHook(last_step=step)
 
 
 # ---- MetricAverageHook -------------------------------------------------------------------------
@@ -196,16 +151,11 @@ def test_all_end_with_the_first_that_has_no_more_data(rank, size, tmp_path):
     """Twice with one hook, and rank 0's last checkpoint holds what all ranks have."""
     hook = toolkit.EndTogetherHook()
     for attempt in range(2):
-        folder = str(tmp_path / str(attempt))
-        saving = {"checkpoint_dir": folder, "save_checkpoint_steps": 1000} if rank == 0 else {}
-        step, weight = training([hook], batches_of(rank), **saving)
+        folder = tmp_path / str(attempt)
+        step, weight = training_with_checkpoint([hook], batches_of(rank), folder)
         assert step == fewest(size)
         np.testing.assert_allclose(weight, weights_by_step(step, size)[-1], rtol=1e-12)
         assert len({w.tobytes() for w in hvd_tf.allgather_object(weight)}) == 1
-        if rank == 0:
-            reader = train.load_checkpoint(folder)
-            assert reader.get_tensor("global_step") == step
-            assert reader.get_tensor("weight") == weight
 
 
 def test_a_rank_without_any_data(rank, size):
@@ -233,27 +183,12 @@ def test_equal_ends_as_without_the_hook(size):
 
 
 def test_epochs_of_a_program_that_reads_its_data_again(rank, size):
-    with tf.Graph().as_default():
-        numbers = tf.data.Dataset.range(batches_of(rank))
-        iterator = v1.data.make_initializable_iterator(numbers)
-        target = tf.cast(iterator.get_next() + rank, tf.float64)
-        weight = v1.get_variable("weight", initializer=np.float64(0))
-        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(RATE))
-        step = train.get_or_create_global_step()
-        update = optimizer.minimize((weight - target) ** 2, step)
-        at_end = AtEnd([step, weight])
-        hooks = [hvd_tf.BroadcastGlobalVariablesHook(0), toolkit.EndTogetherHook(), at_end]
-        with train.MonitoredTrainingSession(hooks=hooks) as session:
-            for _ in range(3):
-                session.run(iterator.initializer)
-                with pytest.raises(tf.errors.OutOfRangeError):
-                    while True:
-                        session.run(update)
+    step, got = training_in_epochs(toolkit.EndTogetherHook(), batches_of(rank), 3)
     want = 0.0
     for number in [*range(fewest(size))] * 3:
         want -= RATE * np.mean([2 * (want - number - peer) for peer in range(size)])
-    assert at_end.values[0] == 3 * fewest(size)
-    np.testing.assert_allclose(at_end.values[1], want, rtol=1e-12)
+    assert step == 3 * fewest(size)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_an_error_stays_an_error_on_every_rank(rank, size):
@@ -311,25 +246,7 @@ def test_accumulation_ends_together(rank):
 
 
 def test_ends_in_an_estimator(rank, size, tmp_path):
-    try:
-        names = toolkit.tf_estimator
-        estimator_class = names.Estimator
-    except ImportError as error:
-        pytest.skip(str(error))
-
-    def model_fn(features, labels, mode):
-        weight = v1.get_variable("weight", initializer=np.float64(rank))
-        loss = tf.reduce_mean((weight - features) ** 2)
-        optimizer = hvd_tf.DistributedOptimizer(train.GradientDescentOptimizer(RATE))
-        update = optimizer.minimize(loss, train.get_global_step())
-        return names.EstimatorSpec(mode, loss=loss, train_op=update)
-
-    def input_fn():
-        numbers = tf.data.Dataset.range(batches_of(rank))
-        return numbers.map(lambda i: (tf.cast(i + rank, tf.float64), 0))
-
-    config = toolkit.run_config(model_dir=str(tmp_path / "model"))
-    estimator = estimator_class(model_fn, config=config)
+    estimator, input_fn = estimator_and_input(batches_of(rank), tmp_path / "model")
     hooks = [hvd_tf.BroadcastGlobalVariablesHook(0), toolkit.EndTogetherHook()]
     for done in (1, 2):
         estimator.train(input_fn, hooks=hooks)

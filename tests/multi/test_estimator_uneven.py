@@ -8,7 +8,16 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_estimator_hooks import RATE, AtEnd, outcome, stop_at, training
+from one_weight import (
+    RATE,
+    AtEnd,
+    estimator_and_input,
+    outcome,
+    stop_at,
+    training,
+    training_in_epochs,
+    training_with_checkpoint,
+)
 
 import hvd_tf as hvd
 
@@ -59,29 +68,14 @@ def test_no_batch_is_lost(rank, counts, tmp_path):
     """Twice with one hook. Rank 0's last checkpoint holds what the last rank has."""
     hook = last()
     for attempt in range(2):
-        folder = str(tmp_path / str(attempt))
-        saving = {"checkpoint_dir": folder, "save_checkpoint_steps": 1000} if rank == 0 else {}
-        found = training([hook], counts[rank], **saving)
-        check(found, counts)
-        if rank == 0:
-            reader = train.load_checkpoint(folder)
-            assert reader.get_tensor("global_step") == max(counts)
-            assert reader.get_tensor("weight") == found[1]
+        folder = tmp_path / str(attempt)
+        check(training_with_checkpoint([hook], counts[rank], folder), counts)
 
 
-def test_averages_over_the_ranks_that_go_on(rank, size, monkeypatch):
+@pytest.mark.usefixtures("active_average")
+def test_averages_over_the_ranks_that_go_on(rank, size):
     counts = COUNTS["rank 0 first"][:size]
-    hvd.allgather_object(None)
-    hvd.shutdown()
-    monkeypatch.setenv("HVD_JOIN_AVERAGE", "active")
-    hvd.init()
-    try:
-        check(training([last()], counts[rank]), counts, active=True)
-        hvd.allgather_object(None)
-    finally:
-        hvd.shutdown()
-        monkeypatch.delenv("HVD_JOIN_AVERAGE")
-        hvd.init()
+    check(training([last()], counts[rank]), counts, active=True)
 
 
 def test_the_last_step_counts_for_those_that_go_on(rank, counts):
@@ -201,26 +195,12 @@ def test_gradients_that_depend_on_no_data(rank, counts):
 
 
 def test_epochs_of_a_program_that_reads_its_data_again(rank, counts):
-    with tf.Graph().as_default():
-        iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(counts[rank]))
-        target = tf.cast(iterator.get_next() + rank, tf.float64)
-        weight = v1.get_variable("weight", initializer=np.float64(0))
-        step = train.get_or_create_global_step()
-        optimizer = hvd.DistributedOptimizer(train.GradientDescentOptimizer(RATE))
-        update = optimizer.minimize((weight - target) ** 2, step)
-        at_end = AtEnd([step, weight])
-        hooks = [hvd.BroadcastGlobalVariablesHook(0), last(), at_end]
-        with train.MonitoredTrainingSession(hooks=hooks) as session:
-            for _ in range(3):
-                session.run(iterator.initializer)
-                with pytest.raises(tf.errors.OutOfRangeError):
-                    while True:
-                        session.run(update)
+    step, got = training_in_epochs(last(), counts[rank], 3)
     want = 0.0
     for _ in range(3):
         want = uneven_weight(counts, weight=want)
-    assert at_end.values[0] == 3 * max(counts)
-    np.testing.assert_allclose(at_end.values[1], want, rtol=1e-12)
+    assert step == 3 * max(counts)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_averages_of_metrics_count_the_ranks_that_go_on(rank, counts):
@@ -241,25 +221,7 @@ def test_averages_of_metrics_count_the_ranks_that_go_on(rank, counts):
 
 def test_in_an_estimator(rank, counts, tmp_path):
     """Three trainings in a row: uneven ends, the last step, uneven ends."""
-    try:
-        names = toolkit.tf_estimator
-        estimator_class = names.Estimator
-    except ImportError as error:
-        pytest.skip(str(error))
-
-    def model_fn(features, labels, mode):
-        weight = v1.get_variable("weight", initializer=np.float64(rank))
-        loss = tf.reduce_mean((weight - features) ** 2)
-        optimizer = hvd.DistributedOptimizer(train.GradientDescentOptimizer(RATE))
-        update = optimizer.minimize(loss, train.get_global_step())
-        return names.EstimatorSpec(mode, loss=loss, train_op=update)
-
-    def input_fn():
-        numbers = tf.data.Dataset.range(counts[rank])
-        return numbers.map(lambda i: (tf.cast(i + rank, tf.float64), 0))
-
-    config = toolkit.run_config(model_dir=str(tmp_path / "model"))
-    estimator = estimator_class(model_fn, config=config)
+    estimator, input_fn = estimator_and_input(counts[rank], tmp_path / "model")
     hooks = [hvd.BroadcastGlobalVariablesHook(0), last()]
     weight, done = 0.0, 0
     for steps in (max(counts), 2, max(counts)):

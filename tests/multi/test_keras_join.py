@@ -159,22 +159,13 @@ def test_no_batch_is_lost(hvd, rank, size, counts, family, known):
     check_equal(hvd, model)
 
 
-def test_averages_over_the_ranks_that_go_on(hvd, rank, size, monkeypatch):
+@pytest.mark.usefixtures("active_average")
+def test_averages_over_the_ranks_that_go_on(rank, size):
     counts = COUNTS["rank 0 first"][:size]
-    hvd.allgather_object(None)
-    hvd.shutdown()
-    monkeypatch.setenv("HVD_JOIN_AVERAGE", "active")
-    hvd.init()
-    try:
-        model = make_model()
-        fit(model, dataset_of(rank, counts, True), callbacks.JoinCallback())
-        weights = trained_alone(counts, active=True)[0]
-        np.testing.assert_allclose(model.get_weights()[0], weights, rtol=1e-5, atol=1e-6)
-        hvd.allgather_object(None)
-    finally:
-        hvd.shutdown()
-        monkeypatch.delenv("HVD_JOIN_AVERAGE")
-        hvd.init()
+    model = make_model()
+    fit(model, dataset_of(rank, counts, True), callbacks.JoinCallback())
+    weights = trained_alone(counts, active=True)[0]
+    np.testing.assert_allclose(model.get_weights()[0], weights, rtol=1e-5, atol=1e-6)
 
 
 def test_rank_0_alone_validates(hvd, rank, counts):
