@@ -22,8 +22,6 @@ OP_NAMES = {
     Max: "Max",
     Product: "Product",
 }
-# The operations' attribute for what a tensor is cast to on the wire.
-WIRE_NAMES = {None: "none", tf.float16: "fp16", tf.bfloat16: "bf16"}
 
 
 def handle_average_backwards_compatibility(op: Optional[int], average: Optional[bool]) -> int:
@@ -55,11 +53,6 @@ def registered_id(process_set: ProcessSet) -> int:
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered; {REGISTER}")
     return process_set.process_set_id
-
-
-def scale_text(factor: float) -> str:
-    """Decimal text that keeps all bits. TensorFlow's float attributes have only 24."""
-    return "1" if factor == 1.0 else repr(float(factor))
 
 
 def on_device(device: str) -> AbstractContextManager[Any]:

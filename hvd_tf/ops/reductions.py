@@ -11,21 +11,9 @@ import tensorflow as tf
 from hvd_tf._internal import native
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
-from hvd_tf.compression import (
-    Compression,
-    apply_compression,
-    undo_compression,
-    wire_dtype_for,
-)
-from hvd_tf.ops.arguments import (
-    WIRE_NAMES,
-    by_dtype,
-    check_op,
-    handle_average_backwards_compatibility,
-    on_device,
-    registered_id,
-    scale_text,
-)
+from hvd_tf.compression import Compression
+from hvd_tf.ops.arguments import check_op, handle_average_backwards_compatibility, on_device
+from hvd_tf.ops.reducing import Reduction, reduce_group, reduce_one
 from hvd_tf.ops.slices import check_sparse, reduce_slices
 
 TensorOrSlices = Union[tf.Tensor, tf.IndexedSlices]
@@ -80,17 +68,8 @@ def allreduce(
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
         names = call_names("allreduce", "HorovodAllreduce", tensor, name, ignore_name_scope)
-        packed, context = apply_compression(tensor, compression)
-        (reduced,) = _reduce_dense(
-            [packed],
-            op,
-            prescale_factor,
-            postscale_factor,
-            wire_dtype_for(compression, packed.dtype),
-            process_set,
-            names,
-        )
-        return undo_compression(reduced, context, compression)
+        reduction = Reduction(op, prescale_factor, postscale_factor, process_set)
+        return reduce_one(native.ops.horovod_allreduce, reduction, tensor, compression, names)
 
 
 def grouped_allreduce(
@@ -141,23 +120,11 @@ def grouped_allreduce(
             names = call_names(
                 "grouped_allreduce", "HorovodGroupedAllreduce", inputs[0], name, ignore_name_scope
             )
-            packed = [apply_compression(tensor, compression) for tensor in inputs]
-            reduced_list = by_dtype(
-                [tensor for tensor, _ in packed],
-                names,
-                lambda part, part_name: _reduce_dense(
-                    part,
-                    op,
-                    prescale_factor,
-                    postscale_factor,
-                    wire_dtype_for(compression, part[0].dtype),
-                    process_set,
-                    part_name,
-                    grouped=True,
-                ),
-            )
-            for i, reduced, (_, context) in zip(dense, reduced_list, packed):
-                results[i] = undo_compression(reduced, context, compression)
+            reduction = Reduction(op, prescale_factor, postscale_factor, process_set)
+            operation = native.ops.horovod_grouped_allreduce
+            reduced_list = reduce_group(operation, reduction, inputs, compression, names)
+            for i, reduced in zip(dense, reduced_list):
+                results[i] = reduced
     return results
 
 
@@ -177,40 +144,10 @@ def dense_allreduce(
     `tensor_name` is what ranks match by, `name` the node's name. `wire_dtype` is None, tf.float16
     or tf.bfloat16.
     """
-    return _reduce_dense(
-        list(tensors),
-        op,
-        prescale_factor,
-        postscale_factor,
-        wire_dtype,
-        process_set,
-        Names(name, tensor_name),
-        grouped=len(tensors) > 1,
-    )
-
-
-def _reduce_dense(
-    tensors: list[tf.Tensor],
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    wire_dtype: Optional[tf.DType],
-    process_set: ProcessSet,
-    names: Names,
-    grouped: bool = False,
-) -> list[tf.Tensor]:
-    check_op(op)
-    attributes = {
-        "reduce_op": op,
-        "prescale_factor": scale_text(prescale_factor),
-        "postscale_factor": scale_text(postscale_factor),
-        "wire_dtype": WIRE_NAMES[wire_dtype],
-        "tensor_name": names.tensor_name,
-        "process_set_id": registered_id(process_set),
-        "name": names.node,
-    }
-    if grouped:
-        return list(native.ops.horovod_grouped_allreduce(tensors=tensors, **attributes))
+    reduction = Reduction(op, prescale_factor, postscale_factor, process_set)
+    attributes = reduction.attributes(wire_dtype, Names(name, tensor_name))
+    if len(tensors) > 1:
+        return list(native.ops.horovod_grouped_allreduce(tensors=list(tensors), **attributes))
     return [native.ops.horovod_allreduce(tensor=tensors[0], **attributes)]
 
 

@@ -11,17 +11,11 @@ import tensorflow as tf
 from hvd_tf._internal import native
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, Sum, global_process_set
-from hvd_tf.compression import Compression, apply_compression, undo_compression, wire_dtype_for
-from hvd_tf.ops.arguments import (
-    WIRE_NAMES,
-    by_dtype,
-    check_op,
-    on_device,
-    registered_id,
-    scale_text,
-)
+from hvd_tf.compression import Compression
+from hvd_tf.ops.arguments import on_device
 from hvd_tf.ops.facts import size_op
 from hvd_tf.ops.gathers import gather
+from hvd_tf.ops.reducing import Reduction, reduce_group, reduce_one
 
 
 def reducescatter(
@@ -61,17 +55,9 @@ def reducescatter(
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
         names = call_names("reducescatter", "HorovodReducescatter", tensor, name, ignore_name_scope)
-        packed, context = apply_compression(tensor, compression)
-        (scattered,) = _scatter(
-            [packed],
-            op,
-            prescale_factor,
-            postscale_factor,
-            wire_dtype_for(compression, packed.dtype),
-            process_set,
-            names,
-        )
-        return undo_compression(scattered, context, compression)
+        reduction = _reduction(op, prescale_factor, postscale_factor, process_set)
+        scatter = native.ops.horovod_reducescatter
+        return reduce_one(scatter, reduction, tensor, compression, names)
 
 
 def grouped_reducescatter(
@@ -99,52 +85,17 @@ def grouped_reducescatter(
         names = call_names(
             "grouped_reducescatter", "HorovodGroupedReducescatter", inputs[0], name, False
         )
-        packed = [apply_compression(tensor, compression) for tensor in inputs]
-        scattered = by_dtype(
-            [tensor for tensor, _ in packed],
-            names,
-            lambda part, part_name: _scatter(
-                part,
-                op,
-                prescale_factor,
-                postscale_factor,
-                wire_dtype_for(compression, part[0].dtype),
-                process_set,
-                part_name,
-                grouped=True,
-            ),
-        )
-        return [
-            undo_compression(result, context, compression)
-            for result, (_, context) in zip(scattered, packed)
-        ]
+        reduction = _reduction(op, prescale_factor, postscale_factor, process_set)
+        scatter = native.ops.horovod_grouped_reducescatter
+        return reduce_group(scatter, reduction, inputs, compression, names)
 
 
-def _scatter(
-    tensors: list[tf.Tensor],
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    wire_dtype: Optional[tf.DType],
-    process_set: ProcessSet,
-    names: Names,
-    grouped: bool = False,
-) -> list[tf.Tensor]:
-    check_op(op)
+def _reduction(
+    op: int, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
+) -> Reduction:
     if op == Adasum:
         raise ValueError("op=hvd.Adasum: reducescatter offers hvd.Average, Sum, Min, Max, Product")
-    attributes = {
-        "reduce_op": op,
-        "prescale_factor": scale_text(prescale_factor),
-        "postscale_factor": scale_text(postscale_factor),
-        "wire_dtype": WIRE_NAMES[wire_dtype],
-        "tensor_name": names.tensor_name,
-        "process_set_id": registered_id(process_set),
-        "name": names.node,
-    }
-    if grouped:
-        return list(native.ops.horovod_grouped_reducescatter(tensors=tensors, **attributes))
-    return [native.ops.horovod_reducescatter(tensor=tensors[0], **attributes)]
+    return Reduction(op, prescale_factor, postscale_factor, process_set)
 
 
 @tf.RegisterGradient("HorovodReducescatter")
