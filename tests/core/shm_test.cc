@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory: segment, rings, doorbell, arena, messages, and its set-up.
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Shared memory: rings, doorbell, arena, messages.
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -18,7 +11,6 @@
 #include "thread_backend.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport/shm/shm_arena.h"
-#include "transport/shm/shm_backend.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_doorbell.h"
 #include "transport/shm/shm_endpoint.h"
@@ -28,163 +20,16 @@
 #include "transport/shm/shm_wire.h"
 #include "transport_contract.h"
 
-namespace {
-std::atomic<int> interruptions{0};
-std::atomic<bool> was_open_to_signals{false};
-}  // namespace
-
-// In place of the C library's: it is interrupted so often.
-extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
-  sigset_t blocked;
-  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  if (sigismember(&blocked, SIGALRM) == 0) was_open_to_signals = true;
-  if (interruptions > 0) {
-    --interruptions;
-    return EINTR;
-  }
-  return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
-}
-
 namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Of a segment that has a name there.
-std::string PathOf(const ShmSegment& segment) {
-  const std::string& text = segment.name();
-  const size_t begin = text.find('/');
-  return "/dev/shm" + text.substr(begin, text.find(' ', begin) - begin);
-}
-
-bool Exists(const std::string& path) {
-  struct stat facts;
-  return stat(path.c_str(), &facts) == 0;
-}
-
 std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
   auto segment = ShmSegment::Create(ShmHost::BytesFor(ranks, arena_bytes));
   segment.value()->Unlink();
   return std::make_shared<ShmHost>(segment.value(), ranks, arena_bytes);
-}
-
-// --- Segment ---
-
-TEST(ASegmentIsPrivateAndSharedByItsName) {
-  auto mine = ShmSegment::CreateNamed(8192);
-  ASSERT_TRUE(mine.ok());
-  struct stat facts;
-  ASSERT_TRUE(stat(PathOf(*mine.value()).c_str(), &facts) == 0);
-  EXPECT_EQ(facts.st_mode & 0777, 0600u);
-  EXPECT_TRUE(facts.st_blocks * 512 >= 8192);  // its pages are there
-  auto again = ShmSegment::Attach(mine.value()->name(), 8192);
-  ASSERT_TRUE(again.ok());
-  EXPECT_TRUE(mine.value()->data() != again.value()->data());
-  mine.value()->data()[8191] = std::byte{42};
-  EXPECT_TRUE(again.value()->data()[8191] == std::byte{42});
-  EXPECT_TRUE(again.value()->data()[0] == std::byte{0});
-}
-
-TEST(ASegmentIsGoneWithItsName) {
-  auto mine = ShmSegment::CreateNamed(4096);
-  ASSERT_TRUE(mine.ok());
-  const std::string path = PathOf(*mine.value());
-  auto again = ShmSegment::Attach(mine.value()->name(), 4096);
-  again.value().reset();
-  EXPECT_TRUE(Exists(path));  // is not theirs to take away
-  mine.value()->Unlink();
-  EXPECT_FALSE(Exists(path));
-  EXPECT_FALSE(ShmSegment::Attach(mine.value()->name(), 4096).ok());
-  auto other = ShmSegment::CreateNamed(4096);
-  const std::string second = PathOf(*other.value());
-  EXPECT_TRUE(second != path);
-  other.value().reset();
-  EXPECT_FALSE(Exists(second));
-}
-
-TEST(ASegmentWithoutANameIsSharedByItsPlaceAndLeavesNothing) {
-  auto mine = ShmSegment::Create(8192);
-  ASSERT_TRUE(mine.ok());
-  const std::string name = mine.value()->name();
-  int pid = 0, fd = -1;
-  ASSERT_EQ(std::sscanf(name.c_str(), "place %d %d", &pid, &fd), 2);
-  struct stat facts;
-  ASSERT_TRUE(fstat(fd, &facts) == 0);
-  EXPECT_EQ(facts.st_nlink, 0u);
-  EXPECT_EQ(facts.st_mode & 0777, 0600u);
-  EXPECT_TRUE(facts.st_blocks * 512 >= 8192);
-  auto again = ShmSegment::Attach(name, 8192);
-  ASSERT_TRUE(again.ok());
-  EXPECT_TRUE(mine.value()->data() != again.value()->data());
-  mine.value()->data()[8191] = std::byte{42};
-  EXPECT_TRUE(again.value()->data()[8191] == std::byte{42});
-  EXPECT_TRUE(again.value()->data()[0] == std::byte{0});
-  again.value()->Unlink();
-  EXPECT_TRUE(ShmSegment::Attach(name, 8192).ok());  // is not theirs to close
-  mine.value()->Unlink();
-  EXPECT_FALSE(ShmSegment::Attach(name, 8192).ok());
-  again.value()->data()[0] = std::byte{7};
-  EXPECT_TRUE(mine.value()->data()[0] == std::byte{7});
-}
-
-TEST(ASegmentOfAnotherSizeIsRefused) {
-  auto mine = ShmSegment::Create(8192);
-  EXPECT_EQ(ShmSegment::Attach(mine.value()->name(), 4096).status().code(),
-            StatusCode::kInternal);
-}
-
-// Where ranks have process numbers of their own, a place may be a stranger's.
-TEST(AStrangersFileIsRefused) {
-  for (auto* create : {ShmSegment::Create, ShmSegment::CreateNamed}) {
-    auto mine = create(8192);
-    ASSERT_TRUE(mine.ok());
-    std::string name = mine.value()->name();
-    EXPECT_TRUE(ShmSegment::Attach(name, 8192).ok());
-    char& last = name.back();
-    last = last == '1' ? '2' : '1';  // all as it should be but the nonce
-    EXPECT_EQ(ShmSegment::Attach(name, 8192).status().code(),
-              StatusCode::kInternal);
-  }
-  for (const char* text : {"", "place", "place 1", "place x 3 4", "file /a"}) {
-    EXPECT_EQ(ShmSegment::Attach(text, 8192).status().code(),
-              StatusCode::kInternal);
-  }
-}
-
-// Opened for writing, a pipe would have another writer, and no reader would see
-// its end.
-TEST(WhatIsNoFileIsNotEvenOpened) {
-  const std::string path = "/tmp/hvd_tf-shm_test-" + std::to_string(getpid());
-  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
-  unlink(path.c_str());
-  const std::string place =
-      "place " + std::to_string(getpid()) + " " + std::to_string(reader) + " 7";
-  EXPECT_EQ(ShmSegment::Attach(place, 8192).status().code(),
-            StatusCode::kInternal);
-  pollfd events = {reader, POLLIN, 0};
-  EXPECT_EQ(poll(&events, 1, 0), 0);  // it hangs up once a writer has gone
-  close(reader);
-}
-
-// Not every kernel does that to a signal's receiver.
-TEST(AnInterruptionDoesNotStopASegmentFromBeingFilled) {
-  interruptions = 3;
-  was_open_to_signals = false;
-  EXPECT_EQ(ShmSegment::Create(8192).status().message(), "");
-  EXPECT_EQ(interruptions.load(), 0);
-  // A timer would interrupt it each time.
-  EXPECT_FALSE(was_open_to_signals.load());
-  sigset_t blocked;
-  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  EXPECT_EQ(sigismember(&blocked, SIGALRM), 0);
-}
-
-TEST(ASegmentThatDoesNotFitIsAnErrorNow) {
-  const Status status = ShmSegment::Create(size_t{1} << 50).status();
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
 }
 
 // --- Ring and doorbell ---
@@ -429,128 +274,6 @@ TEST(ABlockOfAnotherLengthThanItSaysIsAnError) {
   EXPECT_EQ(StatusAfterBlock(24).message(), "");
   for (size_t bytes : {0, 15, 16, 23, 25, 1000}) {
     EXPECT_EQ(StatusAfterBlock(bytes).code(), StatusCode::kInternal);
-  }
-}
-
-// --- The set-up ---
-
-// By name, as processes do it. What each rank got.
-std::vector<Status> SetUp(int ranks,
-                          const std::function<void(int, Options*)>& change) {
-  ThreadWorld world(ranks);
-  std::vector<Status> results(ranks);
-  RunRanks(ranks, [&](int rank) {
-    Options options = Options::Defaults();
-    change(rank, &options);
-    auto backend = AddSharedMemory(world.Open(rank), options, {});
-    results[rank] = backend.status();
-    if (!backend.ok()) return;
-    ContractRank self(backend.value().get(), 0, options.shm_chunk_bytes);
-    auto transport = self.NewTransport();
-    CheckSetIsWell(transport.get(), 100000);
-  });
-  return results;
-}
-
-TEST(RanksFindTheirMemoryByName) {
-  for (int ranks : {1, 2, 5}) {
-    for (const Status& status : SetUp(ranks, [](int, Options*) {})) {
-      EXPECT_EQ(status.message(), "");
-    }
-  }
-}
-
-// 1000 ranks on hosts of 8.
-Topology LargeJob() {
-  Topology topology;
-  topology.size = 1000;
-  topology.local_ranks.clear();
-  for (int rank = 0; rank < 8; ++rank) topology.local_ranks.push_back(rank);
-  topology.local_size = 8;
-  topology.host_of.clear();
-  for (int rank = 0; rank < topology.size; ++rank) {
-    topology.host_of.push_back(rank / 8);
-  }
-  return topology;
-}
-
-std::vector<int> RanksFrom(int first, int count, int step = 1) {
-  std::vector<int> ranks;
-  for (int i = 0; i < count; ++i) ranks.push_back(first + i * step);
-  return ranks;
-}
-
-TEST(ASetTakesMemoryOfItsMembersOnly) {
-  const Topology topology = LargeJob();
-  const Options options = Options::Defaults();
-  const auto bytes = [&](const ProcessSets& sets) {
-    return ShmArenaBytes(options, topology, sets);
-  };
-  const auto alone = bytes({});
-  EXPECT_TRUE(alone < size_t{42} << 20);
-  ProcessSets others;
-  for (int host = 1; host < 125; ++host) {
-    others.push_back(RanksFrom(8 * host, 8));
-  }
-  EXPECT_EQ(bytes(others), alone);
-  // As many as its ranks have, and no more for what others of the host have.
-  const auto with_one = bytes({RanksFrom(0, 4)});
-  EXPECT_TRUE(with_one > alone && with_one < alone + (300 << 10));
-  EXPECT_EQ(bytes({RanksFrom(0, 4), RanksFrom(4, 4)}), with_one);
-  EXPECT_TRUE(bytes({RanksFrom(0, 4), RanksFrom(0, 8)}) > with_one);
-  // A few ranks of two hosts do not need what all hosts would.
-  EXPECT_TRUE(bytes({RanksFrom(0, 16)}) < alone + (3 << 20));
-  // One of each host: they share no memory.
-  EXPECT_EQ(bytes({RanksFrom(0, 125, 8)}), alone);
-  // Refused later.
-  EXPECT_EQ(bytes({{}, {-1}, {1000}}), alone);
-}
-
-TEST(SetsOfDifferentMembersHaveTheMemoryTheyNeed) {
-  const ProcessSets sets = {{0, 1}, {2, 3}, {0}, {0, 1, 2, 3}, {1, 3}};
-  for (const std::vector<std::string>& hosts :
-       {std::vector<std::string>(4, "a"),
-        std::vector<std::string>{"a", "a", "b", "b"}}) {
-    ThreadWorld world(4, hosts);
-    RunRanks(4, [&](int rank) {
-      Options options = Options::Defaults();
-      options.shm_bytes = 0;  // what sets reserve is all there is
-      auto backend = AddSharedMemory(world.Open(rank), options, sets);
-      ASSERT_TRUE(backend.ok());
-      std::vector<std::unique_ptr<Transport>> mine;
-      for (size_t i = 0; i < sets.size(); ++i) {
-        const auto& ranks = sets[i];
-        if (std::count(ranks.begin(), ranks.end(), rank) == 0) continue;
-        auto transport =
-            backend.value()->NewTransport(static_cast<int>(i) + 1, ranks);
-        ASSERT_TRUE(transport.ok());
-        mine.push_back(std::move(transport.value()));
-      }
-      auto all = backend.value()->NewTransport(0, {0, 1, 2, 3});
-      ASSERT_TRUE(all.ok());
-      for (auto& transport : mine) CheckSetIsWell(transport.get(), 100000);
-      CheckSetIsWell(all.value().get(), 100000);
-    });
-  }
-}
-
-TEST(WithoutSharedMemoryTheOtherWireServes) {
-  for (int64_t bytes : {int64_t{0}, int64_t{1} << 50}) {
-    const auto results = SetUp(3, [&](int, Options* options) {
-      if (bytes == 0) options->shm = 0;
-      if (bytes > 0) options->shm_bytes = bytes;
-    });
-    for (const Status& status : results) EXPECT_EQ(status.message(), "");
-  }
-}
-
-TEST(RanksWithOtherSettingsAreRefusedEverywhere) {
-  const auto results = SetUp(3, [](int rank, Options* options) {
-    if (rank == 2) options->shm_chunk_bytes = 4096;
-  });
-  for (const Status& status : results) {
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("4096 on rank 2"), std::string::npos);
   }
 }
 
