@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over a few elements of one type: convert, scale, add, divide.
+//
+// For code that works chunk by chunk, compiled for a VectorUnit. Loops are told
+// that elements do not depend on each other (ivdep). That holds although an
+// output may be an input. Chunks stay in the first-level cache.
+#ifndef HVD_CPU_ELEMENT_LOOPS_H_
+#define HVD_CPU_ELEMENT_LOOPS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "core/types.h"
+#include "cpu/float16.h"
+
+namespace hvd {
+namespace element_loops {
+
+// The type that arithmetic on T is done in. Values are rounded when stored.
+template <typename T>
+struct ComputeType {
+  using type = T;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<Bfloat16> {
+  using type = float;
+};
+template <typename T>
+using Compute = typename ComputeType<T>::type;
+
+// The type that averages of T are added in.
+template <typename T>
+struct AverageType {
+  using type = Compute<T>;
+};
+template <>
+struct AverageType<uint8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int8_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<uint16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct AverageType<int32_t> {
+  using type = int64_t;
+};
+template <typename T>
+using Averaging = typename AverageType<T>::type;
+
+// Calls visit(T()) with the element type of `dtype`. A bool is a byte.
+template <typename Visit>
+void WithType(DataType dtype, Visit visit) {
+  switch (dtype) {
+    case DataType::kBool:
+    case DataType::kUint8:
+      return visit(uint8_t());
+    case DataType::kInt8:
+      return visit(int8_t());
+    case DataType::kUint16:
+      return visit(uint16_t());
+    case DataType::kInt16:
+      return visit(int16_t());
+    case DataType::kInt32:
+      return visit(int32_t());
+    case DataType::kInt64:
+      return visit(int64_t());
+    case DataType::kFloat16:
+      return visit(Float16());
+    case DataType::kBfloat16:
+      return visit(Bfloat16());
+    case DataType::kFloat32:
+      return visit(float());
+    case DataType::kFloat64:
+      return visit(double());
+  }
+}
+
+// --- One element ---
+
+// Truncates. What T cannot hold becomes its nearest value. NaN becomes 0.
+template <typename T>
+T Saturate(double value) {
+  constexpr double kLowest =
+      static_cast<double>(std::numeric_limits<T>::lowest());
+  // The first double that is too large. It is exact. As a double, max() of
+  // int64 would not be.
+  constexpr double kBeyond =
+      2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  if (!(value >= kLowest)) {
+    return value < kLowest ? std::numeric_limits<T>::lowest() : T();
+  }
+  if (value >= kBeyond) return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
+}
+
+// value * scale, as T computes.
+template <typename T>
+T Scaled(T value, double scale) {
+  if constexpr (std::is_integral_v<T>) {
+    return Saturate<T>(static_cast<double>(value) * scale);
+  } else {
+    return value * static_cast<T>(scale);
+  }
+}
+
+// The unsigned type in which T's arithmetic wraps around. A narrower one would
+// be widened to a signed int on the way.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+struct Add {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) +
+                            static_cast<Wrapping<T>>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+// --- Some elements ---
+
+template <typename From, typename To>
+void Convert(const From* in, To* out, int64_t count) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (in != out)
+      std::memcpy(out, in, static_cast<size_t>(count) * sizeof(To));
+  } else if constexpr (std::is_integral_v<From>) {
+    using Wider = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
+    constexpr Wider kLowest = std::numeric_limits<To>::lowest();
+    constexpr Wider kHighest = std::numeric_limits<To>::max();
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = static_cast<To>(
+          std::min(std::max(static_cast<Wider>(in[i]), kLowest), kHighest));
+    }
+  } else {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) out[i] = ConvertFloat<To>(in[i]);
+  }
+}
+
+template <typename T>
+void Scale(const T* in, T* out, int64_t count, double scale) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = Scaled(in[i], scale);
+}
+
+template <typename T, typename Operator>
+void Combine(const T* a, const T* b, T* out, int64_t count, Operator op) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
+}
+
+template <typename T>
+void Divide(T* values, int64_t count, int64_t ranks) {
+  if constexpr (std::is_integral_v<T>) {
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
+    }
+  } else if ((ranks & (ranks - 1)) == 0) {
+    // A power of two has an exact inverse, and a product takes less time.
+    const T inverse = static_cast<T>(1) / static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] *= inverse;
+  } else {
+    const T divisor = static_cast<T>(ranks);
+    for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
+  }
+}
+
+// The values of `in` as type C, which is computed in. If they have another
+// type, they are converted into `space`.
+template <typename T, typename C>
+const C* Load(const T* in, C* space, int64_t count) {
+  if constexpr (std::is_same_v<T, C>) {
+    return in;
+  } else {
+    Convert(in, space, count);
+    return space;
+  }
+}
+
+}  // namespace element_loops
+}  // namespace hvd
+
+#endif  // HVD_CPU_ELEMENT_LOOPS_H_
