@@ -15,10 +15,11 @@
 // have executed each tensor once, in the order of rank 0. If not, the program
 // ends.
 //
-// The last rank aborts a step while its tensors wait for rank 1. The others
-// wait too ("waiting"), or submit after the abort: together ("late"), or each
-// in another pass of the leader ("apart"). Each tensor must then have failed
-// once on each rank, and the next step must complete.
+// The last rank aborts a step while its tensors wait for rank 1, or for rank 0
+// where there are two. The others wait too ("waiting"), or submit after the
+// abort: together ("late"), or each in another pass of the leader ("apart").
+// Each tensor must then have failed once on each rank, and the next step must
+// complete.
 #include <malloc.h>
 
 #include <algorithm>

@@ -18,8 +18,6 @@
 
 namespace hvd {
 
-inline constexpr size_t kSlowRank = 1;
-
 struct Workload {
   const char* name;
   Verb verb;
@@ -40,6 +38,10 @@ inline constexpr const char* kOthersNames[] = {"waiting", "late", "apart"};
 // A job of several ranks, step by step.
 class Job {
  public:
+  // The rank that the tensors of a step wait for until the last rank aborts it.
+  // Of two ranks it is the leader, and nobody else waits.
+  static size_t SlowRank(size_t size) { return size > 2 ? 1 : 0; }
+
   Job(const Workload& workload, int size, int ranks_a_host)
       : workload_(workload), ranks_a_host_(ranks_a_host) {
     std::vector<int> ranks, hosts;
@@ -75,6 +77,7 @@ class Job {
   StepCost AbortedStep(Others others) {
     const std::vector<int64_t> steps = NewSteps();
     const size_t last = ranks_.size() - 1;
+    const size_t slow = SlowRank(ranks_.size());
     const auto submit = [&](size_t rank) {
       return SubmitGroup(ranks_[rank].get(), steps[rank], 0, names_.size());
     };
@@ -82,7 +85,7 @@ class Job {
     const std::vector<uint64_t> tickets = submit(last);
     if (others == Others::kWaiting) {
       for (size_t rank = 0; rank < last; ++rank) {
-        if (rank != kSlowRank) submit(rank);
+        if (rank != slow) submit(rank);
       }
       Deliver();
       TakeCost();  // Step measures the cost of submissions
@@ -90,7 +93,7 @@ class Job {
     ranks_[last]->Abort(tickets);
     Deliver();
     for (size_t rank = 0; rank < last; ++rank) {
-      if (others == Others::kWaiting && rank != kSlowRank) continue;
+      if (others == Others::kWaiting && rank != slow) continue;
       submit(rank);
       if (others == Others::kApart) Deliver();
     }
