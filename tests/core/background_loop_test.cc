@@ -114,7 +114,7 @@ Envelope EndOfLeader(uint64_t log_number) {
   end.failed = true;
   end.text = "out of memory";
   end.log_seen[0] = log_number;
-  return {0, PeerEnds{false, {end}}};
+  return {0, PeerEnds{PassOn::kToNobody, 0, {end}}};
 }
 
 // Runs rank 1 until its entries are done. Returns their messages, by entry.
@@ -162,6 +162,7 @@ std::vector<Envelope> SomeMessages() {
   return {{0, LogMessage{1, {BatchOf("a"), absent}}},
           {0, LogMessage{1, {change, Tuning{1, 512, 1}, Skipped{2}}}},
           {0, Report{0, {CachedSubmissions{0, {1}}, Join{}}}},
+          {0, HostTold{1}},
           {0, Beat{true, false, 5, 7}},
           {0, Beat{false, false, 5, 7}},
           {0, TimelineControl{1, true, true}},

@@ -89,7 +89,8 @@ Envelope ExampleHostReport() {
 }
 
 Envelope ExamplePeerEnds() {
-  return {0, PeerEnds{true,
+  return {0, PeerEnds{PassOn::kToHost,
+                      uint64_t{1} << 40,
                       {{5, false, "done", {}, -1, "", false},
                        {7,
                         true,
@@ -211,7 +212,8 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   auto end = Decode(Encode(ExamplePeerEnds()));
   ASSERT_TRUE(end.ok());
   auto& ends = std::get<PeerEnds>(end.value().message);
-  EXPECT_TRUE(ends.pass_on);
+  EXPECT_TRUE(ends.pass_on == PassOn::kToHost);
+  EXPECT_EQ(ends.round, uint64_t{1} << 40);
   ASSERT_EQ(ends.ends.size(), 2u);
   EXPECT_EQ(ends.ends[0].rank, 5);
   EXPECT_EQ(ends.ends[0].text, "done");
@@ -223,6 +225,12 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(peer_end.cause_rank, 2);
   EXPECT_EQ(peer_end.cause_text, "OSError");
   EXPECT_TRUE(peer_end.gave_up);
+}
+
+TEST(message_host_told_survives_its_bytes) {
+  auto told = Decode(Encode({0, HostTold{uint64_t{1} << 40}}));
+  ASSERT_TRUE(told.ok());
+  EXPECT_EQ(std::get<HostTold>(told.value().message).round, uint64_t{1} << 40);
 }
 
 TEST(message_beat_survives_its_bytes) {
@@ -259,7 +267,7 @@ TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
        {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
-        Envelope{0, kChunk}}) {
+        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}}}) {
     const std::string bytes = Encode(envelope);
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(Decode(bytes.substr(0, size)).ok());
@@ -273,7 +281,7 @@ TEST(message_random_damage_never_crashes) {
   for (const Envelope& envelope :
        {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
-        Envelope{0, kChunk}}) {
+        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}}}) {
     const std::string bytes = Encode(envelope);
     for (int i = 0; i < 20000; ++i) {
       std::string damaged = bytes;

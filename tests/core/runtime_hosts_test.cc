@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole jobs on several hosts, whose first ranks gather reports: what happens
 // when one of these is slow, stops for a while, leaves or fails.
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -101,6 +102,40 @@ TEST(runtime_hosts_a_failure_of_any_rank_reaches_all) {
                 std::string::npos);
     });
   }
+}
+
+// Rank 1 would tell ranks 2 and 5.
+TEST(runtime_hosts_a_failure_reaches_the_neighbours_of_a_stopped_gatherer) {
+  using Clock = std::chrono::steady_clock;
+  ThreadWorld world(kSize, kHosts);
+  const auto faults = NoFaults();
+  std::atomic<int> heard{0};
+  RunJob(
+      &world, kSize, {},
+      [&](int rank, Runtime* runtime) {
+        Step(runtime, rank, 0);
+        if (rank == 1) {
+          faults[1]->Freeze();
+          const auto limit = Clock::now() + milliseconds(5000);
+          while (heard.load() < 3 && Clock::now() < limit) {
+            std::this_thread::sleep_for(milliseconds(1));
+          }
+          EXPECT_EQ(heard.load(), 3);
+          faults[1]->Thaw();
+          return;
+        }
+        auto call = Start(runtime, {"y"}, {Filled(3, 1.0f)});
+        if (rank == 0) {
+          std::this_thread::sleep_for(milliseconds(50));
+          const auto begin = Clock::now();
+          runtime->AnnounceFailure("ValueError: no such file");
+          EXPECT_TRUE(Clock::now() - begin < milliseconds(900));
+        }
+        const Status status = call->Wait();
+        EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+        if (rank == 2 || rank == 5 || rank == 4) ++heard;
+      },
+      faults);
 }
 
 // Only some of a host have asked, and their neighbours never will. Nothing but

@@ -62,7 +62,7 @@ void BackgroundLoop::FailReady(Set* set, const Status& why) {
   }
 }
 
-Status BackgroundLoop::HandleEnds(PeerEnds ends) {
+Status BackgroundLoop::HandleEnds(int peer, PeerEnds ends) {
   for (const PeerEndMessage& end : ends.ends) {
     const int last = std::max(end.rank, end.cause_rank);
     if (last >= backend_->topology().size) {
@@ -70,9 +70,8 @@ Status BackgroundLoop::HandleEnds(PeerEnds ends) {
                       ".");
     }
   }
-  for (const PeerEndMessage& end : end_relay_.Handle(std::move(ends), now_)) {
-    HandlePeerEnd(end);
-  }
+  const auto news = end_relay_.Handle(peer, std::move(ends), now_);
+  for (const PeerEndMessage& end : news) HandlePeerEnd(end);
   return Status::Ok();
 }
 
@@ -82,6 +81,10 @@ bool BackgroundLoop::SendEnds() {
     for (const int rank : message.ranks) {
       channel_.Send(rank, message.bytes);
     }
+  }
+  if (announces_ && end_relay_.hosts_are_told()) {
+    announces_ = false;
+    failure_announced_.set_value();
   }
   return !messages.empty();
 }
@@ -181,11 +184,9 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   }
   timeline_.Leave(failed, now_);
   end_relay_.Leave(std::move(end), failed, now_);
+  announces_ = failed;
   SendEnds();
   flushing_ = channel_.Flush();
-  if (failed) {
-    failure_announced_.set_value();
-  }
 }
 
 void BackgroundLoop::Drain() {

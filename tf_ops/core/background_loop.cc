@@ -68,7 +68,8 @@ BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
       options_(options),
       rings_(backend->arrivals_ring()),
       names_(backend->topology().hosts),
-      end_relay_(backend->topology().rank, backend->topology().size),
+      end_relay_(backend->topology().rank,
+                 MakeHostMap(backend->topology().host_of)),
       peer_watch_(backend, &channel_, options, std::move(stacks), awake_) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
@@ -128,7 +129,11 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
     return Status::Ok();
   }
   if (auto ends = std::get_if<PeerEnds>(&envelope.message)) {
-    return HandleEnds(*ends);
+    return HandleEnds(peer, std::move(*ends));
+  }
+  if (auto told = std::get_if<HostTold>(&envelope.message)) {
+    end_relay_.Handle(peer, *told);
+    return Status::Ok();
   }
   if (auto control = std::get_if<TimelineControl>(&envelope.message)) {
     return timeline_.Handle(peer, *control, now_);

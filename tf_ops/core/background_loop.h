@@ -65,7 +65,8 @@ class BackgroundLoop {
   // Returns when an EndCommand that is not a failure has been applied.
   void Run();
 
-  // Fulfilled once a failure that an EndCommand announces is sent. Any thread.
+  // Fulfilled once a failure that an EndCommand announces has reached each
+  // host. Any thread.
   std::future<void> failure_announced() {
     return failure_announced_.get_future();
   }
@@ -146,7 +147,7 @@ class BackgroundLoop {
   void RunOutOfMemory();
   // Fails what ExecuteReady would start.
   static void FailReady(Set* set, const Status& why);
-  Status HandleEnds(PeerEnds ends);
+  Status HandleEnds(int peer, PeerEnds ends);
   void HandlePeerEnd(const PeerEndMessage& end);
   // What the end of a peer means to a set.
   void EndSet(Set* set, const PeerEndMessage& end, const Status& why);
@@ -189,6 +190,7 @@ class BackgroundLoop {
   PeerWatch peer_watch_;
   bool flushing_ = false;
   bool ended_ = false;       // EndSelf was called
+  bool announces_ = false;   // it failed, and failure_announced_ still waits
   bool lost_track_ = false;  // RunOutOfMemory was called
   bool stopping_ = false;
   // The last one that still holds. A peer that misses this rank after it has

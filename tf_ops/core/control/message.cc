@@ -42,18 +42,26 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
 }
 
 void Write(Writer* writer, const PeerEnds& ends) {
-  writer->Byte(ends.pass_on ? 1 : 0);
+  writer->Byte(static_cast<uint8_t>(ends.pass_on));
+  writer->Unsigned(ends.round);
   writer->Unsigned(ends.ends.size());
   for (const PeerEndMessage& end : ends.ends) Write(writer, end);
 }
 
 PeerEnds ReadPeerEnds(Reader* reader) {
   PeerEnds ends;
-  ends.pass_on = reader->Enum<uint8_t>(2) != 0;
+  ends.pass_on = reader->Enum<PassOn>(3);
+  ends.round = reader->Unsigned();
   ends.ends.resize(reader->Count());
   for (PeerEndMessage& end : ends.ends) end = ReadPeerEnd(reader);
   return ends;
 }
+
+void Write(Writer* writer, const HostTold& told) {
+  writer->Unsigned(told.round);
+}
+
+HostTold ReadHostTold(Reader* reader) { return {reader->Unsigned()}; }
 
 void Write(Writer* writer, const Beat& beat) {
   writer->Byte(beat.asks ? 1 : 0);
@@ -154,6 +162,9 @@ Result<Envelope> Decode(const std::string& bytes) {
       break;
     case 6:
       envelope.message = ReadHostReport(&reader);
+      break;
+    case 7:
+      envelope.message = ReadHostTold(&reader);
       break;
     default:
       reader.Fail();

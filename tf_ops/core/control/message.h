@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Seven kinds travel:
+// Eight kinds travel:
 //
 // - a Report from a member to its set's leader, or to its host's gatherer,
 // - a HostReport from a gatherer to the leader (see host_tree.h),
 // - a LogMessage from the leader to each member, or through the gatherers,
-// - PeerEnds from ranks that leave to every other (see end_relay.h),
+// - PeerEnds from ranks that leave to every other, and HostTold back (see
+//   end_relay.h),
 // - a Beat between any two,
 // - a TimelineControl from rank 0, and a TimelineChunk back (see timeline.h).
 //
@@ -45,10 +46,19 @@ struct PeerEndMessage {
   bool gave_up = false;
 };
 
-// Some ends, and whether the receiver is to tell all others of them.
+// Whom the receiver of some ends tells of them.
+enum class PassOn : uint8_t { kToNobody, kToHost, kToJob };
+
 struct PeerEnds {
-  bool pass_on = false;
+  PassOn pass_on = PassOn::kToNobody;
+  // kToHost: the answer has this number, which is the sender's.
+  uint64_t round = 0;
   std::vector<PeerEndMessage> ends;
+};
+
+// The other ranks of the sender's host have been sent these ends.
+struct HostTold {
+  uint64_t round = 0;
 };
 
 // "Are you there?", and "yes".
@@ -76,8 +86,9 @@ struct TimelineChunk {
   std::string events;  // a TraceChunk's bytes, not decoded; may be empty
 };
 
-using Message = std::variant<Report, LogMessage, PeerEnds, Beat,
-                             TimelineControl, TimelineChunk, HostReport>;
+using Message =
+    std::variant<Report, LogMessage, PeerEnds, Beat, TimelineControl,
+                 TimelineChunk, HostReport, HostTold>;
 
 struct Envelope {
   int set_id = 0;  // the process set's serial
