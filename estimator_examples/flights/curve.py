@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from data import write_atomically
 from estimators import tf_estimator
+from files import write_atomically
 
 Row = dict[str, Any]
 

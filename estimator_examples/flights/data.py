@@ -8,15 +8,11 @@ more. Its features are in features.py.
 from __future__ import annotations
 
 import csv
-import fcntl
 import importlib.util
 import io
-import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
@@ -26,10 +22,12 @@ import numpy as np
 if __package__:  # flights.data, from beside this folder
     from . import features
     from .features import CATEGORICAL, HISTORY, NUMERIC, Row
+    from .files import only_one, write_atomically
     from .history import late_rates
 else:
     import features
     from features import CATEGORICAL, HISTORY, NUMERIC, Row
+    from files import only_one, write_atomically
     from history import late_rates
 
 LATE_MINUTES = 15  # a flight is late when it arrives this many minutes after its time, or more
@@ -114,18 +112,6 @@ def build(folder: Path) -> Flights:
     return Flights(categorical, numeric, late, day)
 
 
-def write_atomically(path: Path, write: Callable[[io.BufferedWriter], None]) -> None:
-    """Write a file so that a reader sees all of it or none of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def mark(folder: Path) -> str:
     """What tells these CSV files, and the arrays made of them, from others."""
     found = 0
@@ -137,14 +123,6 @@ def mark(folder: Path) -> str:
 def cache_path(data_dir: Path, folder: Path) -> Path:
     """The cache file of this format and of these CSV files."""
     return data_dir / f"flights-{mark(folder)}.npz"
-
-
-@contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Wait until no other process is in a block with this file, which is made."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the kernel when the process ends
-        yield
 
 
 def load(data_dir: Path) -> Flights:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SessionRunHooks that watch a training run: its progress, and its speed without the start."""
+"""SessionRunHooks that watch a training run: its progress, its speed, its variables at the end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import sys
 import time
 from typing import Optional
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 v1 = tf.compat.v1
 Context = v1.train.SessionRunContext
 Values = v1.train.SessionRunValues
+Variables = dict[str, np.ndarray]
 
 
 class Progress(v1.train.SessionRunHook):
@@ -77,3 +79,16 @@ class Speed(v1.train.SessionRunHook):
     def steps_per_s(self) -> float:
         """Global steps per second, 0 when the run was not longer than `skip`."""
         return (self.done - self.skip) / self.in_steps_s if self.in_steps_s > 0 else 0.0
+
+
+class Keep(v1.train.SessionRunHook):
+    """Keeps the variables of the model as they are after the last step."""
+
+    def end(self, session: v1.Session) -> None:
+        names = {v.op.name: v for v in v1.trainable_variables()}
+        self.variables: Variables = session.run(names)
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> float:
+    """The norm of one - other, against that of the other."""
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))

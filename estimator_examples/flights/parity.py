@@ -19,24 +19,16 @@ from types import ModuleType
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np
 import tensorflow as tf
+from hooks import Keep, Variables, difference
 from inputs import InputFn, parse
 from shards import BLOCK, Shards
+from starting import library, limit_threads
 from tasks import flight_shards
-from train import arguments, library, limit_threads, train
+from train import arguments, train
 
 v1 = tf.compat.v1
 BOUND = 1e-6
-Variables = dict[str, np.ndarray]
-
-
-class Keep(v1.train.SessionRunHook):
-    """Keeps the variables of the model as they are after the last step."""
-
-    def end(self, session: v1.Session) -> None:
-        names = {v.op.name: v for v in v1.trainable_variables()}
-        self.variables: Variables = session.run(names)
 
 
 def in_turn(hvd: ModuleType, shards: Shards, batch: int) -> InputFn:
@@ -71,10 +63,7 @@ def differences(
     line = [f"--steps={steps}"]
     many = trained(hvd, shards, line, batch, lr / size)  # train.py takes it times size
     one = trained(library(plain=True), shards, line, batch * size, lr)
-    return {
-        name: float(np.linalg.norm(many[name] - value) / np.linalg.norm(value))
-        for name, value in one.items()
-    }
+    return {name: difference(many[name], value) for name, value in one.items()}
 
 
 def main() -> None:

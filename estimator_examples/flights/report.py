@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data import write_atomically
+from files import write_atomically
 
 Report = dict[str, Any]
 

@@ -7,11 +7,7 @@ together. With one flight in a record, reading would take half as long as traini
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +16,14 @@ from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-from data import Flights, only_one
+import whole
+from data import Flights
+from whole import STAMP as STAMP
 
 FORMAT = 2  # raise it when the files change
 BLOCK = 64  # flights in a record
 # So that 2, 4, 8 or 16 ranks train on whole files.
 SHARDS = {"train": 16, "validation": 4, "held_out": 4}
-STAMP = "stamp.json"  # is written last and describes the other files
 
 
 @dataclass(frozen=True)
@@ -69,44 +66,26 @@ def write_part(folder: Path, part: str, flights: Flights) -> None:
                 file.write(example(shuffled.take(slice(start, start + BLOCK))))
 
 
+def found(folder: Path, facts: Optional[whole.Facts]) -> Optional[Shards]:
+    """The shards in a folder whose stamp says this."""
+    return facts and Shards(folder, facts["flights"])
+
+
 def find(folder: Path) -> Optional[Shards]:
     """The shards in this folder; None when there are none, or not as its stamp describes them."""
-    try:
-        stamp = json.loads((folder / STAMP).read_text())
-        sizes = {path.name: path.stat().st_size for path in folder.glob("*.tfrecord")}
-    except (OSError, ValueError):
-        return None
-    if stamp.get("format") != FORMAT or stamp.get("bytes") != sizes:
-        return None
-    return Shards(folder, stamp["flights"])
+    return found(folder, whole.find(folder, FORMAT))
+
+
+def fill(folder: Path, parts: dict[str, Flights]) -> whole.Facts:
+    """Write all parts into this folder."""
+    for part, flights in parts.items():
+        write_part(folder, part, flights)
+    return {"flights": {part: len(flights) for part, flights in parts.items()}}
 
 
 def write(folder: Path, parts: dict[str, Flights]) -> None:
     """Write the shards so that a reader finds all of them or none, whatever is there already."""
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=folder.name + "."))
-    try:
-        for part, flights in parts.items():
-            write_part(temporary, part, flights)
-        stamp = {
-            "format": FORMAT,
-            "flights": {part: len(flights) for part, flights in parts.items()},
-            "bytes": {path.name: path.stat().st_size for path in temporary.iterdir()},
-        }
-        (temporary / STAMP).write_text(json.dumps(stamp, indent=2) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)  # half-written, damaged or of another format
-        os.rename(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def prepare(folder: Path, parts: Callable[[], dict[str, Flights]]) -> None:
-    """Write the shards where they are missing; of several processes one does, and others wait."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with only_one(folder.with_name(folder.name + ".lock")):
-        if find(folder) is None:
-            print("reading the flights and writing shards, once: 20 to 60 s", file=sys.stderr)
-            write(folder, parts())
+    whole.write(folder, FORMAT, lambda temporary: fill(temporary, parts))
 
 
 def prepare_on_all(
@@ -117,20 +96,9 @@ def prepare_on_all(
     Raises:
       SystemExit: on every rank, when one could not write or read them; says which and why.
     """
-    failure = ""
-    try:
-        if hvd.local_rank() == 0:  # hvd: one rank of each host
-            prepare(folder, parts)
-    except (OSError, SystemExit, tf.errors.OpError) as error:
-        failure = f"rank {hvd.rank()} cannot prepare {folder}: {error}"
-    stop_on_failure(hvd, failure)  # hvd: the others wait here
-    found = find(folder)
-    stop_on_failure(hvd, "" if found else f"rank {hvd.rank()} finds no whole shards in {folder}")
-    return found
 
+    def written(temporary: Path) -> whole.Facts:
+        print("reading the flights and writing shards, once: 20 to 60 s", file=sys.stderr)
+        return fill(temporary, parts())
 
-def stop_on_failure(hvd: ModuleType, failure: str) -> None:
-    """Wait for all ranks; end the program on every one of them when one has failed."""
-    failures = [text for text in hvd.allgather_object(failure) if text]
-    if failures:
-        raise SystemExit("; ".join(failures) if hvd.rank() == 0 else 1)
+    return found(folder, whole.prepare_on_all(hvd, folder, FORMAT, written))

@@ -30,8 +30,9 @@ from inputs import InputFn
 from model import model_fn
 from pictures import draw
 from report import Report, text, write
-from shards import stop_on_failure
+from starting import library, limit_threads, positive, run_config
 from tasks import Task
+from whole import stop_on_failure
 from workers import compare
 
 v1 = tf.compat.v1
@@ -66,29 +67,6 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     return args
 
 
-def positive(text: str) -> int:
-    """An argument that is a number of 1 or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def library(plain: bool) -> ModuleType:
-    """hvd_tf, or what stands in for it."""
-    if plain:
-        import alone as hvd
-    else:
-        import hvd_tf as hvd
-    return hvd
-
-
-def limit_threads(threads: int) -> None:
-    """So many for TensorFlow's pools in this process; before TensorFlow does anything."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-
-
 def model_folder(args: argparse.Namespace, hvd: ModuleType) -> tuple[Path, int]:
     """Where rank 0 keeps the model, and the step of the checkpoint there, on every rank."""
     folder, step, failure = Path("model"), 0, ""
@@ -104,23 +82,6 @@ def model_folder(args: argparse.Namespace, hvd: ModuleType) -> tuple[Path, int]:
         failure = str(error)
     stop_on_failure(hvd, failure)
     return folder, hvd.broadcast_object(step, 0)  # hvd: only rank 0 has checkpoints
-
-
-def run_config(
-    args: argparse.Namespace, hvd: ModuleType, model_dir: Path, interval: Optional[int]
-) -> tf.estimator.RunConfig:
-    """Threads per rank; a checkpoint every `interval` steps, or every five minutes."""
-    saving = {"save_checkpoints_steps": interval} if interval else {"save_checkpoints_secs": 300}
-    return hvd.estimator.run_config(  # hvd: files on rank 0 only, other seeds elsewhere
-        model_dir=str(model_dir),
-        tf_random_seed=args.seed,
-        save_summary_steps=None,
-        log_step_count_steps=None,
-        session_config=v1.ConfigProto(
-            intra_op_parallelism_threads=args.threads, inter_op_parallelism_threads=args.threads
-        ),
-        **saving,
-    )
 
 
 def train(
@@ -148,7 +109,7 @@ def train(
 
     estimator = tf.estimator.Estimator(
         model_fn,
-        config=run_config(args, hvd, model_dir, interval),
+        config=run_config(hvd, model_dir, args.threads, args.seed, interval),
         params={"fields": CATEGORICAL, "optimizer": optimizer},
     )
     hooks = [hvd.BroadcastGlobalVariablesHook(0), *watch]  # hvd: all start with rank 0's weights

@@ -26,7 +26,8 @@ from data import Flights
 from features import CATEGORICAL, NUMERIC
 from inputs import training
 from shards import prepare_on_all
-from train import arguments, limit_threads, train
+from starting import limit_threads
+from train import arguments, train
 
 import hvd_tf as hvd
 
