@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CTR example's programs as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cases import needs_estimator
+from mpi import ROOT, Result, run_ranks
+
+CTR = ROOT / "estimator_examples" / "ctr"
+
+pytestmark = needs_estimator
+
+
+def train(folder: Path, n: int, *arguments: object) -> tuple[Result, dict[str, Any]]:
+    """Runs train.py under hvdrun with a hard limit. It must end well. Returns the report, too."""
+    launcher = [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
+    command = [sys.executable, str(CTR / "train.py"), f"--data-dir={folder}", *map(str, arguments)]
+    model = folder / "model"
+    result = run_ranks([*command, f"--model-dir={model}"], n, 300, launcher=launcher)
+    assert not result.timed_out and result.returncode == 0, result.text
+    assert result.leftovers == [], result.text
+    return result, json.loads((model / "report.json").read_text())
+
+
+def test_logs_of_different_lengths_are_read_to_their_ends(tmp_path: Path) -> None:
+    small = ("--batch=64", "--ids=5000", "--held-out=6400", "--lr=0.01", "--model=wide_deep")
+    batches = [100, 120, 90, 0]
+    stream = ("--stream", "--batches=" + ",".join(map(str, batches)))
+    result, report = train(tmp_path, 4, *small, *stream)
+    assert report["batches"] == batches and report["workers"] == 4
+    assert report["steps"] == max(batches)
+    assert "100 + 120 + 90 + 0 = 310 in 120 steps" in result.text
+    assert 0.7 < report["auc"] < report["ceiling"] < 0.9, result.text
