@@ -5,7 +5,7 @@ A file there holds tests as they run on a rank. It may say, at module level,
 
     RANKS = (2, 3)    # once with 2 ranks and once with 3 (default (2,))
     HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts (or a tuple)
-    IN_FULL = (4,)    # and with so many where HVD_TEST_ALL=1 asks for all combinations
+    IN_FULL = (4,)    # and with these, or on such hosts, where HVD_TEST_ALL=1 asks for all
     TIMEOUT_S = 120   # for one run of the file (default 300)
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 

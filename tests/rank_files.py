@@ -16,12 +16,16 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
     counts, hosts = constants.get("RANKS", (2,)), constants.get("HOSTS", ())
     if ONE_SIZE:
         return [(2 if 2 in counts else max(counts), None)]
+    wanted = [*counts, *((hosts,) if isinstance(hosts, str) else hosts)]
     if ALL:
-        counts = tuple(dict.fromkeys((*counts, *constants.get("IN_FULL", ()))))
-    runs: list[tuple[int, str | None]] = [(count, None) for count in counts]
-    for shape in (hosts,) if isinstance(hosts, str) else hosts:
-        count, each = shape.split("x")
-        runs.append((int(count) * int(each), shape))
+        wanted = list(dict.fromkeys([*wanted, *constants.get("IN_FULL", ())]))
+    runs: list[tuple[int, str | None]] = []
+    for want in wanted:
+        if isinstance(want, str):
+            count, each = want.split("x")
+            runs.append((int(count) * int(each), want))
+        else:
+            runs.append((want, None))
     return runs
 
 

@@ -11,8 +11,7 @@ from linear_loss import STEPS, assert_same_weights, loss_of, make_variables, tra
 import hvd_tf
 
 RANKS = (2,)
-HOSTS = "2x2"
-IN_FULL = (4,)
+IN_FULL = (4, "2x2")
 
 v1 = tf.compat.v1
 train = v1.train

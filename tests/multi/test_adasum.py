@@ -12,8 +12,7 @@ from modes import FLOATS, MODES, assert_close, np_dtype, run, values
 import hvd_tf as hvd
 
 RANKS = (2, 3)
-HOSTS = "2x2"
-IN_FULL = (4, 5)
+IN_FULL = (4, 5, "2x2")
 
 v1 = tf.compat.v1
 train = v1.train

@@ -14,8 +14,9 @@ import tensorflow as tf
 import hvd_tf
 
 ALONE = True
-RANKS = (2, 3)
+RANKS = (2,)
 HOSTS = "2x2"
+IN_FULL = (3,)
 
 pytestmark = pytest.mark.usefixtures("world")
 

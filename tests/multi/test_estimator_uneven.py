@@ -22,8 +22,7 @@ from one_weight import (
 import hvd_tf as hvd
 
 RANKS = (3,)
-IN_FULL = (2,)
-HOSTS = "2x2"
+IN_FULL = (2, "2x2")
 
 v1 = tf.compat.v1
 train = v1.train

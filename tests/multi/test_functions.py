@@ -13,8 +13,7 @@ import hvd_tf
 from hvd_tf import functions
 
 RANKS = (2,)
-HOSTS = "2x2"
-IN_FULL = (4,)
+IN_FULL = (4, "2x2")
 
 v1 = tf.compat.v1
 DTYPES = "uint8 int8 uint16 int16 int32 int64 float16 bfloat16 float32 float64 bool".split()

@@ -15,8 +15,7 @@ from hvd_tf._internal.gradients import GradientReducer, checked_groups, plan_gro
 from hvd_tf._internal.names import InstanceName, variable_names
 
 RANKS = (2,)
-HOSTS = "2x2"
-IN_FULL = (4,)
+IN_FULL = (4, "2x2")
 
 v1 = tf.compat.v1
 REDUCTIONS = {

@@ -18,8 +18,9 @@ from hvd_tf.timeline.split import PARTS, steps_of
 from hvd_tf.timeline.trace_file import read
 
 ALONE = True
-RANKS = (2, 3)
+RANKS = (3,)
 HOSTS = "2x2"
+IN_FULL = (2,)
 
 pytestmark = pytest.mark.usefixtures("world")
 

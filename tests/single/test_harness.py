@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import rank_files
 from mpi import ROOT, Job, run_ranks
 
 RANK = 'int(__import__("os").environ.get("OMPI_COMM_WORLD_RANK", 0))'
@@ -110,6 +111,19 @@ def test_leftovers_are_found(tmp_path: Path, text: str, pattern: str) -> None:
     finally:
         for path in Path("/dev/shm").glob("hvd_harness_*"):
             path.unlink()
+
+
+def test_how_a_file_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = {"RANKS": (1, 3), "HOSTS": "2x2", "IN_FULL": (3, 4, "2x2", "2x1")}
+    few = [(1, None), (3, None), (4, "2x2")]
+    for is_all, is_one_size, expected in (
+        (False, False, few),
+        (True, False, [*few, (4, None), (2, "2x1")]),
+        (False, True, [(3, None)]),
+    ):
+        monkeypatch.setattr(rank_files, "ALL", is_all)
+        monkeypatch.setattr(rank_files, "ONE_SIZE", is_one_size)
+        assert rank_files.runs_of(constants) == expected
 
 
 FILE = """
