@@ -118,15 +118,20 @@ train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 worke
 
 test: test-core test-python ## Runs the C++ and the Python tests
 
+TEST_STEPS := native test-tools flights
+
 # Not `python -m pytest`, which would find the tree's hvd_tf before the installed one. Programs of
 # one rank mostly wait, so three are tested at once.
-test-python: $(DONE)/native $(DONE)/test-tools $(DONE)/flights
+test-python: $(addprefix $(DONE)/,$(TEST_STEPS))
 ifdef ARGS
 	@$(BIN)/pytest $(ARGS)
 else
 	@$(BIN)/pytest --numprocesses 3 --dist loadfile tests/single
 	@$(BIN)/pytest tests --ignore tests/single
 endif
+
+.PHONY: install-test
+install-test: $(addprefix $(DONE)/,$(TEST_STEPS)) # All that test-python needs
 
 test-core: $(DONE)/tensorflow ## Runs the C++ tests: ranks as threads, and under mpirun
 	@$(call build_core,,build/core,ON -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
@@ -178,7 +183,7 @@ KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py metric_state.
 install-modern: # All that test-modern needs
 	@$(MAKE) --no-print-directory TF=$(MODERN_TF) $(addprefix .venv-modern/.done/,$(MODERN_STEPS))
 
-MODERN_STEPS := native test-tools flights keras-2
+MODERN_STEPS := $(TEST_STEPS) keras-2
 test-python-modern: $(addprefix $(DONE)/,$(MODERN_STEPS))
 	@HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) $(ARGS)
 	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS))
