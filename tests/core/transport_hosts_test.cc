@@ -10,17 +10,20 @@
 namespace hvd {
 namespace {
 
+// The thread sanitizer sees as much with the hosts of the two cases below.
+#if !defined(__SANITIZE_THREAD__)
 TEST(ContractOf2HostsOf2) {
   RunSharedContract(4, 1024, 1 << 20, {"a", "a", "b", "b"});
 }
 TEST(ContractOfRanksDealtOutOverHosts) {
   RunSharedContract(4, 4096, 1 << 20, {"a", "b", "a", "b"});
 }
-TEST(ContractOfHostsOfDifferentSizes) {
-  RunSharedContract(6, 1024, 1 << 20, {"a", "b", "b", "c", "b", "c"});
-}
 TEST(ContractOfAHostAndARank) {
   RunSharedContract(3, 4096, 1 << 20, {"a", "a", "b"});
+}
+#endif
+TEST(ContractOfHostsOfDifferentSizes) {
+  RunSharedContract(6, 1024, 1 << 20, {"a", "b", "b", "c", "b", "c"});
 }
 TEST(ContractOfHostsWithLittleMemory) {
   RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"});

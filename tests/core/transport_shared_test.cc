@@ -7,11 +7,16 @@
 namespace hvd {
 namespace {
 
-#if !defined(__SANITIZE_THREAD__)  // slow there, and 9 ranks show it as much
-TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
-#endif
+// The thread sanitizer sees as much with 3 and 9 ranks, and large chunks in
+// transport_threads_test.
+#if !defined(__SANITIZE_THREAD__)
 TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
 TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
+TEST(SharedContractWith8Ranks) { RunSharedContract(8, 4096, 1 << 20); }
+TEST(SharedContractWithLargeChunks) {
+  RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
+}
+#endif
 TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
 TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
 // Memory for a few chunks only.
@@ -22,10 +27,9 @@ TEST(SharedContractWithAutotune) {
   Options options = ContractOptions(4096, 65536);
   options.autotune = 1;
   RunSharedContract(3, options);
+#if !defined(__SANITIZE_THREAD__)
   RunSharedContract(4, options, {"a", "a", "b", "b"});
-}
-TEST(SharedContractWithLargeChunks) {
-  RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
+#endif
 }
 
 }  // namespace

@@ -35,18 +35,20 @@ void RunContract(const std::vector<ContractCase>& cases, int size,
   }
 }
 
+TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
+// Ranks share nothing but the mailboxes, which are the tests' own. So the
+// thread sanitizer sees enough with one number of ranks.
+#if !defined(__SANITIZE_THREAD__)
 TEST(ContractWith1Rank) { RunContract(ContractCases(), 1, 1024); }
 TEST(ContractWith2Ranks) { RunContract(ContractCases(), 2, 1024); }
-TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
 TEST(ContractWith4Ranks) { RunContract(ContractCases(), 4, 4096); }
-#if !defined(__SANITIZE_THREAD__)  // slow there, and 9 ranks show it as much
 TEST(ContractWith8Ranks) { RunContract(ContractCases(), 8, 4096); }
-#endif
 // Too many for all to send to all: with few elements most ranks own no part.
 TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
 TEST(ContractWithLargeChunks) {
   RunContract(ContractCases(), 2, kDefaultChunkBytes / 8);
 }
+#endif
 
 TEST(WireFailureFailsEverything) {
   ThreadWorld world(2, {}, 1024);
