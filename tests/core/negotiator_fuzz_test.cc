@@ -58,6 +58,7 @@ std::vector<Call> StepOf(FuzzWorld* world, const Body& body) {
     if (RulesOf(body.verbs[i]).first_dim_varies) {
       call.signature.shapes[0][0] = world->random().Below(5);
     }
+    if (RulesOf(body.verbs[i]).has_ids) call.signature.table_rows = {40};
   }
   for (int i = 1; i <= body.iterations; ++i) {
     Call& call = calls.emplace_back();
@@ -297,9 +298,10 @@ class Round {
     const int tensors = 1 + random->Below(random->OneIn(3) ? 1 : 6);
     // A rank that has joined fails a reducescatter, so not often.
     const int verbs = random->OneIn(4) ? kVerbCount : kVerbCount - 1;
-    std::vector<Verb> all = {Verb::kAllreduce, Verb::kAllgather,
-                             Verb::kBroadcast, Verb::kAlltoall,
-                             Verb::kBarrier,   Verb::kReducescatter};
+    std::vector<Verb> all = {Verb::kAllreduce,    Verb::kAllgather,
+                             Verb::kBroadcast,    Verb::kAlltoall,
+                             Verb::kBarrier,      Verb::kSparseAllreduce,
+                             Verb::kReducescatter};
     for (int i = 0; i < tensors; ++i) {
       body.verbs.push_back(all[random->Below(verbs)]);
     }

@@ -52,6 +52,9 @@ inline Request CallOf(int number) {
   request.key.instance = number < 2 ? 1 : 0;
   request.signature.verb = verb;
   request.signature.shapes = {{3, 2}, {4}};
+  if (verb == Verb::kSparseAllreduce) {
+    request.signature.table_rows = {9, -1};
+  }
   request.step = number % 2;
   return request;
 }

@@ -119,8 +119,9 @@ class MemberJob {
     const std::string name = request.key.name;
     ++asked_[name];
     if (request.error.ok()) {
-      entry->inputs.assign(tensors, nullptr);
-      entry->outputs.assign(tensors, nullptr);
+      const size_t buffers = tensors * BuffersOf(request.signature.verb);
+      entry->inputs.assign(buffers, nullptr);
+      entry->outputs.assign(buffers, nullptr);
     }
     if (RulesOf(request.signature.verb).has_splits) {
       entry->splits.assign(tensors, {1, 1, 1});

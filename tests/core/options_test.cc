@@ -63,6 +63,23 @@ TEST(options_log_level_is_a_number_or_horovods_word) {
   }
 }
 
+TEST(options_sparse_algo_is_one_of_four_words) {
+  EXPECT_EQ(Options::Defaults().sparse_algo, "auto");
+  for (const char* word : {"auto", "allgather", "reduce_scatter", "dense"}) {
+    auto options = ParseFrom({{"HVD_SPARSE_ALGO", word}});
+    ASSERT_TRUE(options.ok());
+    const auto algo = ParseSparseAlgo(options.value().sparse_algo);
+    EXPECT_TRUE(algo.has_value() && std::string(Name(*algo)) == word);
+  }
+  for (const char* bad : {"", "Auto", "alltoall"}) {
+    auto options = ParseFrom({{"HVD_SPARSE_ALGO", bad}});
+    ASSERT_FALSE(options.ok());
+    EXPECT_NE(options.status().message().find(
+                  "HVD_SPARSE_ALGO='" + std::string(bad) + "' must be auto"),
+              std::string::npos);
+  }
+}
+
 TEST(options_autotune_has_horovods_names) {
   Options off = Options::Defaults();
   EXPECT_EQ(off.autotune, 0);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -75,6 +76,10 @@ inline RandomCall DrawCall(Random& random, std::string name,
   if (signature.verb != Verb::kBroadcast) signature.root = 0;
   if (RulesOf(signature.verb).reduces) {
     signature.reduce_op = Pick(random, kReduceOps);
+    if (RulesOf(signature.verb).has_ids &&
+        signature.reduce_op != ReduceOp::kAverage) {
+      signature.reduce_op = ReduceOp::kSum;
+    }
     if (signature.reduce_op == ReduceOp::kSum && random() % 2 == 0) {
       signature.prescale = Pick<double>(random, {0.5, 2.0});
       signature.postscale = Pick<double>(random, {0.5, 1.0});
@@ -95,6 +100,16 @@ inline RandomCall DrawCall(Random& random, std::string name,
     const int64_t most = Pick<int64_t>(random, {1, 2, 30, 700, 9000});
     call.counts.push_back(Below(random, most + 1));
   }
+  if (RulesOf(signature.verb).has_ids) {
+    signature.id_dtype =
+        Pick<DataType>(random, {DataType::kInt32, DataType::kInt64});
+    signature.sparse_algo = static_cast<SparseAlgo>(Below(random, 3));
+    for (int64_t count : call.counts) {
+      // Few or many of the table's rows, and tables of unknown size.
+      signature.table_rows.push_back(
+          Pick<int64_t>(random, {2 * count + 1, 500 * count + 1, -1}));
+    }
+  }
   return call;
 }
 
@@ -102,12 +117,23 @@ inline RandomCall DrawCall(Random& random, std::string name,
 class CallBuffers {
  public:
   CallBuffers(const RandomCall& call, const ProcessSet& set, uint64_t salt)
-      : call_(call), set_(set), salt_(salt % 1000), out_(call.counts.size()) {
+      : call_(call),
+        set_(set),
+        salt_(salt % 1000),
+        out_(call.counts.size()),
+        out_ids_(call.counts.size()) {
     for (size_t i = 0; i < call.counts.size(); ++i) {
       const int64_t count = Count(i, set.rank);
       in_.emplace_back(count * SizeOf(call.signature.dtype));
       for (int64_t k = 0; k < count; ++k) {
         PutValue(dtype(), in_[i].data(), k, Input(i, set.rank, k));
+      }
+      if (has_ids()) {
+        in_ids_.emplace_back(count * SizeOf(call.signature.id_dtype));
+        for (int64_t k = 0; k < count; ++k) {
+          PutValue(call.signature.id_dtype, in_ids_[i].data(), k,
+                   static_cast<double>(IdOf(set.rank, k)));
+        }
       }
       if (!varies()) out_[i] = in_[i];
       if (call.signature.verb == Verb::kReducescatter) {
@@ -123,6 +149,7 @@ class CallBuffers {
     for (size_t i = 0; i < in_.size(); ++i) {
       entry->request.signature.shapes.push_back({Count(i, set_.rank)});
       entry->inputs.push_back(in_[i].data());
+      if (has_ids()) entry->inputs.push_back(in_ids_[i].data());
       if (!varies()) entry->outputs.push_back(out_[i].data());
       if (call_.signature.verb == Verb::kAlltoall) {
         std::vector<int64_t>& splits = entry->splits.emplace_back();
@@ -140,6 +167,9 @@ class CallBuffers {
         EXPECT_EQ(total, shapes[i][0]);
         out_[i].resize(CountOf(shapes[i]) * SizeOf(dtype()));
         outputs->push_back(out_[i].data());
+        if (!has_ids()) continue;
+        out_ids_[i].resize(shapes[i][0] * SizeOf(call_.signature.id_dtype));
+        outputs->push_back(out_ids_[i].data());
       }
       return Status::Ok();
     };
@@ -163,6 +193,14 @@ class CallBuffers {
                          std::to_string(k) + ", not " + std::to_string(got));
         break;
       }
+      if (!has_ids()) continue;
+      int64_t k = 0;
+      for (const auto& [id, sum] : WantedRows(i)) {
+        const double got =
+            GetValue(call_.signature.id_dtype, out_ids_[i].data(), k++);
+        test::Expect(got == static_cast<double>(id), HVD_HERE,
+                     text + "another id");
+      }
     }
   }
 
@@ -178,6 +216,11 @@ class CallBuffers {
     const auto last =
         std::lower_bound(call_.absent.begin(), call_.absent.end(), end);
     return end - (last - call_.absent.begin());
+  }
+  bool has_ids() const { return RulesOf(call_.signature.verb).has_ids; }
+  // Of half of their rows, neighbours in rank have equal ids.
+  int64_t IdOf(int rank, int64_t k) const {
+    return 2 * k + (k % 2) * ((rank + salt_) % 2);
   }
   bool varies() const { return RulesOf(call_.signature.verb).first_dim_varies; }
 
@@ -227,6 +270,10 @@ class CallBuffers {
       return wanted;
     }
     if (signature.reduce_op == ReduceOp::kAdasum) return WantedAdasum(tensor);
+    if (has_ids()) {
+      for (const auto& [id, sum] : WantedRows(tensor)) wanted.push_back(sum);
+      return wanted;
+    }
     if (RulesOf(signature.verb).reduces) {
       const RowRange own = Owned(tensor);
       for (int64_t k = own.begin; k < own.end; ++k) {
@@ -248,6 +295,28 @@ class CallBuffers {
       }
     }
     return wanted;
+  }
+
+  // Of each id the result.
+  std::map<int64_t, double> WantedRows(size_t tensor) const {
+    const Signature& signature = call_.signature;
+    const auto round = [&](double value) {
+      return IsFloating(dtype()) ? value : std::trunc(value);
+    };
+    std::map<int64_t, double> rows;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      if (!IsPresent(rank)) continue;
+      for (int64_t k = 0; k < Count(tensor, rank); ++k) {
+        // The samples and their scales are exact in every floating type.
+        rows[IdOf(rank, k)] +=
+            round(Input(tensor, rank, k) * signature.prescale);
+      }
+    }
+    for (auto& [id, sum] : rows) {
+      if (signature.reduce_op == ReduceOp::kAverage) sum = round(sum / ranks());
+      sum = round(sum * signature.postscale);
+    }
+    return rows;
   }
 
   std::vector<double> WantedAdasum(size_t tensor) const {
@@ -276,6 +345,7 @@ class CallBuffers {
   const ProcessSet set_;
   const int64_t salt_;
   std::vector<std::vector<char>> in_, out_;
+  std::vector<std::vector<char>> in_ids_, out_ids_;
 };
 
 }  // namespace hvd

@@ -78,7 +78,7 @@ std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
   for (const auto& more :
        {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases(),
-        JoinedCases(), AdasumCases()}) {
+        JoinedCases(), AdasumCases(), SparseCases(), SparsePhaseCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

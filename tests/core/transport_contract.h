@@ -102,7 +102,8 @@ struct ContractCase {
 // infinity: transport_contract_finite.cc. Verbs that divide rows:
 // transport_contract_rows.cc. Several phases: transport_contract_phases.cc.
 // Ranks that have joined: transport_contract_joined.cc.
-// Adasum: transport_contract_adasum.cc.
+// Adasum: transport_contract_adasum.cc. Rows with ids:
+// transport_contract_sparse.cc, transport_contract_sparse_phases.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
@@ -111,6 +112,8 @@ std::vector<ContractCase> RowCases();
 std::vector<ContractCase> PhaseCases();
 std::vector<ContractCase> JoinedCases();
 std::vector<ContractCase> AdasumCases();
+std::vector<ContractCase> SparseCases();
+std::vector<ContractCase> SparsePhaseCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

@@ -30,7 +30,7 @@ class Counter {
 struct VerbCounters {
   Counter collectives;    // calls that have completed; a group is one
   Counter batches;        // in which they travelled
-  Counter rows;           // allgather, alltoall: of the results
+  Counter rows;           // of results whose size depends on all ranks
   Counter blocks;         // sent
   Counter payload_bytes;  // of these blocks
   Counter header_bytes;   // of these blocks

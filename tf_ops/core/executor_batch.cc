@@ -41,6 +41,8 @@ Batch HeadOf(const Signature& signature) {
     batch.reduce_op = signature.reduce_op;
     batch.prescale = signature.prescale;
     batch.postscale = signature.postscale;
+    batch.id_dtype = signature.id_dtype;
+    batch.sparse_algo = signature.sparse_algo;
   } else {
     batch.dtype = batch.wire_dtype = DataType::kUint8;
   }
@@ -79,7 +81,8 @@ Status AllocateEntry(const Outstanding& tensor, const RankCounts& rows,
   const Signature& signature = tensor.entry->request.signature;
   std::vector<Shape> shapes = signature.shapes;
   if (tensor.cancelled) {
-    outputs->insert(outputs->end(), shapes.size(), nullptr);
+    outputs->insert(outputs->end(), shapes.size() * BuffersOf(signature.verb),
+                    nullptr);
     return Status::Ok();
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -150,7 +153,11 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
     for (size_t i = 0; i < signature.shapes.size(); ++i) {
       const Shape& shape = signature.shapes[i];
       Segment segment;
-      segment.in = entry.inputs[i];
+      segment.in = entry.inputs[i * BuffersOf(signature.verb)];
+      if (rules.has_ids) {
+        segment.ids = entry.inputs[i * 2 + 1];
+        segment.table_rows = signature.table_rows[i];
+      }
       segment.count = CountOf(shape) * units;
       segment.name = &entry.request.key.name;
       segment.ready = entry.ready;

@@ -48,6 +48,9 @@ const Knob kKnobs[] = {
     {"HVD_JOIN_AVERAGE", nullptr, &Options::join_average, "size", 0, 0,
      "what an average is divided by while ranks have joined: the size, or the "
      "active ranks"},
+    {"HVD_SPARSE_ALGO", nullptr, &Options::sparse_algo, "auto", 0, 0,
+     "how rows of tf.IndexedSlices travel: auto, allgather, reduce_scatter or "
+     "dense"},
     {"HVD_CHECK_NUMERICS", nullptr, &Options::check_numerics, "0", 0, 1,
      "1: a NaN or an infinity in what a rank sends fails the step on all "
      "ranks"},
@@ -135,6 +138,14 @@ bool ParseNumber(const Knob& knob, const char* text, Options* options) {
 
 }  // namespace
 
+std::optional<SparseAlgo> ParseSparseAlgo(const std::string& text) {
+  for (uint8_t number = 0; number < kSparseAlgoCount; ++number) {
+    const auto algo = static_cast<SparseAlgo>(number);
+    if (text == Name(algo)) return algo;
+  }
+  return std::nullopt;
+}
+
 Result<Options> Options::Parse(
     const std::function<const char*(const char*)>& get) {
   Options options;
@@ -160,6 +171,11 @@ Result<Options> Options::Parse(
   if (options.join_average != "size" && options.join_average != "active") {
     return InvalidArgument("HVD_JOIN_AVERAGE='" + options.join_average +
                            "' must be size or active.");
+  }
+  if (!ParseSparseAlgo(options.sparse_algo).has_value()) {
+    return InvalidArgument("HVD_SPARSE_ALGO='" + options.sparse_algo +
+                           "' must be auto, allgather, reduce_scatter or "
+                           "dense.");
   }
   // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&

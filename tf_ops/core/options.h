@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/status.h"
+#include "core/types.h"
 
 namespace hvd {
 
@@ -22,6 +24,7 @@ struct Options {
   int64_t shm_non_temporal = 0;
   int64_t copy_threads = 0;
   std::string join_average;  // "size" or "active"
+  std::string sparse_algo;   // a Name(SparseAlgo)
   int64_t check_numerics = 0;
   int64_t dynamic_process_sets = 0;
   int64_t cache_entries = 0;
@@ -49,6 +52,10 @@ struct Options {
   // The defaults.
   [[nodiscard]] static Options Defaults();
 };
+
+// The algorithm of that name. Nothing: there is none.
+[[nodiscard]] std::optional<SparseAlgo> ParseSparseAlgo(
+    const std::string& text);
 
 }  // namespace hvd
 

@@ -58,13 +58,20 @@ struct Signature {
   double postscale = 1.0;
   int32_t root = 0;  // rank within the process set
   std::vector<Shape> shapes;
+  // A sparse allreduce alone. Each of its tensors has an id for each row:
+  // int32 or int64, at least 0 and below the rows of its table, of which
+  // there is one number for each shape. -1: not known.
+  DataType id_dtype = DataType::kInt64;
+  SparseAlgo sparse_algo = SparseAlgo::kAuto;
+  std::vector<int64_t> table_rows;
 
   bool operator==(const Signature& other) const {
     return verb == other.verb && dtype == other.dtype &&
            wire_dtype == other.wire_dtype && memory == other.memory &&
            reduce_op == other.reduce_op && prescale == other.prescale &&
            postscale == other.postscale && root == other.root &&
-           shapes == other.shapes;
+           shapes == other.shapes && id_dtype == other.id_dtype &&
+           sparse_algo == other.sparse_algo && table_rows == other.table_rows;
   }
 };
 
@@ -96,16 +103,19 @@ struct Entry {
   // runtime, set, name and signature are the same.
   uint64_t number = 0;
   // One for each shape of the signature. May be null where the count is 0.
+  // Of a verb with ids: two for each, its rows and their ids, which are
+  // ascending, each once.
   std::vector<const void*> inputs;
-  // One for each shape. Of a verb whose first dimension varies: empty until
-  // `allocate` has been called.
+  // As many. Of a verb whose first dimension varies: empty until `allocate` has
+  // been called.
   std::vector<void*> outputs;
   // An alltoall alone: the rows of [shape][rank of the set] that this rank
   // sends. Those of a shape add up to its first dimension or less.
   RankCounts splits;
   // For verbs whose first dimension varies. Allocates outputs of these shapes,
   // once all sizes are known. `rows` of [shape][rank] are what comes from each
-  // rank. Never called after `done`.
+  // rank; of a verb with ids, of [shape][0], the rows of the result. Never
+  // called after `done`.
   std::function<Status(const std::vector<Shape>& shapes, const RankCounts& rows,
                        std::vector<void*>* outputs)>
       allocate;

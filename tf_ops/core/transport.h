@@ -31,6 +31,12 @@ struct Segment {
   // of one. `count` is their product.
   int64_t rows = 0;
   int64_t row_count = 1;
+  // Sparse allreduce: an id of each row, ascending, each once, and below
+  // `table_rows` unless that is -1. The result has one row for each id of any
+  // rank; their ids go to `out_ids`.
+  const void* ids = nullptr;
+  void* out_ids = nullptr;
+  int64_t table_rows = -1;
   // Opaque to all but the lane of the batch's memory: `in` may be read once
   // this is so. Null: it may be read now.
   std::shared_ptr<const void> ready = nullptr;
@@ -39,15 +45,17 @@ struct Segment {
 // Tensors that travel together, and what is done with them.
 //
 // It is the same on every rank of the set, but for the pointers, `local_error`,
-// `check_finite`, `not_finite`, and what is measured. In an allgather or
-// alltoall Segment::count may differ too, and in an alltoall `rows`.
+// `check_finite`, `not_finite`, and what is measured. In an allgather, sparse
+// allreduce or alltoall Segment::count may differ too, and in an alltoall
+// `rows`.
 //
-// | verb          | `in` has     | `out` gets                               |
-// | allreduce     | count        | count                                    |
-// | broadcast     | count        | count                                    |
-// | allgather     | own rows     | the ranks' rows, in rank order           |
-// | alltoall      | rows for all | the rows for this rank, in rank order    |
-// | reducescatter | count        | rows ScatteredRows of the reduced tensor |
+// | verb             | `in` has     | `out` gets                              |
+// | allreduce        | count        | count                                   |
+// | broadcast        | count        | count                                   |
+// | allgather        | own rows     | the ranks' rows, in rank order          |
+// | alltoall         | rows for all | the rows for this rank, in rank order   |
+// | reducescatter    | count        | rows ScatteredRows of the reduced tensor|
+// | sparse allreduce | own rows     | a reduced row for each id of any rank   |
 struct Batch {
   Verb verb = Verb::kAllreduce;
   MemoryKind memory = MemoryKind::kHost;
@@ -61,15 +69,21 @@ struct Batch {
   double prescale = 1.0;   // each input is multiplied by it
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set
+  // Sparse allreduce: the type of the ids, kInt32 or kInt64.
+  DataType id_dtype = DataType::kInt64;
+  SparseAlgo sparse_algo = SparseAlgo::kAuto;
   std::vector<Segment> segments;
-  // Rows of [segment][rank]. Allgather: that the rank puts in. Empty: nobody
-  // knows them all, so the ranks tell each other. Alltoall: that this rank
-  // sends to the rank; `in` has them in rank order, and maybe more.
+  // Rows of [segment][rank]. Allgather and sparse allreduce: that the rank puts
+  // in. Empty: nobody knows them all, so the ranks tell each other. Alltoall:
+  // that this rank sends to the rank; `in` has them in rank order, and maybe
+  // more.
   RankCounts rows;
   // Allgather and alltoall. Gives the outputs, one for each segment, once it is
-  // known how many rows come from which rank: [segment][rank]. Called at most
-  // once, by Start or Progress, and never after `done`. If it fails, that is a
-  // local_error. Empty: the segments have their outputs.
+  // known how many rows come from which rank: [segment][rank]. Sparse
+  // allreduce: `out` and `out_ids` of each segment, once it is known how many
+  // rows the result has: [segment][0]. Called at most once, by Start or
+  // Progress, and never after `done`. If it fails, that is a local_error.
+  // Empty: the segments have their outputs.
   std::function<Status(const RankCounts& rows, std::vector<void*>* outputs)>
       allocate;
   // Not Ok: this rank cannot take part, for example for lack of memory. It

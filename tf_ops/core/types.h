@@ -22,14 +22,15 @@ namespace hvd {
   V(Broadcast, 2, "broadcast")         \
   V(Alltoall, 3, "alltoall")           \
   V(Reducescatter, 4, "reducescatter") \
-  V(Barrier, 5, "barrier")
+  V(Barrier, 5, "barrier")             \
+  V(SparseAllreduce, 6, "sparse_allreduce")
 
 enum class Verb : uint8_t {
 #define HVD_VERB_NUMBER(verb, number, text) k##verb = number,
   HVD_FOR_EACH_VERB(HVD_VERB_NUMBER)
 #undef HVD_VERB_NUMBER
 };
-inline constexpr uint8_t kVerbCount = 6;
+inline constexpr uint8_t kVerbCount = 7;
 
 enum class DataType : uint8_t {
   kUint8 = 0,
@@ -57,6 +58,34 @@ enum class ReduceOp : uint8_t {
   kMax = 4,
   kProduct = 5,
 };
+
+// How the rows of a sparse allreduce travel. The result is the same.
+enum class SparseAlgo : uint8_t {
+  // Of the two below the one that sends less, for each tensor.
+  kAuto = 0,
+  // Every rank sends its rows to all. Each adds them up.
+  kAllgather = 1,
+  // Every row has an owner. It adds up the ranks' rows, and sends the result.
+  kReduceScatter = 2,
+  // As kAuto, of tables whose rows all ranks have all of, as zeros where they
+  // had none. A kernel makes them so.
+  kDense = 3,
+};
+inline constexpr uint8_t kSparseAlgoCount = 4;
+
+[[nodiscard]] constexpr const char* Name(SparseAlgo algo) {
+  switch (algo) {
+    case SparseAlgo::kAuto:
+      return "auto";
+    case SparseAlgo::kAllgather:
+      return "allgather";
+    case SparseAlgo::kReduceScatter:
+      return "reduce_scatter";
+    case SparseAlgo::kDense:
+      return "dense";
+  }
+  return "unknown";
+}
 
 // The memory of an entry's buffers.
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };

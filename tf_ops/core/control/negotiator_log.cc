@@ -114,8 +114,9 @@ Result<Outstanding> Negotiator::MakeAbsent(const AgreedTensor& tensor,
   if (RulesOf(signature->verb).has_splits) {
     entry.splits.assign(count, std::vector<int64_t>(size_, 0));
   }
-  entry.inputs.assign(count, nullptr);
-  entry.outputs.assign(count, nullptr);
+  const size_t buffers = count * BuffersOf(signature->verb);
+  entry.inputs.assign(buffers, nullptr);
+  entry.outputs.assign(buffers, nullptr);
   return absent;
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/verbs/verb_rules.h"
+
 namespace hvd {
 
 // Each type has a Write and a Read, side by side.
@@ -80,6 +82,10 @@ void Write(Writer* writer, const Signature& signature) {
   writer->Double(signature.postscale);
   writer->Signed(signature.root);
   WriteLists(writer, signature.shapes);
+  if (!RulesOf(signature.verb).has_ids) return;
+  writer->Byte(static_cast<uint8_t>(signature.id_dtype));
+  writer->Byte(static_cast<uint8_t>(signature.sparse_algo));
+  WriteList(writer, signature.table_rows);
 }
 
 Signature ReadSignature(Reader* reader) {
@@ -94,6 +100,15 @@ Signature ReadSignature(Reader* reader) {
   signature.postscale = reader->Double();
   signature.root = static_cast<int32_t>(reader->Signed());
   signature.shapes = ReadLists(reader);
+  if (!RulesOf(signature.verb).has_ids) return signature;
+  signature.id_dtype = reader->Enum<DataType>(kDataTypeCount);
+  signature.sparse_algo = reader->Enum<SparseAlgo>(kSparseAlgoCount);
+  signature.table_rows = ReadList(reader);
+  const bool are_ids = signature.id_dtype == DataType::kInt32 ||
+                       signature.id_dtype == DataType::kInt64;
+  if (!are_ids || signature.table_rows.size() != signature.shapes.size()) {
+    reader->Fail();
+  }
   return signature;
 }
 

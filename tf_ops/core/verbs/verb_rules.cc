@@ -49,7 +49,9 @@ const VerbRules& RulesOf(Verb verb) {
 
 bool SameButFirstDims(const Signature& a, const Signature& b) {
   if (a.verb != b.verb || !RulesOf(a.verb).first_dim_varies) return a == b;
-  return a.dtype == b.dtype && a.memory == b.memory &&
+  return a.dtype == b.dtype && a.memory == b.memory && ReduceAlike(a, b) &&
+         a.id_dtype == b.id_dtype && a.sparse_algo == b.sparse_algo &&
+         a.table_rows == b.table_rows &&
          std::equal(a.shapes.begin(), a.shapes.end(), b.shapes.begin(),
                     b.shapes.end(), SameButFirstDim);
 }

@@ -46,6 +46,8 @@ struct VerbRules {
   bool first_dim_varies = false;
   // Each rank divides its rows between the ranks: see Entry::splits.
   bool has_splits = false;
+  // Rows have ids, and the result has one row for each id of any rank.
+  bool has_ids = false;
   // Small sets have these first dimensions in the log; see SizesInLog.
   bool tells_sizes_in_log = false;
   // A batch of it goes over a transport. If not, the log's record is all.
@@ -103,6 +105,11 @@ inline constexpr int kMostRanksWithSizesInLog = 32;
 [[nodiscard]] std::vector<Property> ReductionProperties();
 // Whether dtype, wire dtype, op and scales are equal.
 [[nodiscard]] bool ReduceAlike(const Signature& a, const Signature& b);
+
+// The buffers of a tensor of the verb: with ids there are two.
+[[nodiscard]] inline size_t BuffersOf(Verb verb) {
+  return RulesOf(verb).has_ids ? 2 : 1;
+}
 
 }  // namespace hvd
 

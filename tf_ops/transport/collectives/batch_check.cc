@@ -16,7 +16,7 @@ bool AllPositive(const std::vector<int64_t>& rows) {
 }
 
 Status CheckRows(const Batch& batch, int rank, int size) {
-  const bool gathers = batch.verb == Verb::kAllgather;
+  const bool gathers = batch.verb != Verb::kAlltoall;
   if (gathers && batch.rows.empty()) return Status::Ok();
   const std::string verb = Name(batch.verb);
   if (batch.rows.size() != batch.segments.size()) {
@@ -60,6 +60,27 @@ Status CheckDivision(const Batch& batch) {
   return Status::Ok();
 }
 
+// Whether the rows of a sparse allreduce can be those of its tables.
+Status CheckIds(const Batch& batch) {
+  if (batch.reduce_op != ReduceOp::kSum &&
+      batch.reduce_op != ReduceOp::kAverage) {
+    return InvalidArgument(
+        "sparse_allreduce adds up rows: its op is Sum or Average, not " +
+        std::string(Name(batch.reduce_op)) + ".");
+  }
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const Segment& segment = batch.segments[i];
+    std::vector<int64_t> counts = {segment.rows};
+    if (!batch.rows.empty()) counts = batch.rows[i];
+    const int64_t most = *std::max_element(counts.begin(), counts.end());
+    if (segment.table_rows < 0 || most <= segment.table_rows) continue;
+    return Internal("a rank has " + std::to_string(most) +
+                    " rows of a table of " +
+                    std::to_string(segment.table_rows) + ".");
+  }
+  return Status::Ok();
+}
+
 Status CheckReduction(const Batch& batch) {
   if (!IsValid(batch.reduce_op)) {
     return InvalidArgument(
@@ -98,6 +119,11 @@ Status CheckBatch(const Batch& batch, int rank, int size) {
     case Verb::kAllgather:
     case Verb::kAlltoall:
       return CheckRows(batch, rank, size);
+    case Verb::kSparseAllreduce:
+      HVD_RETURN_IF_ERROR(CheckRows(batch, rank, size));
+      HVD_RETURN_IF_ERROR(CheckDivision(batch));
+      HVD_RETURN_IF_ERROR(CheckIds(batch));
+      return CheckReduction(batch);
     case Verb::kReducescatter:
       HVD_RETURN_IF_ERROR(CheckDivision(batch));
       return CheckReduction(batch);

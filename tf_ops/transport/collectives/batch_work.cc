@@ -11,14 +11,16 @@ void BatchWork::Allocate(const RankCounts& rows) {
   if (is_detached() || !batch_.allocate) return;
   std::vector<void*> outputs;
   Status status = batch_.allocate(rows, &outputs);
-  if (status.ok() && outputs.size() != batch_.segments.size()) {
+  const size_t buffers = batch_.verb == Verb::kSparseAllreduce ? 2 : 1;
+  if (status.ok() && outputs.size() != batch_.segments.size() * buffers) {
     status = Internal("a batch of " + std::to_string(batch_.segments.size()) +
                       " segments was given " + std::to_string(outputs.size()) +
                       " outputs.");
   }
   if (!status.ok()) return FailHere(status);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    batch_.segments[i].out = outputs[i];
+  for (size_t i = 0; i < batch_.segments.size(); ++i) {
+    batch_.segments[i].out = outputs[i * buffers];
+    if (buffers > 1) batch_.segments[i].out_ids = outputs[i * buffers + 1];
   }
 }
 

@@ -53,8 +53,8 @@ class BatchWork {
   }
   const Status& local_error() const { return local_error_; }
 
-  // Asks the batch for its outputs. `rows` come from each rank, of
-  // [segment][rank]. Does nothing once detached.
+  // Asks the batch for its outputs. `rows`: see Batch::allocate. Does nothing
+  // once detached.
   void Allocate(const RankCounts& rows);
 
  private:

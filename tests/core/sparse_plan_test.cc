@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sparse allreduces without a wire: how ids are written, which rows a piece
+// has, and which way values take.
+#include "transport/collectives/sparse_plan.h"
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "harness.h"
+#include "transport/collectives/id_code.h"
+
+namespace hvd {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+// As they are written and read. Nothing: they are refused.
+Ids Passed(const Ids& ids, int64_t table_rows, int64_t bytes,
+           bool is_sound = true) {
+  const IdCode code(static_cast<int64_t>(ids.size()), table_rows,
+                    DataType::kInt64);
+  EXPECT_EQ(code.bytes(), bytes);
+  std::vector<std::byte> wire(static_cast<size_t>(bytes) + 1, std::byte{0x5a});
+  code.Encode(ids.data(), wire.data());
+  EXPECT_TRUE(wire.back() == std::byte{0x5a});
+  Ids read = {7};  // what is there stays
+  EXPECT_EQ(code.Decode(wire.data(), &read), is_sound);
+  EXPECT_EQ(read[0], 7);
+  read.erase(read.begin());
+  return read;
+}
+
+TEST(IdsTakeTheFewestBytes) {
+  const int64_t huge = std::numeric_limits<int64_t>::max() - 1;
+  EXPECT_TRUE(Passed({}, 0, 0) == Ids());
+  EXPECT_TRUE(Passed({}, 100, 0) == Ids());
+  EXPECT_TRUE(Passed({0, 1, 2}, 3, 0) == Ids({0, 1, 2}));
+  EXPECT_TRUE(Passed({0, 2, 8}, 9, 2) == Ids({0, 2, 8}));
+  EXPECT_TRUE(Passed({5, 99999}, 100000, 8) == Ids({5, 99999}));
+  EXPECT_TRUE(Passed({5, (int64_t{1} << 31) - 1}, int64_t{1} << 31, 8) ==
+              Ids({5, (int64_t{1} << 31) - 1}));
+  EXPECT_TRUE(Passed({5, huge}, -1, 16) == Ids({5, huge}));
+  EXPECT_TRUE(Passed({3, int64_t{1} << 40}, (int64_t{1} << 40) + 1, 16) ==
+              Ids({3, int64_t{1} << 40}));
+}
+
+TEST(IdsOf32BitsAreWrittenAsTheyAre) {
+  const std::vector<int32_t> ids = {0, 4, std::numeric_limits<int32_t>::max()};
+  const IdCode code(3, -1, DataType::kInt32);
+  EXPECT_EQ(code.bytes(), 12);
+  std::vector<std::byte> wire(12);
+  code.Encode(ids.data(), wire.data());
+  Ids read;
+  EXPECT_TRUE(code.Decode(wire.data(), &read));
+  EXPECT_TRUE(read == Ids(ids.begin(), ids.end()));
+}
+
+TEST(IdsThatMakeNoSenseAreRefused) {
+  for (int64_t table_rows : {int64_t{-1}, int64_t{1000}, int64_t{1} << 40}) {
+    const int64_t width = table_rows == 1000 ? 4 : 8;
+    Passed({4, 4}, table_rows, 2 * width, false);
+    Passed({4, 3}, table_rows, 2 * width, false);
+    Passed({-1, 3}, table_rows, 2 * width, false);
+    if (table_rows < 0) continue;
+    Passed({3, table_rows}, table_rows, 2 * width, false);
+  }
+  // Bits of rows that are not there, or too few, or too many.
+  Passed({0, 2, 9}, 9, 2, false);
+  Passed({0, 2, 2}, 9, 2, false);
+  const IdCode code(3, 9, DataType::kInt64);
+  for (const char* bits : {"\x07\x01", "\x03\x02", "\x00\x00"}) {
+    std::vector<std::byte> wire(2);
+    std::memcpy(wire.data(), bits, 2);
+    Ids read;
+    EXPECT_FALSE(code.Decode(wire.data(), &read));
+  }
+  // More rows than the table has are no list of it.
+  Passed({0, 1, 2, 3}, 3, 1, false);
+}
+
+SparsePlan PlanOf(std::vector<std::vector<Ids>> ids, Ids row_counts) {
+  return SparsePlan(std::move(ids), std::move(row_counts));
+}
+
+TEST(ValuesTakeTheWayThatSendsLess) {
+  const auto prefers = [](std::vector<Ids> ranks) {
+    return PlanOf({std::move(ranks)}, {1}).PrefersOwners(0);
+  };
+  const Ids a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, c = {9, 10, 11, 12};
+  EXPECT_FALSE(prefers({a}));
+  EXPECT_FALSE(prefers({a, a}));  // the same either way: one round is faster
+  EXPECT_FALSE(prefers({a, b}));
+  EXPECT_TRUE(prefers({a, a, a}));
+  EXPECT_FALSE(prefers({a, b, c}));
+  EXPECT_FALSE(prefers({a, a, b}));  // 2 * 12 and 3 * 8
+  EXPECT_TRUE(prefers({a, a, b, b}));
+  EXPECT_FALSE(prefers({{}, {}, {}}));
+}
+
+// Every element of the result is in one piece, and every element of a rank.
+void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
+  std::vector<size_t> segments;
+  int64_t total = 0;
+  std::vector<int64_t> of_ranks(static_cast<size_t>(plan.ranks()), 0);
+  for (size_t s = 0; s < plan.segment_count(); ++s) {
+    segments.push_back(s);
+    total += static_cast<int64_t>(plan.united(s).size()) * plan.row_count(s);
+    for (int rank = 0; rank < plan.ranks(); ++rank) {
+      of_ranks[rank] +=
+          static_cast<int64_t>(plan.ids(s, rank).size()) * plan.row_count(s);
+    }
+  }
+  int64_t last_first = -1;
+  for (const SparsePiece& piece : plan.Cut(segments, most, pieces)) {
+    const int64_t count = SparsePlan::CountOf(piece);
+    EXPECT_TRUE(0 < count && count <= most);
+    total -= count;
+    EXPECT_EQ(plan.MapOf(piece).total(), count);
+    for (int rank = 0; rank < plan.ranks(); ++rank) {
+      of_ranks[rank] -= plan.CountOf(piece, rank);
+      EXPECT_EQ(plan.MapOf(piece, rank).total(), plan.CountOf(piece, rank));
+    }
+    for (const SparseRun& run : piece) {
+      // Whole rows, or a part of one.
+      EXPECT_TRUE(run.columns == plan.row_count(run.segment) ||
+                  run.rows.size() == 1);
+      const int64_t first = static_cast<int64_t>(run.segment) * 1000000 +
+                            run.rows.begin * 1000 + run.column;
+      EXPECT_TRUE(last_first < first);
+      last_first = first;
+    }
+  }
+  EXPECT_EQ(total, 0);
+  for (int64_t rest : of_ranks) EXPECT_EQ(rest, 0);
+}
+
+TEST(PiecesCoverAllRowsOnce) {
+  const SparsePlan plan = PlanOf({{{1, 5, 9}, {2, 5}, {}},
+                                  {{0, 1, 2, 3, 4, 5, 6}, {6}, {3, 4}},
+                                  {{}, {}, {}},
+                                  {{8}, {8}, {8}},
+                                  {{1, 2}, {1, 2}, {1}}},
+                                 {4, 3, 7, 0, 50});
+  for (int64_t most : {1, 3, 16, 64, 1000}) {
+    for (int64_t pieces : {1, 3, 8}) CheckPieces(plan, most, pieces);
+  }
+  EXPECT_TRUE(PlanOf({{{}, {}}}, {4}).Cut({0}, 100, 2).empty());
+}
+
+TEST(PiecesAreAsManyAsOwners) {
+  Ids all;
+  for (int64_t id = 0; id < 120; ++id) all.push_back(id);
+  const SparsePlan plan = PlanOf({{all, all, all, all}}, {8});
+  const std::vector<SparsePiece> pieces = plan.Cut({0}, 1000, 4);
+  ASSERT_EQ(pieces.size(), 4u);
+  for (const SparsePiece& piece : pieces) {
+    EXPECT_EQ(SparsePlan::CountOf(piece), 240);
+  }
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sparse allreduce: rows with ids are added up, for each id of any rank.
+//
+// First the ranks tell each other their ids. Then all know which rows the
+// result has, and how many values every rank will send for each of them. So the
+// outputs are allocated once, as large as they have to be, and values are added
+// up in rank order where they arrive. The phases are these:
+//
+// 1. How many rows each rank has, where the log does not say it.
+// 2. The ids, as few bytes as they need (id_code.h).
+// 3. The values of tensors that every rank sends to all.
+// 4. The values of tensors whose rows have owners.
+//
+// 3 or 4 is left out if it has no tensor. All tensors of a batch share the
+// phases. A rank that has joined has no rows.
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "transport/collectives/id_code.h"
+#include "transport/collectives/sizes_exchange.h"
+#include "transport/collectives/sparse_phase.h"
+
+namespace hvd {
+namespace {
+
+// The ids of all ranks, in the transport's own memory. So a detached batch
+// still learns what its peers expect of it. Owner: the phase's Next.
+class IdExchange {
+ public:
+  // `rows` of [segment][rank].
+  IdExchange(const BatchWork& work, const RankCounts& rows);
+  IdExchange(const IdExchange&) = delete;
+  IdExchange& operator=(const IdExchange&) = delete;
+
+  // Of all ranks.
+  int64_t bytes() const { return static_cast<int64_t>(received_.size()); }
+  std::unique_ptr<Phase> NewPhase(BatchWork* work, Phase::Next next);
+  // Null: what has come makes no sense. All ranks have got the same.
+  std::shared_ptr<const SparsePlan> Plan() const;
+
+ private:
+  const IdCode& code(size_t segment, int rank) const {
+    return codes_[segment][static_cast<size_t>(rank)];
+  }
+  int64_t BytesOf(int rank) const;
+
+  const int size_;
+  std::vector<std::vector<IdCode>> codes_;  // of [segment][rank]
+  std::vector<int64_t> row_counts_;
+  // Of one segment after another; in `received_` one rank after another.
+  std::vector<std::byte> sent_, received_;
+};
+
+IdExchange::IdExchange(const BatchWork& work, const RankCounts& rows)
+    : size_(work.size()) {
+  const Batch& batch = work.batch();
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const Segment& segment = batch.segments[i];
+    std::vector<IdCode>& codes = codes_.emplace_back();
+    for (int64_t count : rows[i]) {
+      codes.emplace_back(count, segment.table_rows, batch.id_dtype);
+    }
+    row_counts_.push_back(segment.row_count);
+  }
+  sent_.resize(static_cast<size_t>(BytesOf(work.rank())));
+  int64_t bytes = 0;
+  for (int rank = 0; rank < size_; ++rank) bytes += BytesOf(rank);
+  received_.resize(static_cast<size_t>(bytes));
+  if (work.is_detached()) return;
+  std::byte* at = sent_.data();
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    code(i, work.rank()).Encode(batch.segments[i].ids, at);
+    at += code(i, work.rank()).bytes();
+  }
+}
+
+int64_t IdExchange::BytesOf(int rank) const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < codes_.size(); ++i) bytes += code(i, rank).bytes();
+  return bytes;
+}
+
+std::unique_ptr<Phase> IdExchange::NewPhase(BatchWork* work, Phase::Next next) {
+  Operands operands;
+  Segment& ids = operands.segments.emplace_back();
+  ids.in = sent_.data();
+  ids.out = received_.data();
+  ids.count = static_cast<int64_t>(sent_.size());
+  operands.is_callers = false;
+  std::vector<SegmentMap> outs;
+  int64_t first = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    outs.push_back(SegmentMap({BytesOf(rank)}, {first}));
+    first += BytesOf(rank);
+  }
+  SegmentMap in({ids.count});
+  return NewAllgatherPhase(work, std::move(operands), std::move(in),
+                           std::move(outs), std::move(next));
+}
+
+std::shared_ptr<const SparsePlan> IdExchange::Plan() const {
+  std::vector<std::vector<std::vector<int64_t>>> ids(codes_.size());
+  for (auto& lists : ids) lists.resize(static_cast<size_t>(size_));
+  const std::byte* at = received_.data();
+  for (int rank = 0; rank < size_; ++rank) {
+    for (size_t i = 0; i < codes_.size(); ++i) {
+      if (!code(i, rank).Decode(at, &ids[i][static_cast<size_t>(rank)])) {
+        return nullptr;
+      }
+      at += code(i, rank).bytes();
+    }
+  }
+  return std::make_shared<const SparsePlan>(std::move(ids), row_counts_);
+}
+
+void WriteIds(const Batch& batch, const SparsePlan& plan) {
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    void* const out = batch.segments[i].out_ids;
+    if (out == nullptr) continue;
+    const std::vector<int64_t>& ids = plan.united(i);
+    if (batch.id_dtype == DataType::kInt64) {
+      std::copy(ids.begin(), ids.end(), static_cast<int64_t*>(out));
+      continue;
+    }
+    auto* const narrow = static_cast<int32_t*>(out);
+    for (size_t k = 0; k < ids.size(); ++k) {
+      narrow[k] = static_cast<int32_t>(ids[k]);
+    }
+  }
+}
+
+// The first phase of the values. The outputs are asked for.
+std::unique_ptr<Phase> NewValuesPhase(
+    BatchWork* work, const std::shared_ptr<const SparsePlan>& plan) {
+  RankCounts rows;
+  std::vector<size_t> gathered, owned;
+  for (size_t i = 0; i < plan->segment_count(); ++i) {
+    rows.push_back({static_cast<int64_t>(plan->united(i).size())});
+    const SparseAlgo algo = work->batch().sparse_algo;
+    const bool has_owners =
+        algo == SparseAlgo::kReduceScatter ||
+        (algo != SparseAlgo::kAllgather && plan->PrefersOwners(i));
+    (has_owners ? owned : gathered).push_back(i);
+  }
+  work->Allocate(rows);
+  if (!work->is_detached()) WriteIds(work->batch(), *plan);
+  if (owned.empty()) {
+    return NewSparseGatherPhase(work, plan, gathered, {});
+  }
+  const auto with_owners = [work, plan, owned](const Phase&) {
+    return NewSparseOwnersPhase(work, plan, owned, {});
+  };
+  if (gathered.empty()) {
+    return NewSparseOwnersPhase(work, plan, owned, {});
+  }
+  return NewSparseGatherPhase(work, plan, gathered, with_owners);
+}
+
+std::unique_ptr<Phase> NewIdsPhase(BatchWork* work, const RankCounts& rows) {
+  const auto ids = std::make_shared<IdExchange>(*work, rows);
+  const auto then = [work, ids]() -> std::unique_ptr<Phase> {
+    const std::shared_ptr<const SparsePlan> plan = ids->Plan();
+    if (plan != nullptr) return NewValuesPhase(work, plan);
+    work->FailHere(
+        Internal("a peer's ids of rows make no sense; do all ranks run the "
+                 "same build of hvd_tf?"));
+    return nullptr;
+  };
+  // Where every rank has all rows, there is nothing to tell.
+  if (ids->bytes() == 0) return then();
+  return ids->NewPhase(work, [then](const Phase& finished) {
+    return finished.is_poisoned() ? nullptr : then();
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Phase> NewSparseAllreduceFirstPhase(BatchWork* work) {
+  const Batch& batch = work->batch();
+  if (!batch.rows.empty()) return NewIdsPhase(work, batch.rows);
+  std::vector<int64_t> own;
+  for (const Segment& segment : batch.segments) own.push_back(segment.rows);
+  auto sizes = std::make_shared<SizesExchange>(std::move(own), *work);
+  return NewAllgatherPhase(
+      work, sizes->operands(), sizes->PlaceOf(0), sizes->Places(),
+      [work, sizes](const Phase& finished) -> std::unique_ptr<Phase> {
+        if (finished.is_poisoned() || !sizes->Check(work)) return nullptr;
+        return NewIdsPhase(work, sizes->rows());
+      });
+}
+
+}  // namespace hvd

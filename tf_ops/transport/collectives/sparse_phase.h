@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SparsePhase: a phase that moves rows with ids, and reduces them.
+//
+// All ranks know which rows the others have. So a piece of the result is
+// reduced in rank order, straight from the peers' blocks.
+#ifndef HVD_TRANSPORT_COLLECTIVES_SPARSE_PHASE_H_
+#define HVD_TRANSPORT_COLLECTIVES_SPARSE_PHASE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/collectives/phase.h"
+#include "transport/collectives/sparse_plan.h"
+
+namespace hvd {
+
+class SparsePhase : public Phase {
+ public:
+  // A piece has at most `block_bytes` on the wire. There are at least `pieces`,
+  // where there are so many rows.
+  SparsePhase(BatchWork* work, std::shared_ptr<const SparsePlan> plan,
+              const std::vector<size_t>& segments, int64_t block_bytes,
+              int64_t pieces, Next next);
+
+  const SparsePlan& plan() const { return *plan_; }
+  int64_t piece_count() const { return static_cast<int64_t>(pieces_.size()); }
+  // Behind the last one they are empty.
+  const SparsePiece& piece(int64_t index) const;
+
+  // Bytes of a rank's block of the piece, and of the result's.
+  int64_t BlockBytes(const SparsePiece& piece, int rank) const {
+    return plan_->CountOf(piece, rank) * element_bytes();
+  }
+  int64_t ResultBytes(const SparsePiece& piece) const {
+    return SparsePlan::CountOf(piece) * element_bytes();
+  }
+
+  // Reduces the piece into `result`, as it crosses the wire. `blocks` are by
+  // rank, as they have crossed it. Null: that rank has no row of the piece.
+  void Merge(const SparsePiece& piece,
+             const std::vector<const std::byte*>& blocks,
+             std::byte* result) const;
+  // The same, into the outputs.
+  void Merge(const SparsePiece& piece,
+             const std::vector<const std::byte*>& blocks) const;
+
+ private:
+  void MergeRun(const SparseRun& run, std::vector<const std::byte*>* blocks,
+                void* out) const;
+
+  const std::shared_ptr<const SparsePlan> plan_;
+  const std::vector<SparsePiece> pieces_;
+};
+
+// Every rank's rows of these segments go to all ranks.
+[[nodiscard]] std::unique_ptr<Phase> NewSparseGatherPhase(
+    BatchWork* work, std::shared_ptr<const SparsePlan> plan,
+    const std::vector<size_t>& segments, Phase::Next next);
+// They go to their owners, who send the results to all ranks.
+[[nodiscard]] std::unique_ptr<Phase> NewSparseOwnersPhase(
+    BatchWork* work, std::shared_ptr<const SparsePlan> plan,
+    const std::vector<size_t>& segments, Phase::Next next);
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_COLLECTIVES_SPARSE_PHASE_H_
