@@ -188,8 +188,8 @@ class GradientReducer:
         """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
 
         A rank outside the process set gets its own gradients back. So does the only rank of a set.
-        Nothing is added to the graph then. IndexedSlices are gathered: the result has every rank's
-        rows. They are neither compressed nor pre-divided, because nothing is summed on the way.
+        Nothing is added to the graph then. IndexedSlices stay sparse: the result has one row for
+        each index of any rank, in ascending order. They are neither compressed nor pre-divided.
 
         Every rank of the set must pass gradients of the same variables in the same order. With
         by_place the variables' names may differ between ranks.

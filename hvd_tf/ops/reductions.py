@@ -36,7 +36,7 @@ def allreduce(
 
     Args:
         tensor: what tf.convert_to_tensor accepts, or tf.IndexedSlices; the same shape and dtype on
-            every rank. Slices are gathered: the result has every rank's rows.
+            every rank. Of slices the result has a row for each index of any rank, ascending.
         average: deprecated. True is op=Average, False is op=Sum.
         device_dense: where the operation is placed for a tensor, such as "/cpu:0".
         device_sparse: the same for tf.IndexedSlices.
@@ -62,7 +62,9 @@ def allreduce(
     op = handle_average_backwards_compatibility(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         check_sparse(op, prescale_factor, postscale_factor)
-        names = call_names("allreduce", "HorovodAllgather", tensor.values, name, ignore_name_scope)
+        names = call_names(
+            "allreduce", "HorovodSparseAllreduce", tensor.values, name, ignore_name_scope
+        )
         with on_device(device_sparse):
             return reduce_slices([tensor], op, process_set, names)[0]
     with on_device(device_dense):
@@ -106,7 +108,7 @@ def grouped_allreduce(
         slices = [tensors[i] for i in sparse]
         names = call_names(
             "grouped_allreduce",
-            "HorovodGroupedAllgather",
+            "HorovodSparseAllreduce",
             slices[0].values,
             name,
             ignore_name_scope,

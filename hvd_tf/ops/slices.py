@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""allreduce of tf.IndexedSlices: every rank's rows, gathered."""
+"""allreduce of tf.IndexedSlices, with its gradient: rows of equal index are added up."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.op_names import Names, part_names
+from hvd_tf._internal import native
+from hvd_tf._internal.op_names import Names, gradient_tensor_name, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
-from hvd_tf.ops.arguments import OP_NAMES, check_op, registered_id
+from hvd_tf.ops.arguments import OP_NAMES, check_op
 from hvd_tf.ops.facts import size_op
 from hvd_tf.ops.gathers import gather_all
+from hvd_tf.ops.reducing import Reduction
+
+# What rows of these types add up to would wrap around or is not defined. They stay as they are.
+_ONLY_GATHERED = (tf.bool, tf.int16, tf.uint16)
 
 
 def check_sparse(op: int, prescale_factor: float, postscale_factor: float) -> None:
@@ -19,7 +24,7 @@ def check_sparse(op: int, prescale_factor: float, postscale_factor: float) -> No
     check_op(op)
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"op={OP_NAMES[op]} cannot reduce tf.IndexedSlices, whose rows are added up later; use "
+            f"op={OP_NAMES[op]} cannot reduce tf.IndexedSlices, whose rows are added up; use "
             "hvd.Average or hvd.Sum, or tf.convert_to_tensor first"
         )
     if prescale_factor != 1.0 or postscale_factor != 1.0:
@@ -47,36 +52,74 @@ def reduce_slices(
     process_set: ProcessSet,
     names: Names,
 ) -> list[tf.IndexedSlices]:
-    """Every rank's rows, in rank order. Code that applies them adds up duplicates.
+    """One row for each index of any rank: the sum or the average of all its rows.
+
+    Indices are ascending. Slices that travel together make one operation for each pair of dtypes.
 
     Averages of integers are true divisions, as with Horovod. Dtypes of 8 and 16 bits give float32.
-    Wider ones give float64.
+    Wider ones give float64. Sums of bool, int16 and uint16 are every rank's rows, in rank order.
 
     Raises:
         ValueError: an average of bool; an unregistered process set.
     """
-    values = [part.values for part in slices]
-    averages = op == Average
-    if averages:
-        _check_averages(values)
-        # This comes before the gather, so that each rank divides its own rows only.
-        values = [
-            _divided_by_size(value, process_set) if value.dtype.is_floating else value
-            for value in values
-        ]
-    indices = [part.indices for part in slices]
-    gathered_values = gather_all(values, part_names(names, "values"), process_set)
-    if averages:
-        # This comes after the gather, because quotients of integers take more bytes.
-        gathered_values = [
-            value if value.dtype.is_floating else _divided_by_size(value, process_set)
-            for value in gathered_values
-        ]
-    gathered_indices = gather_all(indices, part_names(names, "indices"), process_set)
+    slices = [_of_tensors(part) for part in slices]
+    if op == Average:
+        _check_averages([part.values for part in slices])
+        slices = [_divisible(part) for part in slices]
+    places: dict[tuple[tf.DType, tf.DType], list[int]] = {}
+    for i, part in enumerate(slices):
+        places.setdefault((part.values.dtype, part.indices.dtype), []).append(i)
+    results: list[Any] = [None] * len(slices)
+    for (dtype, index_dtype), indices in places.items():
+        name = f"{dtype.name}_{index_dtype.name}"
+        own_names = names if len(places) == 1 else part_names(names, name)
+        reduce = _gathered if dtype in _ONLY_GATHERED else _reduced
+        reduced = reduce([slices[i] for i in indices], op, process_set, own_names)
+        for i, result in zip(indices, reduced):
+            results[i] = result
+    return results
+
+
+def _reduced(
+    slices: list[tf.IndexedSlices], op: int, process_set: ProcessSet, names: Names
+) -> list[tf.IndexedSlices]:
+    unknown = tf.zeros([0], tf.int64)
+    sums, indices = native.ops.horovod_sparse_allreduce(
+        values=[part.values for part in slices],
+        indices=[part.indices for part in slices],
+        dense_shapes=[
+            unknown if part.dense_shape is None else tf.cast(part.dense_shape, tf.int64)
+            for part in slices
+        ],
+        **Reduction(op, 1.0, 1.0, process_set).attributes(None, names),
+    )
+    return [
+        tf.IndexedSlices(rows, index, dense_shape=part.dense_shape)
+        for rows, index, part in zip(sums, indices, slices)
+    ]
+
+
+def _gathered(
+    slices: list[tf.IndexedSlices], _op: int, process_set: ProcessSet, names: Names
+) -> list[tf.IndexedSlices]:
+    """Every rank's rows, in rank order. Code that applies them adds up duplicates."""
+    values = gather_all([part.values for part in slices], part_names(names, "values"), process_set)
+    indices = gather_all(
+        [part.indices for part in slices], part_names(names, "indices"), process_set
+    )
     return [
         tf.IndexedSlices(value, index, dense_shape=part.dense_shape)
-        for value, index, part in zip(gathered_values, gathered_indices, slices)
+        for value, index, part in zip(values, indices, slices)
     ]
+
+
+def _of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same. Their makers may have given lists."""
+    return tf.IndexedSlices(
+        tf.convert_to_tensor(slices.values),
+        tf.convert_to_tensor(slices.indices),
+        slices.dense_shape,
+    )
 
 
 def _check_averages(values: list[tf.Tensor]) -> None:
@@ -87,7 +130,36 @@ def _check_averages(values: list[tf.Tensor]) -> None:
             )
 
 
-def _divided_by_size(values: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    set_id = registered_id(process_set)
-    size = process_set.size() if tf.executing_eagerly() else size_op(set_id)
-    return tf.truediv(values, tf.cast(size, values.dtype))
+def _divisible(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The slices in the dtype that tf.truediv gives."""
+    dtype = slices.values.dtype
+    if dtype.is_floating:
+        return slices
+    values = tf.cast(slices.values, tf.float32 if dtype.size <= 2 else tf.float64)
+    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+
+
+@tf.RegisterGradient("HorovodSparseAllreduce")
+def _sparse_allreduce_gradient(op: Any, *gradients: Any) -> list[Optional[tf.Tensor]]:
+    """The average of the upstream gradients of each row's sum, as for an allgather of the rows.
+
+    An average of rows has that, divided by the ranks.
+    """
+    count = op.get_attr("num_tensors")
+    set_id = op.get_attr("process_set_id")
+    tensor_name = gradient_tensor_name(op.get_attr("tensor_name"))
+    averages = op.get_attr("reduce_op") == Average
+    results = []
+    for i, gradient in enumerate(gradients[:count]):
+        values, indices, united = op.inputs[i], op.inputs[count + i], op.outputs[count + i]
+        average = native.ops.horovod_allreduce(
+            # TensorFlow may fill in a missing gradient as float32 zeros.
+            tensor=tf.cast(tf.convert_to_tensor(gradient), values.dtype),
+            reduce_op=Average,
+            tensor_name=f"{tensor_name}.{i}" if tensor_name else "",
+            process_set_id=set_id,
+        )
+        if averages:
+            average /= tf.cast(size_op(set_id), average.dtype)
+        results.append(tf.gather(average, tf.searchsorted(united, indices)))
+    return [*results, *[None] * (2 * count)]

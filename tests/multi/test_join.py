@@ -72,8 +72,10 @@ def test_slices_and_objects(rank, size):
         )
         result = hvd.allreduce(slices, op=hvd.Sum, name=f"slices{step}")
         ranks = active(step, size)
-        wanted = np.concatenate([np.full((r + 1, 2), r + 1.0) for r in ranks])
+        # Rank r has the rows 0 to r.
+        wanted = [[sum(r + 1.0 for r in ranks if r >= row)] * 2 for row in range(max(ranks) + 1)]
         np.testing.assert_array_equal(result.values, wanted)
+        assert result.indices.numpy().tolist() == list(range(max(ranks) + 1))
         assert hvd.allgather_object({"rank": rank}) == [{"rank": r} for r in ranks]
     hvd.join()
 

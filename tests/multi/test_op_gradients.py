@@ -135,6 +135,22 @@ def test_a_gradient_through_slices(rank, size):
     np.testing.assert_array_equal(got, [[1.0, 1.0], [0.0, 0.0]])
 
 
+@pytest.mark.parametrize("average", [False, True])
+def test_a_gradient_through_rows_of_several_ranks(average, rank, size):
+    # Every rank has row 7 twice, and one of its own. The gradient of a row's sum goes to each.
+    variable = tf.Variable(np.ones((3, 2), np.float32))
+    with tf.GradientTape() as tape:
+        rows = tf.IndexedSlices(tf.identity(variable), tf.constant([7, rank, 7]))
+        op = hvd.Average if average else hvd.Sum
+        reduced = hvd.allreduce(rows, op=op, name=f"rows {average}")
+        weights = tf.reshape(tf.range(1.0, 2.0 * size + 3.0), [-1, 2])
+        loss = (rank + 1) * tf.reduce_sum(reduced.values * weights)
+    got = tape.gradient(loss, variable)
+    weights = np.arange(1.0, 2.0 * size + 3.0).reshape(-1, 2)
+    mean = np.mean([r + 1 for r in range(size)]) / (size if average else 1)
+    np.testing.assert_allclose(got, weights[[size, rank, size]] * mean, rtol=1e-6)
+
+
 def test_rank_ops_have_no_gradient():
     x = tf.Variable(1.0)
     with tf.GradientTape() as tape:

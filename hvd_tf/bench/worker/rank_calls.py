@@ -81,10 +81,13 @@ def _grouped_allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Ca
 def _sparse_allreduce(module: Any, tensors: list[tf.Tensor], prefix: str) -> Calls:
     (values,) = tensors
     rows, width = values.shape
-    indices = tf.range(rows, dtype=tf.int64)
+    # Each rank has rows of its own. So a sum of rows and a gathering of rows are the same.
+    first = module.rank() * rows
+    indices = tf.range(first, first + rows, dtype=tf.int64)
+    shape = tf.constant([module.size() * rows, width], tf.int64)
 
     def reduce_slices(values: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
-        slices = tf.IndexedSlices(values, indices, tf.constant([rows, width], tf.int64))
+        slices = tf.IndexedSlices(values, indices, shape)
         reduced = module.allreduce(slices, name=prefix, op=module.Sum)
         return [reduced.values, reduced.indices]
 
