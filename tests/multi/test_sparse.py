@@ -64,7 +64,7 @@ class Table:
         return 0 if count == rows else min(4 * count, (rows + 7) // 8)
 
     def bytes_of_all(self, algorithm):
-        """The payload that all ranks send together, by decision 15."""
+        """The payload that all ranks send together, by decision 16."""
         size, (rows, width) = len(self.ids), self.shape
         if algorithm == "dense":
             return 2 * (size - 1) * rows * 4 * width if size > 2 else 2 * rows * 4 * width
