@@ -13,6 +13,7 @@ from hvd_tf._internal.delta_optimizer import DeltaOptimizer
 from hvd_tf._internal.gradients import GradientReducer, Groups
 from hvd_tf._internal.optimizer_wrapper import GradsAndVars, Optimizer, OptimizerWrapper
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, global_process_set
+from hvd_tf._internal.unique_rows import applied_as_they_are
 from hvd_tf.compression import Compression
 
 
@@ -59,7 +60,8 @@ class _DistributedOptimizer(OptimizerWrapper):
         """
         pairs = list(grads_and_vars)  # it may be an iterator
         if self._accumulator.passes == 1:
-            return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+            with applied_as_they_are(self._optimizer):
+                return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         return self._accumulator.apply(
             lambda: self._optimizer.apply_gradients(pairs, global_step=global_step),
             global_step,

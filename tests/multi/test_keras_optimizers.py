@@ -93,7 +93,9 @@ MAKES = {
 
 @pytest.mark.parametrize("kind", MAKES)
 def test_fit_is_that_of_one_process(hvd, rank, size, optimizers, kind):
-    check_equal(*trained(hvd, rank, size, lambda: MAKES[kind](optimizers)))
+    # Alone, Keras clips rows that it has not added up yet. A sparse allreduce has, so norms differ.
+    has_table = "clipped" not in kind
+    check_equal(*trained(hvd, rank, size, lambda: MAKES[kind](optimizers), has_table=has_table))
 
 
 def test_adam_for_50_steps(hvd, rank, size, optimizers):

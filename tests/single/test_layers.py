@@ -117,7 +117,7 @@ FLOORS = [
     "registration",
     "process_sets failure stacks",
     "blame scopes step_data",
-    "native names op_names",
+    "native names op_names unique_rows",
     "compat notices version",
     "failure_report build_stamp causes commits exceptions run",
 ]

@@ -25,11 +25,12 @@ from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.fit import patch_fit
 from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.keras.reducing import Reducing
+from hvd_tf._internal.unique_rows import TakesUniqueRows, TakesUniqueRowsLegacy
 
 GradsAndVars = list[tuple[Gradient, Variable]]
 
 
-class _Keras2(Reducing):
+class _Keras2(TakesUniqueRows, Reducing):
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> GradsAndVars:
         """The base's gradients, reduced over the ranks."""
         own: Any = super()
@@ -56,7 +57,7 @@ class _Keras2(Reducing):
         return list(zip(self._allreduce(gradients, variables), variables))
 
 
-class _Legacy(_Keras2):
+class _Legacy(TakesUniqueRowsLegacy, _Keras2):
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> GradsAndVars:
