@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 
+from children import run_together
 from report import Report, read
 
 STEPS, FEWEST_STEPS = 400, 200  # of one worker; of many, whose steps take longer
-LAUNCHER = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_")  # what mpirun puts into it
-
-
-def alone_environment() -> dict[str, str]:
-    """The environment without what mpirun added, so that a child process is on its own."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER)}
 
 
 def fewer(workers: int, on_host: int) -> list[int]:
@@ -39,31 +32,10 @@ def measure(script: Path, workers: int, steps: int, arguments: list[str], runs: 
     command = [sys.executable, *(train + ["--plain"] if workers == 1 else launch + train)]
     with tempfile.TemporaryDirectory() as parent:
         folders = [Path(parent, str(number)) for number in range(runs)]
-        children = []
-        try:
-            for folder in folders:
-                folder.mkdir()
-                with (folder / "output").open("w") as output:
-                    children.append(
-                        subprocess.Popen(
-                            [*command, f"--model-dir={folder}"],
-                            env=alone_environment(),
-                            stdout=output,
-                            stderr=subprocess.STDOUT,
-                        )
-                    )
-            return sum(speed(child, folder) for child, folder in zip(children, folders))
-        finally:
-            for child in children:
-                child.kill()  # where another one failed; nothing happens to those that ended
-                child.wait()
-
-
-def speed(child: subprocess.Popen, folder: Path) -> float:
-    """Wait for a run of train.py with this --model-dir; its examples per second."""
-    if child.wait():
-        raise RuntimeError(f"{child.args} failed:\n{(folder / 'output').read_text()}")
-    return read(folder)["examples_per_s"]
+        for folder in folders:
+            folder.mkdir()
+        run_together([[*command, f"--model-dir={folder}"] for folder in folders])
+        return sum(read(folder)["examples_per_s"] for folder in folders)
 
 
 def compare(hvd: ModuleType, report: Report, script: Path, arguments: list[str]) -> None:
