@@ -40,7 +40,11 @@ SparseCall::SparseCall(const Transport& transport, Batch batch,
       absent_(std::move(absent)) {
   batch_.verb = Verb::kSparseAllreduce;
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const std::vector<int64_t> ids = IdsOf(t, rank_);
+    std::vector<std::vector<int64_t>>& ids_by_rank = ids_.emplace_back();
+    for (int rank = 0; rank < size_; ++rank) {
+      ids_by_rank.push_back(DrawIds(t, rank));
+    }
+    const std::vector<int64_t>& ids = IdsOf(t, rank_);
     const int64_t row_count = tables_[t].row_count;
     Segment& segment = batch_.segments.emplace_back();
     segment.rows = static_cast<int64_t>(ids.size());
@@ -78,7 +82,7 @@ bool SparseCall::IsAbsent(int rank) const {
   return std::find(absent_.begin(), absent_.end(), rank) != absent_.end();
 }
 
-std::vector<int64_t> SparseCall::IdsOf(size_t table, int rank) const {
+std::vector<int64_t> SparseCall::DrawIds(size_t table, int rank) const {
   const SparseTable& of = tables_[table];
   std::vector<int64_t> ids;
   const bool has_none = of.last_has_none && size_ > 1 && rank == size_ - 1;
@@ -146,7 +150,7 @@ double SparseCall::Expected(size_t table, int64_t id, int64_t column) const {
   double sum = 0;
   bool is_first = true;
   for (int rank = 0; rank < size_; ++rank) {
-    const std::vector<int64_t> ids = IdsOf(table, rank);
+    const std::vector<int64_t>& ids = IdsOf(table, rank);
     if (!std::binary_search(ids.begin(), ids.end(), id)) continue;
     const double value =
         cast(ValueOf(dtype, rank, id * tables_[table].row_count + column) *

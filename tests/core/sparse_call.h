@@ -55,12 +55,15 @@ class SparseCall {
   void* first_value() { return in_[0].data(); }
 
   // The ids of a rank, ascending.
-  std::vector<int64_t> IdsOf(size_t table, int rank) const;
+  const std::vector<int64_t>& IdsOf(size_t table, int rank) const {
+    return ids_[table][static_cast<size_t>(rank)];
+  }
   // Of all ranks.
   std::vector<int64_t> UnitedIds(size_t table) const;
 
  private:
   bool IsAbsent(int rank) const;
+  std::vector<int64_t> DrawIds(size_t table, int rank) const;
   double Expected(size_t table, int64_t id, int64_t column) const;
   Status Allocate(const RankCounts& rows, std::vector<void*>* outputs);
 
@@ -68,6 +71,7 @@ class SparseCall {
   Batch batch_;
   const std::vector<SparseTable> tables_;
   const std::vector<int> absent_;
+  std::vector<std::vector<std::vector<int64_t>>> ids_;  // of [table][rank]
   std::vector<std::vector<char>> in_, in_ids_, out_, out_ids_;
   BatchId id_ = 0;
   bool done_ = false;

@@ -30,12 +30,20 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64"
 _WIRES = {"fp16": "float16", "bf16": "bfloat16"}
 # Of the values that an input repeats: a prime, so that no chunk of a tensor looks like another.
 _PERIOD = 4099
-_WIDTH = 3  # of what is gathered
+_WIDTH = 3  # of what has rows
+_TABLE_ROWS = 1009  # a prime, so that squares hit half of them
+
+
+def _row_ids(count: Any) -> Any:
+    """Of so many rows: in no order, some of them twice or more, and others on other ranks."""
+    if isinstance(count, tf.Tensor):
+        return tf.range(count) ** 2 % _TABLE_ROWS
+    return np.arange(count, dtype=np.int64) ** 2 % _TABLE_ROWS
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective. It is the same on every rank, but for the rows that it gathers."""
+    """One collective. It is the same on every rank, but for the number of rows."""
 
     verb: str
     """allreduce, sparse, allgather or broadcast."""
@@ -60,12 +68,12 @@ class Call:
         return [rank for rank in self.members if rank not in self.absent]
 
     @property
-    def gathers(self) -> bool:
+    def has_rows(self) -> bool:
         return self.verb in ("allgather", "sparse")
 
     def specs(self) -> list[tf.TensorSpec]:
         """Of the inputs, as any value of them fits."""
-        shapes = [[None, _WIDTH] if self.gathers else [count] for count in self.counts]
+        shapes = [[None, _WIDTH] if self.has_rows else [count] for count in self.counts]
         return [tf.TensorSpec(shape, self.dtype) for shape in shapes]
 
     def start(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -79,9 +87,9 @@ class Call:
             return [hvd.allgather(tensors[0], **common)]
         common["op"] = self.op
         if self.verb == "sparse":
-            rows = tf.range(tf.shape(tensors[0], out_type=tf.int64)[0])
-            shape = tf.constant([1 << 40, _WIDTH], tf.int64)
-            slices = tf.IndexedSlices(tensors[0], rows, shape)
+            ids = _row_ids(tf.shape(tensors[0], out_type=tf.int64)[0])
+            shape = tf.constant([_TABLE_ROWS, _WIDTH], tf.int64)
+            slices = tf.IndexedSlices(tensors[0], ids, shape)
             reduced = hvd.allreduce(slices, **common)
             return [reduced.values, reduced.indices]
         common |= {"prescale_factor": self.prescale, "postscale_factor": self.postscale}
@@ -97,7 +105,7 @@ class Call:
 
     def _input(self, rng: np.random.Generator, rank: int, count: int) -> np.ndarray:
         shape: tuple[int, ...] = (count,)
-        if self.gathers:
+        if self.has_rows:
             shape = (int(rng.integers(0, count + 1)) if rng.random() < 0.8 else 0, _WIDTH)
         size = int(np.prod(shape))
         if self.dtype in FLOATS:
@@ -112,9 +120,6 @@ class Call:
     def check(self, outputs: Sequence[np.ndarray], seed: Sequence[int]) -> None:
         """Raises AssertionError where these are not what the ranks' inputs make."""
         inputs = [self.inputs(rank, seed) for rank in self.present]
-        if self.verb == "sparse":
-            indices = np.concatenate([np.arange(len(parts[0])) for parts in inputs])
-            self._check_equal(outputs[1], indices)
         for i, _ in enumerate(self.counts):
             parts = [tensors[i] for tensors in inputs]
             if self.verb == "broadcast":
@@ -122,7 +127,7 @@ class Call:
             elif self.verb == "allgather":
                 self._check_equal(outputs[i], np.concatenate(parts))
             elif self.verb == "sparse":
-                self._check_gathered(outputs[0], parts)
+                self._check_sparse(*outputs, parts)
             else:
                 self._check_reduced(outputs[i], parts)
 
@@ -134,11 +139,22 @@ class Call:
             f"{actual.flat[wrong[0]]} for {expected.flat[wrong[0]]}"
         )
 
-    def _check_gathered(self, actual: np.ndarray, parts: list[np.ndarray]) -> None:
-        expected = np.concatenate(parts).astype(np.float64)
+    def _check_sparse(
+        self, actual: np.ndarray, actual_ids: np.ndarray, parts: list[np.ndarray]
+    ) -> None:
+        ids = np.concatenate([_row_ids(len(part)) for part in parts])
+        united, places, terms = np.unique(ids, return_inverse=True, return_counts=True)
+        self._check_equal(actual_ids, united)
+        rows = np.concatenate(parts).astype(np.float64)
         if self.op == hvd.Average:
-            expected /= len(self.members)
-        self._check_close(actual, expected, np.abs(expected), self.dtype)
+            rows /= len(self.members)
+        expected, largest = np.zeros((2, len(united), _WIDTH))
+        np.add.at(expected, places, rows)
+        np.add.at(largest, places, np.abs(rows))
+        # A rank's own rows are added up in float32 at least.
+        added_in = "float64" if self.dtype == "float64" else "float32"
+        slack = _EPS[added_in] * terms[:, None] * largest
+        self._check_close(actual, expected, largest, self.dtype, slack)
 
     def _check_reduced(self, actual: np.ndarray, parts: list[np.ndarray]) -> None:
         if self.dtype not in FLOATS:
@@ -166,12 +182,20 @@ class Call:
         return np.trunc(total * self.postscale)
 
     def _check_close(
-        self, actual: np.ndarray, expected: np.ndarray, largest: np.ndarray, rounded_to: str
+        self,
+        actual: np.ndarray,
+        expected: np.ndarray,
+        largest: np.ndarray,
+        rounded_to: str,
+        slack: Any = 0.0,
     ) -> None:
-        """`largest`: of what was added or multiplied for each element, which rounding follows."""
+        """`largest`: of what was added or multiplied for each element, which rounding follows.
+
+        `slack`: what may be lost beside that.
+        """
         assert actual.dtype == np_dtype(self.dtype) and actual.shape == expected.shape, f"{self}"
         eps = max(_EPS[rounded_to], _EPS[self.dtype])
-        allowed = (len(self.members) + 3) * eps * largest + 1e-6
+        allowed = (len(self.members) + 3) * eps * largest + slack + 1e-6
         wrong = np.flatnonzero(~(np.abs(actual.astype(np.float64) - expected) <= allowed))
         assert wrong.size == 0, (
             f"{self}: {wrong.size} of {actual.size} elements from {wrong[0]} are wrong, such as "

@@ -112,8 +112,11 @@ class DenseTape:
 
 
 def alone(size, make, dense):
-    """The weights that one process finds with the batches of all ranks."""
-    if dense:
+    """The weights that one process finds with the batches of all ranks.
+
+    Keras 3 applies rows of equal index one by one. Distributed, they are added up before.
+    """
+    if dense or IS_KERAS_3:
         return looped(make(), records(range(size)), size * BATCH, DenseTape)[1]
     return fitted(make(), records(range(size)), size * BATCH)[1]
 
