@@ -23,7 +23,9 @@ def are_unique(indices: Any) -> bool:
     """Whether no index is there twice, as far as a graph shows. Eager code shows nothing."""
     if not isinstance(indices, tf.Tensor) or not hasattr(indices, "graph"):
         return False
-    return indices.op.type == _MAKES_UNIQUE
+    if indices.op.type != _MAKES_UNIQUE:
+        return False
+    return indices.value_index >= indices.op.get_attr("num_tensors")  # its sums come first
 
 
 @contextmanager

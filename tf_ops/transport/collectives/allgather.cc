@@ -104,16 +104,9 @@ std::unique_ptr<Phase> NewAllgatherPhase(BatchWork* work, Operands operands,
 std::unique_ptr<Phase> NewAllgatherFirstPhase(BatchWork* work) {
   const Batch& batch = work->batch();
   if (!batch.rows.empty()) return NewDataPhase(work, batch.rows);
-  // Every rank's rows of each segment. They go to all ranks.
-  std::vector<int64_t> own;
-  for (const Segment& segment : batch.segments) own.push_back(segment.rows);
-  auto sizes = std::make_shared<SizesExchange>(std::move(own), *work);
-  return NewAllgatherPhase(
-      work, sizes->operands(), sizes->PlaceOf(0), sizes->Places(),
-      [work, sizes](const Phase& finished) -> std::unique_ptr<Phase> {
-        if (finished.is_poisoned() || !sizes->Check(work)) return nullptr;
-        return NewDataPhase(work, sizes->rows());
-      });
+  return NewRowCountsPhase(work, [work](const RankCounts& rows) {
+    return NewDataPhase(work, rows);
+  });
 }
 
 }  // namespace hvd

@@ -87,4 +87,21 @@ RankCounts SizesExchange::rows() const {
   return rows;
 }
 
+std::unique_ptr<Phase> NewRowCountsPhase(
+    BatchWork* work,
+    std::function<std::unique_ptr<Phase>(const RankCounts&)> then) {
+  std::vector<int64_t> own;
+  for (const Segment& segment : work->batch().segments) {
+    own.push_back(segment.rows);
+  }
+  const auto sizes = std::make_shared<SizesExchange>(std::move(own), *work);
+  return NewAllgatherPhase(
+      work, sizes->operands(), sizes->PlaceOf(0), sizes->Places(),
+      [work, sizes, then = std::move(then)](
+          const Phase& finished) -> std::unique_ptr<Phase> {
+        if (finished.is_poisoned() || !sizes->Check(work)) return nullptr;
+        return then(sizes->rows());
+      });
+}
+
 }  // namespace hvd

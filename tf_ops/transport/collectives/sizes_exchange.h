@@ -4,11 +4,14 @@
 #define HVD_TRANSPORT_COLLECTIVES_SIZES_EXCHANGE_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/transport.h"
 #include "transport/collectives/batch_work.h"
 #include "transport/collectives/packer.h"
+#include "transport/collectives/phase.h"
 #include "transport/collectives/segment_map.h"
 
 namespace hvd {
@@ -45,6 +48,12 @@ class SizesExchange {
   std::vector<int64_t> sent_;
   std::vector<int64_t> received_;  // one rank after another
 };
+
+// The ranks tell all others how many rows they have of each segment. `then`
+// gets these, of [segment][rank], and makes the phase that follows.
+[[nodiscard]] std::unique_ptr<Phase> NewRowCountsPhase(
+    BatchWork* work,
+    std::function<std::unique_ptr<Phase>(const RankCounts&)> then);
 
 }  // namespace hvd
 

@@ -181,15 +181,8 @@ std::unique_ptr<Phase> NewIdsPhase(BatchWork* work, const RankCounts& rows) {
 std::unique_ptr<Phase> NewSparseAllreduceFirstPhase(BatchWork* work) {
   const Batch& batch = work->batch();
   if (!batch.rows.empty()) return NewIdsPhase(work, batch.rows);
-  std::vector<int64_t> own;
-  for (const Segment& segment : batch.segments) own.push_back(segment.rows);
-  auto sizes = std::make_shared<SizesExchange>(std::move(own), *work);
-  return NewAllgatherPhase(
-      work, sizes->operands(), sizes->PlaceOf(0), sizes->Places(),
-      [work, sizes](const Phase& finished) -> std::unique_ptr<Phase> {
-        if (finished.is_poisoned() || !sizes->Check(work)) return nullptr;
-        return NewIdsPhase(work, sizes->rows());
-      });
+  return NewRowCountsPhase(
+      work, [work](const RankCounts& rows) { return NewIdsPhase(work, rows); });
 }
 
 }  // namespace hvd
