@@ -126,8 +126,11 @@ class _Passes:
 
     def dataset(self, epochs: Optional[int], first_epoch: int) -> tf.data.Dataset:
         if epochs is None:
-            numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-            return self._batched(numbers.flat_map(self._endless_pass))
+            first = tf.data.Dataset.range(first_epoch, first_epoch + 1)
+            later = tf.data.Dataset.range(first_epoch + 1, np.iinfo(np.int64).max)
+            return self._batched(
+                first.flat_map(self._first_pass).concatenate(later.flat_map(self._records))
+            )
         if epochs == 1 and self._shuffle is None:
             passes = self._pass(tf.constant(first_epoch, tf.int64))
         else:
@@ -149,16 +152,18 @@ class _Passes:
         is_certain = self._share.lengths is not None or self._share.is_infinite
         return batches if is_certain else self._steps.agreed(batches)
 
-    def _endless_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        records = self._records(epoch)
-        # Without any record, TensorFlow would go from pass to pass for ever.
-        found = records.take(1).reduce(np.int64(0), lambda count, _: count + 1)
+    def _first_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Of passes without end. Without any record TensorFlow would go on to the next for ever."""
+        # It is counted before the shuffle, which would read as many records as it holds to give
+        # one. It takes as long as a few training steps, so the other passes go without.
+        some = self._share.records(epoch).take(1)
+        found = some.reduce(np.int64(0), lambda count, _: count + 1)
         message = (
             f"rank {self._steps.process_set.rank()} has no record at all: there are fewer records "
             "than ranks, or an empty shard. Use fewer ranks, or more data or files"
         )
         with tf.control_dependencies([tf.debugging.Assert(found > 0, [message])]):
-            return records
+            return self._records(epoch)
 
     def _records(self, epoch: tf.Tensor) -> tf.data.Dataset:
         records = self._share.records(epoch)

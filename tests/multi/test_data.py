@@ -105,6 +105,21 @@ def test_endless_epochs(folder, rank, size):
     assert sum(steps, []) == (mine * 24)[:24]
 
 
+def test_endless_shuffled_passes_read_each_record_once(rank, size):
+    total, read = 12 * size, []
+
+    def noted(number):
+        read.append(number)
+        return number
+
+    records = tf.data.Dataset.range(total).map(lambda n: tf.numpy_function(noted, [n], tf.int64))
+    dataset = hvd.data.shard(records, epochs=None, shuffle_buffer=total)
+    taken = [int(number) for number in dataset.take(3 * 12).as_numpy_iterator()]
+    assert np.bincount(taken, minlength=total).max() == 3
+    # In the beginning one record is read to see that there are some.
+    assert len(read) <= 3 * total + size
+
+
 def test_csv(folder, rank, size):
     if rank == 0:
         for part in range(2):
