@@ -5,8 +5,6 @@
 // Usage: sparse_rows [DIM]. Ids are Zipf(1.05) over a million in all: one field
 // of 2048 lookups, and 26 fields of 2048 each. Times are medians. "grouped" and
 // "summed" are of one rank's rows, "united" and "merged" of both ranks'.
-#include "cpu/sparse_rows.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -16,6 +14,9 @@
 #include <random>
 #include <utility>
 #include <vector>
+
+#include "cpu/row_groups.h"
+#include "cpu/row_merge.h"
 
 namespace hvd {
 namespace {
@@ -100,23 +101,23 @@ void Run(int64_t fields, int64_t dim) {
       ranks.push_back(Deduplicate(list, values, dim, &grouped_us, &summed_us));
     }
     Stopwatch watch;
-    const std::vector<int64_t> united =
-        UnionOfIds({ranks[0].ids, ranks[1].ids});
+    const IdUnion united = UnionOfIds({ranks[0].ids, ranks[1].ids});
     united_us.push_back(watch.Lap());
     std::vector<RankRows> parts;
-    for (const Rows& rows : ranks) {
-      parts.push_back({rows.ids.data(), static_cast<int64_t>(rows.ids.size()),
-                       rows.values.data()});
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const std::vector<uint32_t>& places = united.places[rank];
+      parts.push_back({places.data(), static_cast<int64_t>(places.size()),
+                       ranks[rank].values.data()});
     }
     RowReduction reduction;
     reduction.averages = true;
     reduction.ranks = 2;
     watch.Lap();
-    MergeRows(reduction, parts, united.data(),
-              static_cast<int64_t>(united.size()), dim, out.data());
+    MergeRows(reduction, parts, {0, static_cast<int64_t>(united.ids.size())},
+              dim, out.data());
     merged_us.push_back(watch.Lap());
     own = ranks[0].ids.size();
-    all = united.size();
+    all = united.ids.size();
   }
   std::printf("%6zu %5lld %7zu %7zu %9.0f %9.0f %9.0f %9.0f\n", ids[0].size(),
               static_cast<long long>(dim), own, all, Median(grouped_us),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness.h"
+#include "transport/collectives/batch_check.h"
 #include "transport/collectives/id_code.h"
 
 namespace hvd {
@@ -109,7 +110,7 @@ void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
     total += static_cast<int64_t>(plan.united(s).size()) * plan.row_count(s);
     for (int rank = 0; rank < plan.ranks(); ++rank) {
       of_ranks[rank] +=
-          static_cast<int64_t>(plan.ids(s, rank).size()) * plan.row_count(s);
+          static_cast<int64_t>(plan.places(s, rank).size()) * plan.row_count(s);
     }
   }
   int64_t last_first = -1;
@@ -147,6 +148,27 @@ TEST(PiecesCoverAllRowsOnce) {
     for (int64_t pieces : {1, 3, 8}) CheckPieces(plan, most, pieces);
   }
   EXPECT_TRUE(PlanOf({{{}, {}}}, {4}).Cut({0}, 100, 2).empty());
+}
+
+TEST(MoreRowsThanHaveNumbersAreRefused) {
+  const auto check = [](int64_t table_rows, std::vector<int64_t> rows) {
+    Batch batch;
+    batch.verb = Verb::kSparseAllreduce;
+    Segment& segment = batch.segments.emplace_back();
+    segment.table_rows = table_rows;
+    segment.row_count = 1;
+    segment.rows = segment.count = rows[0];
+    batch.rows = {std::move(rows)};
+    return CheckBatch(batch, 0, 2).code();
+  };
+  const int64_t half = int64_t{1} << 31;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(check(-1, {half, half - 1}) == StatusCode::kOk);
+  EXPECT_TRUE(check(-1, {half, half}) == StatusCode::kResourceExhausted);
+  EXPECT_TRUE(check(-1, {most, most}) == StatusCode::kResourceExhausted);
+  EXPECT_TRUE(check(2 * half, {half, half}) == StatusCode::kResourceExhausted);
+  // The result has no more rows than the table.
+  EXPECT_TRUE(check(half, {half, half}) == StatusCode::kOk);
 }
 
 TEST(PiecesAreAsManyAsOwners) {

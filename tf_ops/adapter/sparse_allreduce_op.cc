@@ -18,7 +18,7 @@
 #include "adapter/op_definitions.h"
 #include "adapter/tf_bridge.h"
 #include "cpu/elementwise.h"
-#include "cpu/sparse_rows.h"
+#include "cpu/row_groups.h"
 
 namespace hvd {
 namespace {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cpu/row_merge.h"
+
 namespace hvd {
 namespace {
 
@@ -68,6 +70,9 @@ Status CheckIds(const Batch& batch) {
         "sparse_allreduce adds up rows: its op is Sum or Average, not " +
         std::string(Name(batch.reduce_op)) + ".");
   }
+  if (!batch.rows.empty()) {
+    HVD_RETURN_IF_ERROR(CheckUnions(batch, batch.rows));
+  }
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& segment = batch.segments[i];
     std::vector<int64_t> counts = {segment.rows};
@@ -108,6 +113,25 @@ Status CheckReduction(const Batch& batch) {
 }
 
 }  // namespace
+
+Status CheckUnions(const Batch& batch, const RankCounts& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t table_rows = batch.segments[i].table_rows;
+    if (table_rows >= 0 && table_rows <= kMostUnitedIds) continue;
+    int64_t total = 0;
+    for (int64_t count : rows[i]) {
+      if (!__builtin_add_overflow(total, count, &total) &&
+          total <= kMostUnitedIds) {
+        continue;
+      }
+      return ResourceExhausted("the ranks together have more than " +
+                               std::to_string(kMostUnitedIds) +
+                               " rows of a table; a sparse allreduce takes "
+                               "no more at a time.");
+    }
+  }
+  return Status::Ok();
+}
 
 Status CheckBatch(const Batch& batch, int rank, int size) {
   for (const Segment& segment : batch.segments) {

@@ -12,6 +12,10 @@ namespace hvd {
 // the same on every rank, so all ranks refuse the same batches.
 Status CheckBatch(const Batch& batch, int rank, int size);
 
+// Ok when the rows of all ranks can be united. `rows` of [segment][rank] are
+// those of a sparse allreduce, at least 0.
+Status CheckUnions(const Batch& batch, const RankCounts& rows);
+
 }  // namespace hvd
 
 #endif  // HVD_TRANSPORT_COLLECTIVES_BATCH_CHECK_H_

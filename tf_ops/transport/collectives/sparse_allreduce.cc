@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/collectives/batch_check.h"
 #include "transport/collectives/id_code.h"
 #include "transport/collectives/sizes_exchange.h"
 #include "transport/collectives/sparse_phase.h"
@@ -113,7 +114,7 @@ std::shared_ptr<const SparsePlan> IdExchange::Plan() const {
       at += code(i, rank).bytes();
     }
   }
-  return std::make_shared<const SparsePlan>(std::move(ids), row_counts_);
+  return std::make_shared<const SparsePlan>(ids, row_counts_);
 }
 
 void WriteIds(const Batch& batch, const SparsePlan& plan) {
@@ -182,7 +183,12 @@ std::unique_ptr<Phase> NewSparseAllreduceFirstPhase(BatchWork* work) {
   const Batch& batch = work->batch();
   if (!batch.rows.empty()) return NewIdsPhase(work, batch.rows);
   return NewRowCountsPhase(
-      work, [work](const RankCounts& rows) { return NewIdsPhase(work, rows); });
+      work, [work](const RankCounts& rows) -> std::unique_ptr<Phase> {
+        const Status can_unite = CheckUnions(work->batch(), rows);
+        if (can_unite.ok()) return NewIdsPhase(work, rows);
+        work->FailHere(can_unite);
+        return nullptr;
+      });
 }
 
 }  // namespace hvd

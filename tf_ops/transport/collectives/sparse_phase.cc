@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cpu/elementwise.h"
-#include "cpu/sparse_rows.h"
+#include "cpu/row_merge.h"
 
 namespace hvd {
 namespace {
@@ -54,7 +54,7 @@ void SparsePhase::MergeRun(const SparseRun& run,
     const RowRange rows = plan_->RowsIn(run, static_cast<int>(rank));
     const std::byte*& values = (*blocks)[rank];
     parts.push_back(
-        {plan_->ids(run.segment, static_cast<int>(rank)).data() + rows.begin,
+        {plan_->places(run.segment, static_cast<int>(rank)).data() + rows.begin,
          rows.size(), values});
     if (values != nullptr) {
       values += rows.size() * run.columns * element_bytes();
@@ -65,9 +65,7 @@ void SparsePhase::MergeRun(const SparseRun& run,
   reduction.averages = batch.reduce_op == ReduceOp::kAverage;
   reduction.ranks = batch.divisor > 0 ? batch.divisor : work()->size();
   reduction.postscale = batch.postscale;
-  MergeRows(reduction, parts,
-            plan_->united(run.segment).data() + run.rows.begin, run.rows.size(),
-            run.columns, out);
+  MergeRows(reduction, parts, run.rows, run.columns, out);
 }
 
 void SparsePhase::Merge(const SparsePiece& piece,

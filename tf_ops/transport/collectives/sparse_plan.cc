@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cpu/sparse_rows.h"
-
 namespace hvd {
 namespace {
 
@@ -51,21 +49,22 @@ class Cutter {
 
 }  // namespace
 
-SparsePlan::SparsePlan(std::vector<std::vector<std::vector<int64_t>>> ids,
-                       std::vector<int64_t> row_counts)
-    : ids_(std::move(ids)), row_counts_(std::move(row_counts)) {
-  united_.reserve(ids_.size());
-  for (const auto& lists : ids_) united_.push_back(UnionOfIds(lists));
+SparsePlan::SparsePlan(
+    const std::vector<std::vector<std::vector<int64_t>>>& ids,
+    std::vector<int64_t> row_counts)
+    : row_counts_(std::move(row_counts)) {
+  unions_.reserve(ids.size());
+  for (const auto& lists : ids) unions_.push_back(UnionOfIds(lists));
 }
 
 bool SparsePlan::PrefersOwners(size_t segment) const {
   // To all go (P - 1) times all rows. To owners go all rows but an owner's own,
   // 1 / P of them, and then (P - 1) times the rows of the result.
   int64_t rows = 0;
-  for (const std::vector<int64_t>& list : ids_[segment]) {
-    rows += static_cast<int64_t>(list.size());
+  for (const std::vector<uint32_t>& places : unions_[segment].places) {
+    rows += static_cast<int64_t>(places.size());
   }
-  return ranks() * static_cast<int64_t>(united_[segment].size()) <
+  return ranks() * static_cast<int64_t>(united(segment).size()) <
          (ranks() - 1) * rows;
 }
 
@@ -75,7 +74,7 @@ std::vector<SparsePiece> SparsePlan::Cut(const std::vector<size_t>& segments,
   int64_t total = 0, longest = 1;
   for (size_t segment : segments) {
     total +=
-        static_cast<int64_t>(united_[segment].size()) * row_counts_[segment];
+        static_cast<int64_t>(united(segment).size()) * row_counts_[segment];
     longest = std::max(longest, row_counts_[segment]);
   }
   const int64_t most_at_once = most_elements * pieces;
@@ -85,19 +84,16 @@ std::vector<SparsePiece> SparsePlan::Cut(const std::vector<size_t>& segments,
   Cutter cutter(std::max(even, std::min(longest, most_elements)));
   for (size_t segment : segments) {
     if (row_counts_[segment] == 0) continue;
-    cutter.Add(segment, static_cast<int64_t>(united_[segment].size()),
+    cutter.Add(segment, static_cast<int64_t>(united(segment).size()),
                row_counts_[segment]);
   }
   return cutter.Take();
 }
 
 RowRange SparsePlan::RowsIn(const SparseRun& run, int rank) const {
-  const std::vector<int64_t>& own = ids(run.segment, rank);
-  const std::vector<int64_t>& all = united_[run.segment];
-  const auto begin = std::lower_bound(own.begin(), own.end(),
-                                      all[static_cast<size_t>(run.rows.begin)]);
-  const auto end = std::upper_bound(begin, own.end(),
-                                    all[static_cast<size_t>(run.rows.end - 1)]);
+  const std::vector<uint32_t>& own = places(run.segment, rank);
+  const auto begin = std::lower_bound(own.begin(), own.end(), run.rows.begin);
+  const auto end = std::lower_bound(begin, own.end(), run.rows.end);
   return {begin - own.begin(), end - own.begin()};
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "cpu/row_merge.h"
 #include "transport/collectives/segment_map.h"
 
 namespace hvd {
@@ -31,19 +32,19 @@ class SparsePlan {
  public:
   // `ids` of [segment][rank] are ascending, each once. `row_counts` are the
   // elements of a row of each segment.
-  SparsePlan(std::vector<std::vector<std::vector<int64_t>>> ids,
+  SparsePlan(const std::vector<std::vector<std::vector<int64_t>>>& ids,
              std::vector<int64_t> row_counts);
 
   size_t segment_count() const { return row_counts_.size(); }
-  int ranks() const { return static_cast<int>(ids_[0].size()); }
+  int ranks() const { return static_cast<int>(unions_[0].places.size()); }
   int64_t row_count(size_t segment) const { return row_counts_[segment]; }
-  // The ids of a rank's rows.
-  const std::vector<int64_t>& ids(size_t segment, int rank) const {
-    return ids_[segment][static_cast<size_t>(rank)];
-  }
   // The ids of the result.
   const std::vector<int64_t>& united(size_t segment) const {
-    return united_[segment];
+    return unions_[segment].ids;
+  }
+  // Which rows of the result a rank's rows are part of.
+  const std::vector<uint32_t>& places(size_t segment, int rank) const {
+    return unions_[segment].places[static_cast<size_t>(rank)];
   }
 
   // Whether less is sent if each row has an owner.
@@ -65,9 +66,8 @@ class SparsePlan {
   SegmentMap MapOf(const SparsePiece& piece) const;
 
  private:
-  const std::vector<std::vector<std::vector<int64_t>>> ids_;
+  std::vector<IdUnion> unions_;  // by segment
   const std::vector<int64_t> row_counts_;
-  std::vector<std::vector<int64_t>> united_;
 };
 
 }  // namespace hvd

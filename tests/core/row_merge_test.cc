@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ids of several ranks are united and their rows merged, against maps of ids.
+#include "cpu/row_merge.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness.h"
+#include "row_sums.h"
+#include "typed_values.h"
+
+namespace hvd {
+namespace {
+
+TEST(UnionsOfAnyNumberOfLists) {
+  std::mt19937_64 random(3);
+  for (size_t lists = 0; lists < 9; ++lists) {
+    for (int64_t spread : {1, 40, 100000}) {
+      std::vector<std::vector<int64_t>> parts;
+      std::map<int64_t, int> expected;
+      for (size_t p = 0; p < lists; ++p) {
+        std::map<int64_t, int> own;
+        for (size_t i = 0; i < random() % 300; ++i) {
+          own[static_cast<int64_t>(random() % spread) - 2] = 1;
+        }
+        std::vector<int64_t>& part = parts.emplace_back();
+        for (const auto& [id, one] : own) part.push_back(id);
+        expected.insert(own.begin(), own.end());
+      }
+      const IdUnion united = UnionOfIds(parts);
+      ASSERT_EQ(united.ids.size(), expected.size());
+      size_t at = 0;
+      for (const auto& [id, one] : expected) EXPECT_EQ(united.ids[at++], id);
+      ASSERT_EQ(united.places.size(), parts.size());
+      for (size_t p = 0; p < lists; ++p) {
+        ASSERT_EQ(united.places[p].size(), parts[p].size());
+        for (size_t i = 0; i < parts[p].size(); ++i) {
+          EXPECT_EQ(united.ids[united.places[p][i]], parts[p][i]);
+        }
+      }
+    }
+  }
+}
+
+// Some rows of each of `ranks` ranks. The last has none.
+struct World {
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<std::vector<char>> values;
+  IdUnion united;
+  std::vector<RankRows> parts;
+
+  World(DataType dtype, int ranks, int64_t row_count) {
+    std::mt19937_64 random(11);
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<int64_t>& list = ids.emplace_back();
+      for (int64_t id = 0; id < 60; ++id) {
+        if (rank + 1 < ranks && random() % 2 == 0) list.push_back(id * 3);
+      }
+      values.push_back(
+          Samples(dtype, rank, static_cast<int64_t>(list.size()) * row_count));
+    }
+    united = UnionOfIds(ids);
+    for (size_t rank = 0; rank < ids.size(); ++rank) {
+      const std::vector<uint32_t>& places = united.places[rank];
+      parts.push_back({places.data(), static_cast<int64_t>(places.size()),
+                       values[rank].data()});
+    }
+  }
+};
+
+TEST(MergedRowsAreSumsAndAverages) {
+  for (DataType dtype : kReducedTypes) {
+    for (int64_t row_count : {0, 1, 16, 37, 1500}) {
+      const int ranks = 5;
+      const World world(dtype, ranks, row_count);
+      Sums sums;
+      for (size_t rank = 0; rank < world.ids.size(); ++rank) {
+        for (size_t i = 0; i < world.ids[rank].size(); ++i) {
+          AddTo(&sums, world.ids[rank][i], row_count, dtype,
+                world.values[rank].data(), static_cast<int64_t>(i));
+        }
+      }
+      const RowRange all = {0, static_cast<int64_t>(world.united.ids.size())};
+      std::vector<char> out(world.united.ids.size() *
+                            static_cast<size_t>(row_count) * SizeOf(dtype));
+      RowReduction reduction;
+      reduction.dtype = dtype;
+      MergeRows(reduction, world.parts, all, row_count, out.data());
+      EXPECT_EQ(CountWrong(sums, dtype, row_count, out), 0);
+
+      reduction.averages = true;
+      reduction.ranks = 4;
+      reduction.postscale = 2.0;
+      for (auto& [id, sum] : sums) {
+        for (double& value : sum) {
+          value /= 4;
+          if (!IsFloating(dtype)) value = std::trunc(value);
+          value *= 2;
+        }
+      }
+      MergeRows(reduction, world.parts, all, row_count, out.data());
+      EXPECT_EQ(CountWrong(sums, dtype, row_count, out), 0);
+    }
+  }
+}
+
+TEST(ARowOfOneRankKeepsItsBits) {
+  for (DataType dtype : {DataType::kFloat32, DataType::kFloat16}) {
+    std::vector<char> values(2 * SizeOf(dtype)), out(values.size());
+    PutValue(dtype, values.data(), 0, -0.0);
+    PutValue(dtype, values.data(), 1, 0.0);
+    const uint32_t place = 0;
+    RowReduction reduction;
+    reduction.dtype = dtype;
+    MergeRows(reduction, {{}, {&place, 1, values.data()}}, {0, 1}, 2,
+              out.data());
+    EXPECT_TRUE(out == values);
+  }
+}
+
+// The bits of a row depend neither on the vector unit nor on what else is
+// merged with it.
+TEST(MergedRowsHaveTheSameBitsInAnyPart) {
+  std::mt19937_64 random(2);
+  for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16}) {
+    const int64_t row_count = 19;
+    World world(dtype, 4, row_count);
+    for (std::vector<char>& values : world.values) {
+      const auto elements = static_cast<int64_t>(values.size() / SizeOf(dtype));
+      for (int64_t i = 0; i < elements; ++i) {
+        PutValue(dtype, values.data(), i,
+                 static_cast<double>(random() % 1000003) / 7.0);
+      }
+    }
+    const size_t count = world.united.ids.size();
+    const auto row_bytes = static_cast<size_t>(row_count) * SizeOf(dtype);
+    RowReduction reduction;
+    reduction.dtype = dtype;
+    reduction.averages = true;
+    reduction.ranks = 3;
+    std::vector<char> first(count * row_bytes), out(first.size());
+    MergeRows(reduction, world.parts, {0, static_cast<int64_t>(count)},
+              row_count, first.data(), VectorUnit::kBaseline);
+    for (VectorUnit unit : Units()) {
+      for (size_t i = 0; i < count; ++i) {
+        std::vector<RankRows> parts;
+        for (const RankRows& part : world.parts) {
+          const uint32_t* const end = part.places + part.count;
+          const uint32_t* const at = std::lower_bound(part.places, end, i);
+          const bool has = at < end && *at == i;
+          parts.push_back(
+              {at, has ? 1 : 0,
+               static_cast<const char*>(part.values) +
+                   static_cast<size_t>(at - part.places) * row_bytes});
+        }
+        const auto row = static_cast<int64_t>(i);
+        MergeRows(reduction, parts, {row, row + 1}, row_count,
+                  out.data() + i * row_bytes, unit);
+      }
+      EXPECT_EQ(std::memcmp(out.data(), first.data(), out.size()), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers ids by a bitmap, or by sorting. Adds rows in the order of the list.
+#include "cpu/row_groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "cpu/element_loops.h"
+#include "cpu/row_loops.h"
+
+namespace hvd {
+namespace {
+
+using element_loops::Compute;
+using element_loops::Convert;
+using element_loops::WithType;
+using row_loops::AddRow;
+using row_loops::kNothing;
+
+template <typename Visit>
+void WithIdType(DataType id_type, Visit visit) {
+  if (id_type == DataType::kInt32) return visit(int32_t());
+  visit(int64_t());
+}
+
+struct IdRange {
+  int64_t least = 0;
+  uint64_t width = 0;  // the greatest id - the least
+  bool is_ascending = true;
+};
+
+template <typename Id>
+IdRange RangeOf(const Id* ids, int64_t count) {
+  IdRange range;
+  if (count == 0) return range;
+  Id least = ids[0], greatest = ids[0];
+  uint32_t descents = 0;
+  for (int64_t i = 1; i < count; ++i) {
+    least = std::min(least, ids[i]);
+    greatest = std::max(greatest, ids[i]);
+    descents |= ids[i] <= ids[i - 1] ? 1 : 0;
+  }
+  range.least = least;
+  range.width = static_cast<uint64_t>(greatest) - static_cast<uint64_t>(least);
+  range.is_ascending = descents == 0;
+  return range;
+}
+
+// --- By a bitmap, where ids are near to each other ---
+
+// For so many words for each id, going through them takes less time than
+// sorting the ids.
+constexpr uint64_t kMostWordsPerId = 2;
+
+// Which numbers there are, and how many of them are below one. First Add() of
+// all, then Count(), then PlaceOf() and AppendTo().
+class Bitmap {
+ public:
+  explicit Bitmap(uint64_t greatest)
+      : bits_(static_cast<size_t>(greatest / 64) + 1), below_(bits_.size()) {}
+
+  void Add(uint64_t number) {
+    bits_[number / 64] |= uint64_t{1} << number % 64;
+  }
+
+  uint32_t Count() {
+    uint32_t count = 0;
+    for (size_t word = 0; word < bits_.size(); ++word) {
+      below_[word] = count;
+      count += static_cast<uint32_t>(__builtin_popcountll(bits_[word]));
+    }
+    return count;
+  }
+
+  uint32_t PlaceOf(uint64_t number) const {
+    const uint64_t lower = (uint64_t{1} << number % 64) - 1;
+    return below_[number / 64] + static_cast<uint32_t>(__builtin_popcountll(
+                                     bits_[number / 64] & lower));
+  }
+
+  // All numbers, ascending, each with `least` added.
+  void Write(int64_t least, int64_t* out) const {
+    for (size_t word = 0; word < bits_.size(); ++word) {
+      const int64_t first = least + static_cast<int64_t>(word) * 64;
+      for (uint64_t left = bits_[word]; left != 0; left &= left - 1) {
+        *out++ = first + __builtin_ctzll(left);
+      }
+    }
+  }
+
+ private:
+  std::vector<uint64_t> bits_;
+  std::vector<uint32_t> below_;  // the numbers below each word's
+};
+
+// The least id as an unsigned number. Differences of ids may be wider than
+// signed numbers are.
+template <typename Id>
+uint64_t Above(Id id, const IdRange& range) {
+  return static_cast<uint64_t>(id) - static_cast<uint64_t>(range.least);
+}
+
+template <typename Id>
+void GroupByBits(const Id* ids, int64_t count, const IdRange& range,
+                 RowGroups* groups) {
+  // Its instructions for counting bits are those of the vector unit.
+  RunWith(BestVectorUnit(), [&] {
+    Bitmap bitmap(range.width);
+    for (int64_t i = 0; i < count; ++i) bitmap.Add(Above(ids[i], range));
+    groups->ids.resize(bitmap.Count());
+    bitmap.Write(range.least, groups->ids.data());
+    groups->places.resize(static_cast<size_t>(count));
+    uint32_t* const places = groups->places.data();
+    for (int64_t i = 0; i < count; ++i) {
+      places[i] = bitmap.PlaceOf(Above(ids[i], range));
+    }
+  });
+}
+
+// --- By sorting ---
+
+// An id, counted from the least, and where it stands. The narrow kind is one
+// number, and moves as fast as that.
+struct NarrowKey {
+  uint32_t id;
+  uint32_t position;
+};
+struct WideKey {
+  uint64_t id;
+  uint32_t position;
+};
+
+int BitsOf(uint64_t number) {
+  return number == 0 ? 0 : 64 - __builtin_clzll(number);
+}
+
+// Digits have so many bits at most: their counts stay in the first-level cache.
+constexpr int kMostDigitBits = 11;
+
+// Sorts by id, in one pass for each digit.
+template <typename Key>
+void RadixSort(std::vector<Key>* keys, int bits) {
+  if (bits == 0 || keys->size() < 2) return;
+  const int passes = (bits + kMostDigitBits - 1) / kMostDigitBits;
+  const int digit_bits = (bits + passes - 1) / passes;
+  const uint64_t mask = (uint64_t{1} << digit_bits) - 1;
+  std::vector<uint32_t> begins(static_cast<size_t>(mask) + 1);
+  std::vector<Key> sorted(keys->size());
+  for (int pass = 0; pass < passes; ++pass) {
+    const int shift = pass * digit_bits;
+    std::fill(begins.begin(), begins.end(), 0);
+    for (const Key& key : *keys) ++begins[key.id >> shift & mask];
+    uint32_t begin = 0;
+    for (uint32_t& at : begins) begin += std::exchange(at, begin);
+    for (const Key& key : *keys) {
+      sorted[begins[key.id >> shift & mask]++] = key;
+    }
+    keys->swap(sorted);
+  }
+}
+
+template <typename Key, typename Id>
+void GroupBySorting(const Id* ids, int64_t count, const IdRange& range,
+                    RowGroups* groups) {
+  std::vector<Key> keys(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    keys[i].id = static_cast<decltype(Key::id)>(Above(ids[i], range));
+    keys[i].position = static_cast<uint32_t>(i);
+  }
+  RadixSort(&keys, BitsOf(range.width));
+  groups->places.resize(keys.size());
+  groups->ids.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i == 0 || keys[i].id != keys[i - 1].id) {
+      groups->ids.push_back(static_cast<int64_t>(
+          static_cast<uint64_t>(range.least) + keys[i].id));
+    }
+    groups->places[keys[i].position] =
+        static_cast<uint32_t>(groups->ids.size() - 1);
+  }
+}
+
+// --- Rows ---
+
+// Rows that are added to so much later are fetched now.
+constexpr size_t kAhead = 8;
+
+template <typename T, typename C>
+void AddGroups(const std::vector<uint32_t>& places, const T* values,
+               int64_t row_count, C* sums) {
+  const size_t rows = places.size();
+  for (size_t row = 0; row < rows; ++row) {
+    const size_t ahead = std::min(row + kAhead, rows - 1);
+    __builtin_prefetch(sums + places[ahead] * row_count, 1);
+    AddRow(values + static_cast<int64_t>(row) * row_count, row_count,
+           sums + places[row] * row_count);
+  }
+}
+
+template <typename T>
+void SumGroupsOf(const RowGroups& groups, const T* values, int64_t row_count,
+                 T* out) {
+  using C = Compute<T>;
+  const int64_t elements = static_cast<int64_t>(groups.ids.size()) * row_count;
+  if constexpr (std::is_same_v<T, C>) {
+    std::fill(out, out + elements, kNothing<C>);
+    AddGroups(groups.places, values, row_count, out);
+  } else {
+    std::vector<C> sums(static_cast<size_t>(elements), kNothing<C>);
+    AddGroups(groups.places, values, row_count, sums.data());
+    Convert(sums.data(), out, elements);
+  }
+}
+
+}  // namespace
+
+int64_t FindIdOutside(DataType id_type, const void* ids, int64_t count,
+                      int64_t rows) {
+  int64_t found = -1;
+  WithIdType(id_type, [&](auto type) {
+    using Id = decltype(type);
+    const auto* const list = static_cast<const Id*>(ids);
+    // As unsigned numbers, negative ids are larger than any limit.
+    const uint64_t limit =
+        rows < 0 ? uint64_t{1} << 63 : static_cast<uint64_t>(rows);
+    const auto outside = [limit](Id id) {
+      return static_cast<uint64_t>(static_cast<int64_t>(id)) >= limit;
+    };
+    bool any = false;
+    for (int64_t i = 0; i < count; ++i) any |= outside(list[i]);
+    if (any) found = std::find_if(list, list + count, outside) - list;
+  });
+  return found;
+}
+
+RowGroups GroupRows(DataType id_type, const void* ids, int64_t count) {
+  RowGroups groups;
+  WithIdType(id_type, [&](auto type) {
+    using Id = decltype(type);
+    const auto* const list = static_cast<const Id*>(ids);
+    IdRange range;
+    RunWith(BestVectorUnit(), [&] { range = RangeOf(list, count); });
+    if (range.is_ascending) {
+      groups.ids.assign(list, list + count);
+    } else if (range.width / 64 <
+               kMostWordsPerId * static_cast<uint64_t>(count)) {
+      GroupByBits(list, count, range, &groups);
+    } else if (range.width <= std::numeric_limits<uint32_t>::max()) {
+      GroupBySorting<NarrowKey>(list, count, range, &groups);
+    } else {
+      GroupBySorting<WideKey>(list, count, range, &groups);
+    }
+  });
+  return groups;
+}
+
+void SumGroups(DataType dtype, const RowGroups& groups, const void* values,
+               int64_t row_count, void* out, VectorUnit unit) {
+  const auto rows = static_cast<int64_t>(groups.ids.size());
+  if (rows == 0 || row_count == 0) return;
+  if (groups.is_list()) {
+    std::memcpy(out, values,
+                static_cast<size_t>(rows * row_count) * SizeOf(dtype));
+    return;
+  }
+  RunWith(unit, [&] {
+    WithType(dtype, [&](auto type) {
+      using T = decltype(type);
+      SumGroupsOf(groups, static_cast<const T*>(values), row_count,
+                  static_cast<T*>(out));
+    });
+  });
+}
+
+}  // namespace hvd
