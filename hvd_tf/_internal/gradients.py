@@ -189,7 +189,8 @@ class GradientReducer:
 
         A rank outside the process set gets its own gradients back. So does the only rank of a set.
         Nothing is added to the graph then. IndexedSlices stay sparse: the result has one row for
-        each index of any rank, in ascending order. They are neither compressed nor pre-divided.
+        each index of any rank, in ascending order. They are not pre-divided. Of compressors the
+        built-in ones apply to their values.
 
         Every rank of the set must pass gradients of the same variables in the same order. With
         by_place the variables' names may differ between ranks.
@@ -230,6 +231,7 @@ class GradientReducer:
             return ops.sparse_allreduce(
                 slices,
                 op=self._op,
+                compression=self._compression,
                 process_set=self.process_set,
                 tensor_name=tensor_name,
                 name=None,

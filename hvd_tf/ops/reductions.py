@@ -40,7 +40,8 @@ def allreduce(
         average: deprecated. True is op=Average, False is op=Sum.
         device_dense: where the operation is placed for a tensor, such as "/cpu:0".
         device_sparse: the same for tf.IndexedSlices.
-        compression: what a floating tensor is cast to on the wire. Not for slices.
+        compression: what a floating tensor, or the values of slices, are cast to on the wire. A
+            compressor of your own is not called for slices.
         op: Average (the default), Sum, Adasum, Min, Max or Product. An integer average is
             truncated. Adasum is for floating tensors. It weighs each tensor as a whole.
         prescale_factor: multiplies each input.
@@ -66,7 +67,7 @@ def allreduce(
             "allreduce", "HorovodSparseAllreduce", tensor.values, name, ignore_name_scope
         )
         with on_device(device_sparse):
-            return reduce_slices([tensor], op, process_set, names)[0]
+            return reduce_slices([tensor], op, process_set, names, compression)[0]
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
         names = call_names("allreduce", "HorovodAllreduce", tensor, name, ignore_name_scope)
@@ -114,7 +115,8 @@ def grouped_allreduce(
             ignore_name_scope,
         )
         with on_device(device_sparse):
-            for i, reduced in zip(sparse, reduce_slices(slices, op, process_set, names)):
+            reduced_slices = reduce_slices(slices, op, process_set, names, compression)
+            for i, reduced in zip(sparse, reduced_slices):
                 results[i] = reduced
     if dense:
         with on_device(device_dense):

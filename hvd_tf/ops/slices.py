@@ -10,6 +10,7 @@ import tensorflow as tf
 from hvd_tf._internal import native
 from hvd_tf._internal.op_names import Names, gradient_tensor_name, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
+from hvd_tf.compression import Compression, wire_dtype_for
 from hvd_tf.ops.arguments import OP_NAMES, check_op
 from hvd_tf.ops.facts import size_op
 from hvd_tf.ops.gathers import gather_all
@@ -37,13 +38,14 @@ def sparse_allreduce(
     slices: tf.IndexedSlices,
     *,
     op: int,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
     tensor_name: str = "",
     name: Optional[str] = None,
 ) -> tf.IndexedSlices:
     """`allreduce` of slices, for this library's own use. Names are as in `dense_allreduce`."""
     check_sparse(op, 1.0, 1.0)
-    return reduce_slices([slices], op, process_set, Names(name, tensor_name))[0]
+    return reduce_slices([slices], op, process_set, Names(name, tensor_name), compression)[0]
 
 
 def reduce_slices(
@@ -51,10 +53,13 @@ def reduce_slices(
     op: int,
     process_set: ProcessSet,
     names: Names,
+    compression: Any = Compression.none,
 ) -> list[tf.IndexedSlices]:
     """One row for each index of any rank: the sum or the average of all its rows.
 
     Indices are ascending. Slices that travel together make one operation for each pair of dtypes.
+    Values travel in the compression's `wire_dtype`, after this rank's rows are added up. A
+    compressor without one, of a user's own, is not called.
 
     Averages of integers are true divisions, as with Horovod. Dtypes of 8 and 16 bits give float32.
     Wider ones give float64. Sums of bool, int16 and uint16 are every rank's rows, in rank order.
@@ -63,26 +68,29 @@ def reduce_slices(
         ValueError: an average of bool; an unregistered process set.
     """
     slices = [_of_tensors(part) for part in slices]
+    wires = [wire_dtype_for(compression, part.values.dtype) for part in slices]
     if op == Average:
         _check_averages([part.values for part in slices])
         slices = [_divisible(part) for part in slices]
-    places: dict[tuple[tf.DType, tf.DType], list[int]] = {}
+    places: dict[tuple[tf.DType, tf.DType, Optional[tf.DType]], list[int]] = {}
     for i, part in enumerate(slices):
-        places.setdefault((part.values.dtype, part.indices.dtype), []).append(i)
+        places.setdefault((part.values.dtype, part.indices.dtype, wires[i]), []).append(i)
     results: list[Any] = [None] * len(slices)
-    for (dtype, index_dtype), indices in places.items():
-        name = f"{dtype.name}_{index_dtype.name}"
+    for (dtype, index_dtype, wire), indices in places.items():
+        name = f"{dtype.name}_{index_dtype.name}" + (f"_as_{wire.name}" if wire else "")
         own_names = names if len(places) == 1 else part_names(names, name)
-        reduce = _gathered if dtype in _ONLY_GATHERED else _reduced
-        reduced = reduce([slices[i] for i in indices], op, process_set, own_names)
+        own = [slices[i] for i in indices]
+        if dtype in _ONLY_GATHERED:
+            reduced = _gathered(own, process_set, own_names)
+        else:
+            attributes = Reduction(op, 1.0, 1.0, process_set).attributes(wire, own_names)
+            reduced = _reduced(own, attributes)
         for i, result in zip(indices, reduced):
             results[i] = result
     return results
 
 
-def _reduced(
-    slices: list[tf.IndexedSlices], op: int, process_set: ProcessSet, names: Names
-) -> list[tf.IndexedSlices]:
+def _reduced(slices: list[tf.IndexedSlices], attributes: dict[str, Any]) -> list[tf.IndexedSlices]:
     unknown = tf.zeros([0], tf.int64)
     sums, indices = native.ops.horovod_sparse_allreduce(
         values=[part.values for part in slices],
@@ -91,7 +99,7 @@ def _reduced(
             unknown if part.dense_shape is None else tf.cast(part.dense_shape, tf.int64)
             for part in slices
         ],
-        **Reduction(op, 1.0, 1.0, process_set).attributes(None, names),
+        **attributes,
     )
     return [
         tf.IndexedSlices(rows, index, dense_shape=part.dense_shape)
@@ -100,7 +108,7 @@ def _reduced(
 
 
 def _gathered(
-    slices: list[tf.IndexedSlices], _op: int, process_set: ProcessSet, names: Names
+    slices: list[tf.IndexedSlices], process_set: ProcessSet, names: Names
 ) -> list[tf.IndexedSlices]:
     """Every rank's rows, in rank order. Code that applies them adds up duplicates."""
     values = gather_all([part.values for part in slices], part_names(names, "values"), process_set)
@@ -156,6 +164,7 @@ def _sparse_allreduce_gradient(op: Any, *gradients: Any) -> list[Optional[tf.Ten
             # TensorFlow may fill in a missing gradient as float32 zeros.
             tensor=tf.cast(tf.convert_to_tensor(gradient), values.dtype),
             reduce_op=Average,
+            wire_dtype=tf.compat.as_str(op.get_attr("wire_dtype")),
             tensor_name=f"{tensor_name}.{i}" if tensor_name else "",
             process_set_id=set_id,
         )

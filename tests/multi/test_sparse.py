@@ -173,3 +173,49 @@ def test_a_mistaken_algorithm(rank, size, monkeypatch):
         hvd.init()
     monkeypatch.delenv("HVD_SPARSE_ALGO")
     hvd.init()
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_compressed_values(name, op, rank, size):
+    compression = getattr(hvd.Compression, name)
+    narrow = compression.wire_dtype.as_numpy_dtype
+    table = Table(5000, 16, 400, size)
+    draws = [np.random.default_rng([9, r]).normal(size=(400, 16)) for r in range(size)]
+    united = np.unique(np.concatenate(table.ids))
+    expected = np.zeros([len(united), 16], np.float32)
+    for ids, values in zip(table.ids, draws):
+        own = np.zeros_like(expected)
+        np.add.at(own, np.searchsorted(united, ids), values.astype(np.float32))
+        expected += own.astype(narrow).astype(np.float32)
+    expected = (expected / (size if op == hvd.Average else 1)).astype(narrow).astype(np.float32)
+    slices = tf.IndexedSlices(tf.constant(draws[rank], tf.float32), table.ids[rank], table.shape)
+    numbers = tf.IndexedSlices(tf.fill([2, 1], 70001), tf.constant([3, 3]), [5, 1])
+
+    before = hvd.comm_stats()["verbs"]["sparse_allreduce"]["payload_bytes"]
+    label = f"compressed {name} {op}"
+    got = hvd.allreduce(slices, op=op, compression=compression, name=label)
+    sent = hvd.comm_stats()["verbs"]["sparse_allreduce"]["payload_bytes"] - before
+    assert got.values.dtype == tf.float32
+    np.testing.assert_array_equal(got.indices, united)
+    np.testing.assert_array_equal(got.values, expected)
+    if size == 2:  # rows go to the other rank
+        assert sent == table.id_bytes(rank) + len(table.unique[rank]) * 16 * 2
+
+    both = hvd.grouped_allreduce([slices, numbers], op=op, compression=compression, name=label)
+    np.testing.assert_array_equal(both[0].values, expected)
+    # Integers are not cast, although their average is a floating number.
+    average = op == hvd.Average
+    np.testing.assert_array_equal(both[1].values, [[2 * 70001 * (1 if average else size)]])
+
+
+def test_the_gradient_of_compressed_values_is_compressed(rank, size):
+    values = tf.Variable(tf.ones([3, 2]))
+    with tf.GradientTape() as tape:
+        slices = tf.IndexedSlices(values, tf.constant([1, 4, 1]), tf.constant([6, 2]))
+        reduced = hvd.allreduce(
+            slices, op=hvd.Sum, compression=hvd.Compression.fp16, name="compressed"
+        )
+        loss = tf.reduce_sum(reduced.values * (1 + 2.0**-12))  # not a float16
+    gradient = tape.gradient(loss, values)
+    np.testing.assert_array_equal(gradient, np.ones([3, 2], np.float32))
