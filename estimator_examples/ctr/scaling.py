@@ -33,6 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.append(str(Path(__file__).parents[1] / "flights"))
 
 import alone
+import canned
 import rows
 from children import run_together
 from models import LOGITS
@@ -54,7 +55,7 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--ranks", type=positive, default=2, help="(%(default)s)")
-    add("--model", choices=list(LOGITS), default="deep", help="(%(default)s)")
+    add("--model", choices=[*LOGITS, canned.NAME], default="deep", help="(%(default)s)")
     add("--activation", default="relu", help="of the dense layers (%(default)s)")
     add("--ids", type=positive, default=1_000_000, help="rows of the table (%(default)s)")
     add("--dimension", type=positive, default=16, help="of a row (%(default)s)")

@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1] / "flights"))
 
+import canned
 import rows
 import tensorflow as tf
 from layers import Sizes
@@ -100,11 +101,13 @@ class Steps(v1.train.SessionRunHook):
         return {key: value / steps for key, value in found.items()}
 
 
-def batches(data: Path, process: int, processes: int, batch: int, count: int) -> tf.data.Dataset:
+def batches(args: argparse.Namespace, process: int, processes: int) -> tf.data.Dataset:
     """This process's batches, over and over again out of memory: reading is no part of a step."""
-    records = tf.data.TFRecordDataset(rows.files(data, "train")).shard(processes, process)
-    made = records.batch(rows.blocks_of(batch), drop_remainder=True).map(rows.decode)
-    return rows.untuned(made.take(count).cache().repeat())
+    records = tf.data.TFRecordDataset(rows.files(args.data, "train")).shard(processes, process)
+    made = records.batch(rows.blocks_of(args.batch), drop_remainder=True).map(rows.decode)
+    if args.model == canned.NAME:
+        made = made.map(lambda *batch: canned.by_feature(*batch, args.ids))
+    return rows.untuned(made.take(args.warm_up).cache().repeat())
 
 
 def input_ms(dataset: tf.data.Dataset, count: int) -> float:
@@ -137,8 +140,11 @@ def trained(args: argparse.Namespace, hvd: Any, share: rows.InputFn) -> Steps:
             log_step_count_steps=None,
             session_config=v1.ConfigProto(**threads),
         )
-        params = {"model": args.model, "sizes": sizes, "optimizer": optimizer}
-        estimator = tf.estimator.Estimator(model_fn, config=config, params=params)
+        if args.model == canned.NAME:
+            estimator = canned.estimator(sizes, optimizer, config)
+        else:
+            params = {"model": args.model, "sizes": sizes, "optimizer": optimizer}
+            estimator = tf.estimator.Estimator(model_fn, config=config, params=params)
         hooks = [hvd.BroadcastGlobalVariablesHook(0)] if wrapped else []
         # A first step more, whose end is the beginning of those that are timed.
         estimator.train(share, hooks=[*hooks, steps], steps=args.warm_up + args.steps + 1)
@@ -159,7 +165,7 @@ def main() -> None:
         process, processes = hvd.rank(), hvd.size()
 
     def share() -> tf.data.Dataset:
-        return batches(args.data, process, processes, args.batch, args.warm_up)
+        return batches(args, process, processes)
 
     steps = trained(args, hvd, share)
     found = {

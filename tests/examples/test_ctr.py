@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cases import needs_estimator
 from mpi import ROOT, Result, run_ranks
 
@@ -39,9 +40,11 @@ def test_logs_of_different_lengths_are_read_to_their_ends(tmp_path: Path) -> Non
     assert 0.7 < report["auc"] < report["ceiling"] < 0.9, result.text
 
 
-def test_weak_scaling(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["deep", "canned"])
+def test_weak_scaling(model: str, tmp_path: Path) -> None:
     """Two ranks share gradients, and two processes do not."""
     small = ("--batch=64", "--ids=5000", "--steps=10", "--warm-up=5", "--rounds=1")
+    small += (f"--model={model}",)
     command = [sys.executable, str(CTR / "scaling.py"), f"--data-dir={tmp_path}", *small]
     result = run_ranks([*command, f"--out={tmp_path}"], 1, 300, launcher=[])
     assert not result.timed_out and result.returncode == 0, result.text

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clicks through TensorFlow's own DNNLinearCombinedClassifier, as scaling.py times it.
+
+It has a table of embeddings and a table of weights for each of the 26 features, and an optimizer
+for each of its two parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from layers import Sizes, numbers, rows_of
+from rows import Features
+
+v1 = tf.compat.v1
+
+NAME = "canned"  # as the command line calls it
+
+
+def by_feature(features: Features, labels: tf.Tensor, ids: int) -> tuple[Features, tf.Tensor]:
+    """The rows of a table for each feature, int64 [n], and float32 "integers" [n, 13]."""
+    found = {"integers": numbers(features["integers"])}
+    for i, rows in enumerate(rows_of(ids)):
+        found[_feature(i)] = features["categorical"][:, i] % rows
+    return found, labels
+
+
+def estimator(sizes: Sizes, optimizer: Callable[[], Any], config: Any) -> Any:
+    """A tf.compat.v1.estimator.DNNLinearCombinedClassifier whose two optimizers are made alike."""
+    column = tf.feature_column
+    ids = [
+        column.categorical_column_with_identity(_feature(i), rows)
+        for i, rows in enumerate(rows_of(sizes.ids))
+    ]
+    deep = [column.embedding_column(one, sizes.dimension) for one in ids]
+    return v1.estimator.DNNLinearCombinedClassifier(
+        linear_feature_columns=ids,
+        linear_optimizer=optimizer(),
+        dnn_feature_columns=[*deep, column.numeric_column("integers", [13])],
+        dnn_optimizer=optimizer(),
+        dnn_hidden_units=list(sizes.hidden),
+        dnn_activation_fn=getattr(tf.nn, sizes.activation),
+        loss_reduction=v1.losses.Reduction.SUM_OVER_BATCH_SIZE,
+        config=config,
+    )
+
+
+def _feature(number: int) -> str:
+    return f"feature_{number}"
