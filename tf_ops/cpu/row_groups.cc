@@ -55,7 +55,7 @@ IdRange RangeOf(const Id* ids, int64_t count) {
 constexpr uint64_t kMostWordsPerId = 2;
 
 // Which numbers there are, and how many of them are below one. First Add() of
-// all, then Count(), then PlaceOf() and AppendTo().
+// all, then Count(), then PlaceOf() and Write().
 class Bitmap {
  public:
   explicit Bitmap(uint64_t greatest)
@@ -95,8 +95,8 @@ class Bitmap {
   std::vector<uint32_t> below_;  // the numbers below each word's
 };
 
-// The least id as an unsigned number. Differences of ids may be wider than
-// signed numbers are.
+// How far an id is above the least one. It may be further than a signed number
+// goes.
 template <typename Id>
 uint64_t Above(Id id, const IdRange& range) {
   return static_cast<uint64_t>(id) - static_cast<uint64_t>(range.least);
