@@ -67,7 +67,6 @@ def test_click_logs(exponent, most, rank, size):
     rng = np.random.default_rng([7, rank])
     tables = [(zipf(rng, exponent, rows, BATCH), rows) for rows in CRITEO]
     share = sent(tables, rank, f"clicks {exponent}") / gathered_bytes(tables, size)
-    print(f"Zipf {exponent}, {size} ranks: {share:.3f} of Horovod's bytes")
     assert share <= most.get(size, 1.0)
 
 

@@ -126,8 +126,7 @@ Status CheckUnions(const Batch& batch, const RankCounts& rows) {
       }
       return ResourceExhausted("the ranks together have more than " +
                                std::to_string(kMostUnitedIds) +
-                               " rows of a table; a sparse allreduce takes "
-                               "no more at a time.");
+                               " rows of a table; pass fewer at a time.");
     }
   }
   return Status::Ok();
