@@ -95,6 +95,15 @@ def test_network_interfaces(tmp_path: Path, version: str, expected: str) -> None
     assert f" {expected} " in arguments and " --bind-to core " in arguments
 
 
+@pytest.mark.parametrize("version", [OPEN_MPI, MPICH])
+@pytest.mark.parametrize("dashes", ["-", "--"])
+def test_a_binding_replaces_the_default(tmp_path: Path, version: str, dashes: str) -> None:
+    started(tmp_path, "--binding-args", f"{dashes}bind-to core", version=version)
+    arguments = facts(tmp_path)["arguments"]
+    found = [i for i, word in enumerate(arguments) if word.lstrip("-") == "bind-to"]
+    assert [arguments[i + 1] for i in found] == ["core"]  # real ones refuse two
+
+
 def test_reset_limit_is_restarts(tmp_path: Path) -> None:
     fake_mpirun(tmp_path, "sys.exit(3)")
     result = run(tmp_path, ["-np", "1", "--reset-limit", "2", "echo"])

@@ -180,8 +180,18 @@ def arguments(
     """
     options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
     rank = [sys.executable, "-I", "-S", str(RANK_MAIN), *words.encode(command)]
-    own = options(mpirun, ranks, directories, remote)
+    own = _less_given(options(mpirun, ranks, directories, remote), more)
     return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
+
+
+def _less_given(own: list[str], more: Sequence[str]) -> list[str]:
+    """Without where ranks are placed and bound, if the user says it: mpirun refuses it twice."""
+    given = {word.lstrip("-") for word in more if word.startswith("-")}
+    for name in ("--map-by", "--bind-to", "-bind-to"):
+        if name in own and name.lstrip("-") in given:
+            at = own.index(name)
+            del own[at : at + 2]  # the name and its value
+    return own
 
 
 def _open_mpi_options(
