@@ -96,12 +96,12 @@ def test_network_interfaces(tmp_path: Path, version: str, expected: str) -> None
 
 
 @pytest.mark.parametrize("version", [OPEN_MPI, MPICH])
-@pytest.mark.parametrize("dashes", ["-", "--"])
-def test_a_binding_replaces_the_default(tmp_path: Path, version: str, dashes: str) -> None:
-    started(tmp_path, "--binding-args", f"{dashes}bind-to core", version=version)
+@pytest.mark.parametrize("binding", ["-bind-to core", "--bind-to core"])
+def test_a_binding_replaces_the_default(tmp_path: Path, version: str, binding: str) -> None:
+    started(tmp_path, f"--binding-args={binding}", version=version)
     arguments = facts(tmp_path)["arguments"]
-    found = [i for i, word in enumerate(arguments) if word.lstrip("-") == "bind-to"]
-    assert [arguments[i + 1] for i in found] == ["core"]  # real ones refuse two
+    assert f" {binding} " in " ".join(arguments)
+    assert sum("bind-to" in word for word in arguments) == 1  # real ones refuse two
 
 
 def test_reset_limit_is_restarts(tmp_path: Path) -> None:
