@@ -114,7 +114,7 @@ $(DOCS)/.done: Makefile
 
 train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 workers
 	@$(call step,4,training on $(RANKS) workers$(,) evaluating$(,) measuring: two minutes)
-	@$(BIN)/hvdrun -np $(RANKS) $(BIN)/python $(FLIGHTS)/train.py
+	@$(BIN)/hvdrun -np $(RANKS) --share-cores $(BIN)/python $(FLIGHTS)/train.py
 
 test: test-core test-python ## Runs the C++ and the Python tests
 

@@ -7,7 +7,8 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
 
@@ -19,8 +20,31 @@ def alone_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER)}
 
 
-def run_together(commands: Sequence[Sequence[str]], limit_s: Optional[float] = None) -> None:
+@contextmanager
+def _on_cores(cores: Optional[Collection[int]]) -> Iterator[None]:
+    """What this thread starts meanwhile may use these processors, and no others."""
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # of this thread alone, and a child has those of its thread
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def run_together(
+    commands: Sequence[Sequence[str]],
+    limit_s: Optional[float] = None,
+    cores: Optional[Sequence[Collection[int]]] = None,
+) -> None:
     """Run them at the same time, each on its own, and wait for all. When one fails, all end.
+
+    Args:
+      commands: what to run.
+      limit_s: how long they may take.
+      cores: the processors that each may use. None: those of this process.
 
     Raises:
       RuntimeError: one failed, or they took longer than the limit; says what it printed.
@@ -30,8 +54,8 @@ def run_together(commands: Sequence[Sequence[str]], limit_s: Optional[float] = N
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, str(number)) for number in range(len(commands))]
         try:
-            for command, output in zip(commands, outputs):
-                with output.open("w") as file:
+            for number, (command, output) in enumerate(zip(commands, outputs)):
+                with output.open("w") as file, _on_cores(cores and cores[number]):
                     children.append(
                         subprocess.Popen(
                             command, env=alone_environment(), stdout=file, stderr=subprocess.STDOUT

@@ -6,6 +6,8 @@ Neither MPI nor TensorFlow is imported.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_a_report_without_evaluations_or_comparison() -> None:
 
 # Stands for train.py: waits until as many of it run as are wanted, and reports a speed.
 TRAINING = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[-1].removeprefix("--model-dir="))
 (folder / "runs").touch()
 while len(list(folder.parent.glob("*/runs"))) < {together}:
@@ -78,6 +80,9 @@ if folder.name == "{failing}":
     sys.exit("out of memory")
 if "{failing}":
     time.sleep(600)
+pathlib.Path(__file__).with_name("cores." + folder.name).write_text(
+    json.dumps(sorted(os.sched_getaffinity(0)))
+)
 (folder / "report.json").write_text(json.dumps({{"examples_per_s": 100 + int(folder.name)}}))
 """
 
@@ -89,13 +94,18 @@ def training(folder: Path, together: int, failing: str = "") -> Path:
 
 
 def test_workers_on_their_own_run_at_the_same_time_and_count_all(tmp_path: Path) -> None:
-    assert workers.measure(training(tmp_path, 3), 1, 5, [], runs=3) == 100 + 101 + 102
+    own = os.sched_getaffinity(0)
+    cores = [own, {min(own)}, {max(own)}]
+    assert workers.measure(training(tmp_path, 3), 1, 5, [], cores) == 100 + 101 + 102
+    found = [json.loads((tmp_path / f"cores.{number}").read_text()) for number in range(3)]
+    assert [set(each) for each in found] == cores
+    assert os.sched_getaffinity(0) == own
 
 
 def test_a_worker_that_fails_is_told_of_and_ends_the_others(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="failed:\nout of memory"):
-        workers.measure(training(tmp_path, 2, failing="0"), 1, 5, [], runs=2)
+        workers.measure(training(tmp_path, 2, failing="0"), 1, 5, [], [{0}, {0}])
     assert time.monotonic() - began < 300
 
 

@@ -234,8 +234,15 @@ def command_line(
 ) -> list[str]:
     """The argument list of mpirun for these options."""
     interfaces = mpirun.interface_arguments(launcher, options.network_interfaces)
-    more = (*interfaces, *options.mpi_arguments)
-    return mpirun.arguments(launcher, options.ranks, directories, options.command, remote, more)
+    return mpirun.arguments(
+        launcher,
+        options.ranks,
+        directories,
+        options.command,
+        remote,
+        more=(*interfaces, *options.mpi_arguments),
+        shares_cores=options.shares_cores,
+    )
 
 
 def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:

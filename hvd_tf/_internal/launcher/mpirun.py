@@ -20,7 +20,7 @@ from hvd_tf._internal.launcher import words
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import Host
-from hvd_tf._internal.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES
+from hvd_tf._internal.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES, SHARE_CORES
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
@@ -167,6 +167,7 @@ def arguments(
     command: Sequence[str],
     remote: Remote | None = None,
     more: Sequence[str] = (),
+    shares_cores: bool = False,
 ) -> list[str]:
     """The argument list of mpirun, itself included.
 
@@ -177,9 +178,11 @@ def arguments(
       command: what each rank runs.
       remote: None where all ranks are on this machine.
       more: further options, of the user's own.
+      shares_cores: whether each rank is bound to a share of its host's cores.
     """
     options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
-    rank = [sys.executable, "-I", "-S", str(RANK_MAIN), *words.encode(command)]
+    rank = [sys.executable, "-I", "-S", str(RANK_MAIN)]
+    rank += [*([SHARE_CORES] if shares_cores else []), *words.encode(command)]
     own = _less_given(options(mpirun, ranks, directories, remote), more)
     return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
 

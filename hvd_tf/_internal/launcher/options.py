@@ -32,6 +32,8 @@ class Options:
     """Those of -x, before those of other options; None: the value is the launcher's own."""
     ssh_arguments: tuple[str, ...]
     mpi_arguments: tuple[str, ...]
+    shares_cores: bool
+    """Each rank is bound to a share of its host's cores."""
     network_interfaces: tuple[str, ...]
     notices: tuple[str, ...]
     """What is to be said about options that have nothing to do."""
@@ -64,13 +66,17 @@ def parse(arguments: Sequence[str]) -> Options:
         if not found.command:
             parser.error("there is no command for the ranks to run")
     horovods = horovod_options.read(found)
+    mpi_arguments = _mpi_arguments(found.mpi_args) + _mpi_arguments(found.binding_args)
+    if found.share_cores and any(re.match("-+bind-to(=|$)", word) for word in mpi_arguments):
+        parser.error("--share-cores and a --bind-to of mpirun bind both: leave one of them out")
     return Options(
         ranks=found.num_proc or 0,
         command=tuple(found.command),
         hosts=() if found.check_build else _hosts(found),
         variables={**horovods.variables, **variables.parse(found.env)},
         ssh_arguments=_ssh_arguments(found),
-        mpi_arguments=_mpi_arguments(found.mpi_args) + _mpi_arguments(found.binding_args),
+        mpi_arguments=mpi_arguments,
+        shares_cores=found.share_cores,
         network_interfaces=horovods.network_interfaces,
         notices=horovods.notices,
         output=found.output_filename,
@@ -138,6 +144,8 @@ def _add_rank_options(parser: argparse.ArgumentParser) -> None:
     text = "further options of mpirun, as in --mpi-args='--report-bindings'"
     add("--mpi-args", default="", metavar="OPTIONS", help=text)
     add("--binding-args", default="", metavar="OPTIONS", help="the same, of its binding")
+    text = "bind each rank to an equal share of its host's cores, where no other job runs"
+    add("--share-cores", action="store_true", help=text)
     text = "write what each rank writes to DIR/rank.N/stdout and stderr too"
     add("--output-filename", type=Path, metavar="DIR", help=text)
     text = "put the time before every line"

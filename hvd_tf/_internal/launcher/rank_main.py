@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What mpirun starts as every rank. It runs the user's command and tells how that has ended.
 
-Its arguments are the command's, as `words.py` writes them. On the launcher's host HVD_JOB_DIR names
-the launcher's private directory. It may hold variables that are right for this host's ranks only,
-and a link to the launcher's standard input. Notices go there, or by stderr, as `notices.py` says.
+Its arguments are the command's, as `words.py` writes them, perhaps with SHARE_CORES before them. On
+the launcher's host HVD_JOB_DIR names the launcher's private directory. It may hold variables that
+are right for this host's ranks only, and a link to the launcher's standard input. Notices go there,
+or by stderr, as `notices.py` says.
 
 mpirun runs this file by its path, isolated and without `site`, so it may import nothing of hvd_tf.
 """
@@ -18,6 +19,14 @@ import time
 
 LOCAL_VARIABLES = "local-variables"
 STDIN = "stdin"
+# A first argument. No word of a command is like it, as all of them begin with "=".
+SHARE_CORES = "share-cores"
+# Set for each rank by the launchers of Open MPI and MPICH: its number on its host, and of how many.
+_LOCAL_RANK = (
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+_TOPOLOGY = "/sys/devices/system/cpu/cpu%d/topology/%s"
 # Set for each rank by the launchers of Open MPI 5 and 4, PMIx and MPICH.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 # What notices are about.
@@ -50,6 +59,55 @@ def rank() -> int:
     """As the launcher counts. -1: it does not say."""
     text = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "")
     return int(text) if text.isdecimal() else -1
+
+
+def core_of(processor: int) -> "tuple[int, int]":
+    """The package of a processor, and its core there. Hyperthreads of one core have the same."""
+    try:
+        places = []
+        for name in ("physical_package_id", "core_id"):
+            with open(_TOPOLOGY % (processor, name)) as file:
+                places.append(int(file.read()))
+    except (OSError, ValueError):
+        return 0, processor
+    return places[0], places[1]
+
+
+def share(processors: "dict[int, tuple[int, int]]", local_rank: int, ranks: int) -> "set[int]":
+    """The processors of one rank: whole cores, neighbours, as many as every other rank or one more.
+
+    Empty if there are fewer cores than ranks.
+
+    Args:
+      processors: the core of each that all the ranks together may use.
+      local_rank: the rank's number on its host.
+      ranks: how many the host has.
+    """
+    cores = sorted(set(processors.values()))
+    if len(cores) < ranks:
+        return set()
+    begin, end = (number * len(cores) // ranks for number in (local_rank, local_rank + 1))
+    return {number for number, core in processors.items() if core in cores[begin:end]}
+
+
+def share_cores() -> None:
+    """Binds this process and its children to its rank's share of the cores that it may use."""
+    local = next((names for names in _LOCAL_RANK if names[1] in os.environ), None)
+    if local is None:
+        return
+    local_rank, ranks = (int(os.environ[name]) for name in local)
+    processors = {number: core_of(number) for number in os.sched_getaffinity(0)}
+    mine = share(processors, local_rank, ranks)
+    if mine:
+        os.sched_setaffinity(0, mine)
+    elif local_rank == 0:
+        cores = len(set(processors.values()))
+        print(
+            f"hvdrun: --share-cores binds nothing on {os.uname().nodename}, which has {cores} "
+            f"core(s) for {ranks} ranks",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def open_stdin() -> None:
@@ -98,8 +156,10 @@ class Notices:
             pass  # a full disk, a closed stream: the rank's end is told by mpirun then
 
 
-def become(command: "list[bytes]", mask: "set[int]", parent: int) -> None:
+def become(command: "list[bytes]", mask: "set[int]", parent: int, shares_cores: bool) -> None:
     """Does not return. To be called in the child."""
+    if shares_cores:
+        share_cores()  # the parent stays unbound: there a rank sees what it has a share of
     # Who kills the parent means the rank.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -187,7 +247,8 @@ def end_alike(status: int) -> None:
 
 
 def main(*words: str) -> None:
-    command = [decode(os.fsencode(word)) for word in words]
+    shares_cores = words[:1] == (SHARE_CORES,)
+    command = [decode(os.fsencode(word)) for word in words[shares_cores:]]
     for name, value in local_variables().items():
         os.environb.setdefault(name, value)
     open_stdin()
@@ -197,7 +258,7 @@ def main(*words: str) -> None:
     me = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become(command, mask, me)
+        become(command, mask, me, shares_cores)
     let_go()
     notices = Notices(pid)
     notices.write(RUNNING)
