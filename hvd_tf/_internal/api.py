@@ -2,6 +2,7 @@
 """The public names. `hvd_tf` takes them from here on first use."""
 
 from hvd_tf import compression, data, functions, ops
+from hvd_tf._internal.gpu import pin_gpu
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.optimizer import DistributedOptimizer
 from hvd_tf._internal.runtime import (
@@ -121,6 +122,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "ops",
+    "pin_gpu",
     "process_set_included_op",
     "rank",
     "rank_op",

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.compat.estimator import RefusesTrainAndEvaluate, tf_estimator
-from hvd_tf._internal.runtime import local_rank, local_size, rank, size
+from hvd_tf._internal.gpu import growth_is_open, own_gpu, pin_gpu
+from hvd_tf._internal.runtime import local_size, rank, size
 from hvd_tf.estimator.directory import model_dir as rank_model_dir
 
 _TF_CONFIG = "TF_CONFIG"
@@ -51,8 +52,12 @@ def run_config(
         gives all ranks those of rank 0. Shard before you shuffle: ranks shuffle differently, with
         and without a seed. None: random seeds.
       session_config: a copy of it is used, with what it leaves open filled in.
-        gpu_options.visible_device_list gets the GPU of local_rank, modulo the number of GPUs that
-        the rank sees. So a CUDA_VISIBLE_DEVICES of one GPU for each rank is right too.
+        gpu_options.visible_device_list gets the GPU that `pin_gpu` chooses. Eager code is
+        restricted to it as well. If eager code has run already, it keeps its GPUs, and a line on
+        stderr says so. A list that is given is kept, and then eager code is left alone.
+        gpu_options.allow_growth is set, unless a per_process_gpu_memory_fraction, virtual_devices
+        or a list is given. A False there is the same as nothing: TF_FORCE_GPU_ALLOW_GROWTH=false
+        in the environment turns growth off.
         intra_op_parallelism_threads and inter_op_parallelism_threads get the cores of this process,
         divided among the ranks of its host. If the launcher has bound the rank to cores of its own,
         they get all of these. Eager code gets the same numbers of threads, unless they are settled
@@ -141,10 +146,23 @@ def _session_config(given: Optional[v1.ConfigProto]) -> v1.ConfigProto:
     config.intra_op_parallelism_threads = config.intra_op_parallelism_threads or threads
     config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or threads
     _settle_eager_threads(config)
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if gpus and not config.gpu_options.visible_device_list:
-        config.gpu_options.visible_device_list = str(local_rank() % gpus)
+    _settle_gpu(config.gpu_options)
     return config
+
+
+def _settle_gpu(options: v1.GPUOptions) -> None:
+    """The same GPU for sessions and for eager code: TensorFlow numbers GPUs once in a process."""
+    gpu = own_gpu()
+    if gpu is None or options.visible_device_list:
+        return
+    try:
+        pin_gpu()
+    except RuntimeError as error:  # a session on the first of eager code's GPUs works all the same
+        print(f"hvd_tf: run_config cannot restrict eager code to its GPU: {error}", file=sys.stderr)
+    options.visible_device_list = str(tf.config.list_physical_devices("GPU").index(gpu))
+    memory = options.per_process_gpu_memory_fraction or options.experimental.virtual_devices
+    if not memory and growth_is_open(gpu):
+        options.allow_growth = True
 
 
 def _settle_eager_threads(config: v1.ConfigProto) -> None:

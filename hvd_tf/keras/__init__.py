@@ -6,6 +6,7 @@ For Keras 2 (in TensorFlow 2.15 and before, and tf_keras) and Keras 3 with Tenso
 
 from __future__ import annotations
 
+from hvd_tf._internal.gpu import pin_gpu
 from hvd_tf._internal.runtime import (
     Adasum,
     Average,
@@ -75,6 +76,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "pin_gpu",
     "rank",
     "reducescatter",
     "remove_process_set",

@@ -97,18 +97,6 @@ def test_threads_per_rank():
 
 
 @needs_estimator
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_the_gpu_of_the_local_rank(monkeypatch, gpus):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"] * gpus)
-    options = toolkit.run_config().session_config.gpu_options
-    assert options.visible_device_list == str(hvd_tf.local_rank() % gpus)
-    given = v1.ConfigProto()
-    given.gpu_options.visible_device_list = "5"
-    options = toolkit.run_config(session_config=given).session_config.gpu_options
-    assert options.visible_device_list == "5"
-
-
-@needs_estimator
 def test_seeds(rank, size):
     assert toolkit.run_config().tf_random_seed is None
     seed = toolkit.run_config(tf_random_seed=11).tf_random_seed

@@ -112,7 +112,7 @@ FLOORS = [
     "run_rank",
     "gradients functions facts last_rank sync_batch_norm",
     "ops",
-    "compression",
+    "compression gpu",
     "runtime tracing",
     "registration",
     "process_sets failure stacks",
