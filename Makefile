@@ -38,13 +38,17 @@ NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
   tf_ops/*/*.cu tf_ops/*/*/*.cc tf_ops/*/*/*.h tf_ops/*/*/*.cu _build/*.py setup.py pyproject.toml)
 PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
 FLIGHTS := estimator_examples/flights
-CPP_FILES = $$(find tf_ops tests/core benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CPP_FILES = $$(find tf_ops tests/core tests/gpu benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5
 
 DOCS := .venv-docs
 DOCS_TOOLS := mkdocs==1.6.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff==0.17.5
+
+CUDA := .venv-cuda
+# All of one version: a newer part writes what an older one cannot read.
+CUDA_TOOLS := $(foreach part,cuda-nvcc nvvm cuda-crt cuda-runtime cuda-cccl,'nvidia-$(part)==13.0.*')
 
 # $(1): the number of this step among those of the goal, where it has some; $(2): what it does.
 step = echo "== $(if $(STEPS),$(1)/$(STEPS) )$(2)"
@@ -110,6 +114,12 @@ $(DOCS)/.done: Makefile
 	@$(DOCS)/bin/python -m pip --disable-pip-version-check -q install $(DOCS_TOOLS)
 	@touch $@
 
+$(CUDA)/.done: Makefile
+	@echo "== $(CUDA): CUDA's compiler 13.0"
+	@$(if $(PYTHON),$(PYTHON),python3) -m venv $(CUDA)
+	@$(CUDA)/bin/python -m pip --disable-pip-version-check -q install $(CUDA_TOOLS)
+	@touch $@
+
 # --- What people run ----------------------------------------------------------
 
 train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 workers
@@ -159,6 +169,21 @@ run_core = echo "== $(1)" && export PATH="$(CURDIR)/$(BIN):$$PATH" && \
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
+.PHONY: compile-gpu test-gpu
+# Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
+compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
+	@echo "== compiling for GPUs"
+	@toolkit=$$(echo $(CURDIR)/$(CUDA)/lib/python3*/site-packages/nvidia/cu13) && \
+	  export PATH="$(CURDIR)/$(BIN):$$PATH" CUDACXX="$$toolkit/bin/nvcc" \
+	    LIBRARY_PATH="$$toolkit/lib" && \
+	  cmake -S tf_ops -B build/cuda -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BENCHMARKS=ON \
+	    -DHVD_ENGINE="$(CURDIR)/build/core" -DHVD_WITH_MPI=OFF -DHVD_WITH_CUDA=ON \
+	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
+	  cmake --build build/cuda --target copy_kernels_test gpu_copies -- --quiet
+
+test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
+	@build/cuda/copy_kernels_test && build/cuda/gpu_copies
+
 test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version matters to
 	@$(MAKE) --no-print-directory TF=$(MODERN_TF) test-python-modern
 
@@ -168,7 +193,7 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py rows.py join.py adasum.py \
   op_gradients.py graph_modes.py errors.py gradients.py tape.py keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py \
   keras_join.py keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
-  optimizer_checkpoints.py accumulation.py functions.py hooks.py data.py data_files.py \
+  optimizer_checkpoints.py accumulation.py functions.py gpu_pinning.py hooks.py data.py data_files.py \
   data_bad_files.py data_training.py estimator_config.py estimator_evaluation.py \
   estimator_hooks.py estimator_uneven.py estimator_input.py estimator_train_and_evaluate.py \
   flights_input.py metric_state.py) \

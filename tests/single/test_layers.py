@@ -39,6 +39,8 @@ INCLUDES = {
     "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/shm": rf"{FOR_TRANSPORTS}|transport/(collectives|shm)/\w+\.h",
     "transport/mpi": rf"{FOR_TRANSPORTS}|transport/(collectives|mpi)/\w+\.h",
+    "transport/device": rf"{FOR_TRANSPORTS}|transport/(collectives|device)/\w+\.h",
+    "transport/cuda": rf"{FOR_TRANSPORTS}|transport/(device|cuda)/\w+\.h",
     CHOOSER: rf"{FOR_TRANSPORTS}|transport/\w+/\w+\.h",
     "adapter": r"(adapter|core|core/verbs|cpu)/\w+\.h|transport/backends\.h",
 }

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/host_device.h"
+
 namespace hvd {
 
 struct Float16 {
@@ -23,7 +25,7 @@ struct Bfloat16 {
 namespace float16_internal {
 
 template <typename To, typename From>
-inline To BitCast(From from) {
+HVD_HOST_DEVICE inline To BitCast(From from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   std::memcpy(&to, &from, sizeof(to));
@@ -33,14 +35,14 @@ inline To BitCast(From from) {
 // condition ? a : b, written with masks. Compilers would make a branch of a
 // choice between an arithmetic result and another value, and would not
 // vectorise it.
-inline uint32_t Choose(bool condition, uint32_t a, uint32_t b) {
+HVD_HOST_DEVICE inline uint32_t Choose(bool condition, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return (a & mask) | (b & ~mask);
 }
 
 }  // namespace float16_internal
 
-inline float ToFloat(Float16 value) {
+HVD_HOST_DEVICE inline float ToFloat(Float16 value) {
   using float16_internal::BitCast;
   using float16_internal::Choose;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
@@ -54,18 +56,18 @@ inline float ToFloat(Float16 value) {
   return BitCast<float>(sign | Choose(rest < 0x0400u, subnormal, normal));
 }
 
-inline float ToFloat(Bfloat16 value) {
+HVD_HOST_DEVICE inline float ToFloat(Bfloat16 value) {
   return float16_internal::BitCast<float>(static_cast<uint32_t>(value.bits)
                                           << 16);
 }
 
-inline Float16 ToFloat16(float value) {
+HVD_HOST_DEVICE inline Float16 ToFloat16(float value) {
   using float16_internal::BitCast;
   using float16_internal::Choose;
   const uint32_t bits = BitCast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;
   const uint32_t rest = bits & 0x7fffffffu;
-  // A apply of the significand gives the next exponent, or infinity.
+  // A carry of the significand gives the next exponent, or infinity.
   const uint32_t normal =
       (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
   // float32 at 0.5 has the same spacing as float16 at 0, so the sum rounds.
@@ -79,7 +81,7 @@ inline Float16 ToFloat16(float value) {
                                 Choose(rest >= 0x47800000u, special, finite))};
 }
 
-inline Bfloat16 ToBfloat16(float value) {
+HVD_HOST_DEVICE inline Bfloat16 ToBfloat16(float value) {
   const uint32_t bits = float16_internal::BitCast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const uint32_t nan = bits >> 16 | 0x40u;
@@ -89,7 +91,7 @@ inline Bfloat16 ToBfloat16(float value) {
 
 // A float32 that rounds to any narrower type as `value` itself does. If it is
 // not exact, its last bit is set ("round to odd"). So it is never a tie.
-inline float ToFloatForRounding(double value) {
+HVD_HOST_DEVICE inline float ToFloatForRounding(double value) {
   using float16_internal::BitCast;
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -102,7 +104,7 @@ inline float ToFloatForRounding(double value) {
 
 // To and From: float, double, Float16 or Bfloat16.
 template <typename To, typename From>
-inline To ConvertFloat(From value) {
+HVD_HOST_DEVICE inline To ConvertFloat(From value) {
   constexpr bool kFromNarrow =
       std::is_same_v<From, Float16> || std::is_same_v<From, Bfloat16>;
   if constexpr (std::is_same_v<To, From>) {
