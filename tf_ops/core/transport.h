@@ -86,6 +86,10 @@ struct Batch {
   // Empty: the segments have their outputs.
   std::function<Status(const RankCounts& rows, std::vector<void*>* outputs)>
       allocate;
+  // Empty: the inputs may be read now. Else the transport reads none before
+  // this has said true. Progress asks it again and again. Meanwhile the batch
+  // has its place in the order, and may be cancelled.
+  std::function<bool()> inputs_are_ready;
   // Not Ok: this rank cannot take part, for example for lack of memory. It
   // still starts the batch. The batch then fails on every rank, with an error
   // that names this rank.
@@ -129,6 +133,8 @@ using BatchDone = std::function<void(const Status&)>;
 //   wrong numbers. On the other ranks it completes with the right ones, or
 //   fails with a Status that names that rank. An allreduce with a local_error
 //   always fails. The set goes on.
+// - In a card's memory a batch that is cancelled may be done later, when the
+//   card no longer touches its memory. Progress calls `done` then.
 // - A batch may have several phases, such as the sizes and then the data. All
 //   of the above holds in each of them, and between two.
 class Transport {

@@ -73,9 +73,8 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   } else if (not_finite >= 0) {
     flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
   }
-  flight.phases.push_back(NewFirstPhase(flight.work.get()));
-  // Progress starts its chunks. If they were packed here, the leader's messages
-  // to the peers about the batch would have to wait.
+  // Progress begins the first phase. If chunks were packed here, the leader's
+  // messages to the peers about the batch would have to wait.
   return id;
 }
 
@@ -116,8 +115,19 @@ int StagedTransport::in_flight() const {
       }));
 }
 
+bool StagedTransport::HasBegun(Flight* flight) const {
+  if (!flight->phases.empty()) return true;
+  BatchWork* const work = flight->work.get();
+  if (work == nullptr) return false;
+  // A detached batch reads no input.
+  const auto& are_ready = work->batch().inputs_are_ready;
+  if (are_ready && !work->is_detached() && !are_ready()) return false;
+  flight->phases.push_back(NewFirstPhase(work));
+  return true;
+}
+
 bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
-  if (flight->work == nullptr) return false;
+  if (!HasBegun(flight)) return false;
   bool moved = StartChunks(id, flight);
   for (auto& chunk : flight->chunks) {
     if (chunk->finished()) continue;

@@ -58,6 +58,7 @@ class StagedTransport final : public Transport {
     BatchDone done;                   // null once called
     Status status;                    // not Ok: why it failed here
     // The last one is running. Of the others, peers may still need chunks.
+    // Empty: its inputs may not be read yet.
     std::vector<std::unique_ptr<Phase>> phases;
     // Of the running phase: the next chunk to start, and the outputs done.
     int64_t next_chunk = 0;
@@ -73,6 +74,8 @@ class StagedTransport final : public Transport {
     Status status;
   };
 
+  // Begins the first phase once the inputs may be read. False: not yet.
+  bool HasBegun(Flight* flight) const;
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
   // Goes on to the next phase if the running one has all its outputs.

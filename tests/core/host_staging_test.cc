@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostStaging on a card that is made up: the contract of transports, whose
+// tensors are on the card, and what only a card can do wrong.
+#include "transport/device/host_staging.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fake_card.h"
+#include "harness.h"
+#include "on_card.h"
+#include "thread_backend.h"
+#include "transport/device/pinned_memory.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+// Whose transports carry what is on a card of the rank's own.
+class CardBackend final : public Backend {
+ public:
+  explicit CardBackend(std::unique_ptr<Backend> base)
+      : base_(std::move(base)) {}
+  const Topology& topology() const override { return base_->topology(); }
+  Channel& channel() override { return base_->channel(); }
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    return base_->Exchange(mine);
+  }
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int slot, const std::vector<int>& ranks) override {
+    auto host = base_->NewTransport(slot, ranks);
+    if (!host.ok()) return host.status();
+    return std::unique_ptr<Transport>(
+        std::make_unique<OnCard>(std::move(host.value()), card_));
+  }
+  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
+  bool arrivals_ring() const override { return base_->arrivals_ring(); }
+  void Abort(int exit_code) override { base_->Abort(exit_code); }
+
+ private:
+  const std::unique_ptr<Backend> base_;
+  const std::shared_ptr<FakeCard> card_ = std::make_shared<FakeCard>();
+};
+
+void RunContract(int size, int64_t chunk_bytes) {
+  for (const ContractCase& one : ContractCases()) {
+    const int before = test::failures;
+    ThreadWorld world(size, {}, chunk_bytes);
+    RunRanks(size, [&](int rank) {
+      CardBackend backend(world.Open(rank));
+      ContractRank self(&backend, 0, chunk_bytes);
+      one.run(&self);
+    });
+    if (test::failures != before) {
+      std::printf("  in %s with %d ranks\n", one.name, size);
+    }
+  }
+}
+
+TEST(ContractWith3Ranks) { RunContract(3, 1024); }
+#if !defined(__SANITIZE_THREAD__)
+TEST(ContractWith1Rank) { RunContract(1, 1024); }
+TEST(ContractWith2Ranks) { RunContract(2, 4096); }
+#endif
+
+// --- What only a card can do ---
+
+// Some ones on a card, which are added up.
+class CardSum {
+ public:
+  CardSum(FakeCard* card, int64_t count, float value)
+      : card_(card),
+        count_(count),
+        in_(card->Allocate(Bytes())),
+        out_(card->Allocate(Bytes())) {
+    const std::vector<float> values(static_cast<size_t>(count), value);
+    card->Write(in_.get(), values.data(), Bytes());
+  }
+
+  // `ready` may be null.
+  void Start(Transport* lane, std::shared_ptr<FakeReady> ready = nullptr) {
+    Batch batch;
+    batch.memory = MemoryKind::kCuda;
+    Segment& segment = batch.segments.emplace_back();
+    segment.in = in_.get();
+    segment.out = out_.get();
+    segment.count = segment.rows = count_;
+    segment.ready = std::move(ready);
+    id = lane->Start(std::move(batch), [this](const Status& why) {
+      EXPECT_FALSE(done);
+      done = true;
+      status = why;
+    });
+  }
+
+  bool Is(float value) const {
+    std::vector<float> found(static_cast<size_t>(count_));
+    card_->Read(found.data(), out_.get(), Bytes());
+    return found == std::vector<float>(found.size(), value);
+  }
+
+  BatchId id = 0;
+  bool done = false;
+  Status status;
+
+ private:
+  size_t Bytes() const { return static_cast<size_t>(count_) * sizeof(float); }
+
+  FakeCard* const card_;
+  const int64_t count_;
+  const std::shared_ptr<void> in_, out_;
+};
+
+// One rank's lane, with the host transport that it shares with host batches.
+struct Rank {
+  Rank(ThreadWorld* world, int number, int size)
+      : rank(number), backend(world->Open(number)) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    host = std::move(backend->NewTransport(0, ranks).value());
+    lane = std::make_unique<HostStaging>(host.get(), card, [this] { ++woken; });
+  }
+
+  void Pass() {
+    card->Step();
+    lane->Progress();
+    host->Progress();
+  }
+  void Drive(const std::function<bool()>& met) {
+    const auto limit =
+        std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!met()) {
+      Pass();
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() > limit) {
+        EXPECT_TRUE(false && "done within a minute");
+        return;
+      }
+    }
+  }
+
+  const int rank;
+  int woken = 0;
+  std::unique_ptr<WireBackend> backend;
+  std::shared_ptr<FakeCard> card = std::make_shared<FakeCard>();
+  std::unique_ptr<Transport> host;
+  std::unique_ptr<HostStaging> lane;
+};
+
+void OnRanks(int size, const std::function<void(Rank*)>& body) {
+  ThreadWorld world(size, {}, 1024);
+  RunRanks(size, [&](int number) {
+    Rank rank(&world, number, size);
+    body(&rank);
+  });
+}
+
+// Both kinds are in one order on the host transport, however long a card takes.
+TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
+  OnRanks(2, [](Rank* self) {
+    const auto ready = std::make_shared<FakeReady>();
+    CardSum slow(self->card.get(), 3000, 1.0f), quick(self->card.get(), 5, 2);
+    Call host(std::vector<float>(700, 3.0f), 700);
+    slow.Start(self->lane.get(), ready);
+    host.Start(self->host.get(), {});
+    if (self->rank == 0) ready->is_set = true;  // rank 1's comes later
+    self->Drive([&] { return host.done(); });
+    EXPECT_FALSE(slow.done);
+    quick.Start(self->lane.get());
+    ready->is_set = true;
+    self->Drive([&] { return slow.done && quick.done; });
+    EXPECT_EQ(slow.status.message() + quick.status.message(), "");
+    EXPECT_TRUE(slow.Is(2) && quick.Is(4));
+    EXPECT_TRUE(host.out() == std::vector<float>(700, 6.0f));
+    EXPECT_EQ(self->woken, 4);
+  });
+}
+
+TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
+  OnRanks(3, [](Rank* self) {
+    CardSum sum(self->card.get(), 2000, 1.0f), later(self->card.get(), 9, 1);
+    if (self->rank == 1) self->card->FailNextCopy();
+    for (CardSum* one : {&sum, &later}) {
+      one->Start(self->lane.get());
+      self->Drive([&] { return one->done; });
+      EXPECT_EQ(one->status.message(),
+                self->rank == 1 ? "the card failed."
+                                : "rank 1 met an internal error; see its log.");
+    }
+    Call host({1.0f}, 1);  // the host's go on
+    host.Start(self->host.get(), {});
+    self->Drive([&] { return host.done() && self->host->in_flight() == 0; });
+    EXPECT_EQ(host.status().message(), "");
+  });
+}
+
+TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
+  OnRanks(2, [](Rank* self) {
+    CardSum sum(self->card.get(), 2000, 1.0f);
+    sum.Start(self->lane.get());
+    self->card->Step();
+    if (self->rank == 1) self->card->FailNextCopy();
+    self->Drive([&] { return sum.done; });
+    EXPECT_EQ(sum.status.message(), self->rank == 1 ? "the card failed." : "");
+    EXPECT_TRUE(self->rank == 1 || sum.Is(2));
+    self->Drive([&] { return self->host->in_flight() == 0; });
+  });
+}
+
+TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
+  OnRanks(2, [](Rank* self) {
+    CardSum sum(self->card.get(), 2000, 1.0f);
+    if (self->rank == 1) self->card->RunOutOfPinned();
+    sum.Start(self->lane.get());
+    self->Drive([&] { return sum.done; });
+    EXPECT_EQ(sum.status.message(),
+              self->rank == 1 ? "no pinned memory is left."
+                              : "rank 1 had no memory for the result.");
+    EXPECT_EQ(sum.status.code(), StatusCode::kResourceExhausted);
+    self->Drive([&] { return self->host->in_flight() == 0; });
+  });
+}
+
+TEST(ABatchThatIsCancelledEndsWhenItsCardHasCopied) {
+  OnRanks(2, [](Rank* self) {
+    const auto ready = std::make_shared<FakeReady>();
+    CardSum sum(self->card.get(), 2000, 1.0f);
+    sum.Start(self->lane.get(), ready);
+    if (self->rank == 0) {
+      ready->is_set = true;
+    } else {
+      self->lane->Cancel(sum.id, Cancelled("the step was aborted"));
+      self->lane->Cancel(sum.id, Cancelled("again"));
+      for (int i = 0; i < 100; ++i) self->Pass();
+      EXPECT_FALSE(sum.done);  // its inputs may still be read
+      EXPECT_EQ(self->lane->in_flight(), 1);
+      ready->is_set = true;
+    }
+    self->Drive([&] { return sum.done; });
+    EXPECT_EQ(sum.status.message(),
+              self->rank == 1
+                  ? "the step was aborted"
+                  : "rank 1 aborted its step while the data was on the way.");
+    self->lane->Cancel(sum.id, Cancelled("too late"));
+    self->Drive([&] { return self->host->in_flight() == 0; });
+    CardSum after(self->card.get(), 7, 1.0f);
+    after.Start(self->lane.get());
+    self->Drive([&] { return after.done; });
+    EXPECT_TRUE(after.status.ok() && after.Is(2));
+  });
+}
+
+// A rank whose card hangs keeps nobody else from the host's batches, and its
+// peers can leave the batch.
+TEST(ACardThatHangsIsLeft) {
+  OnRanks(2, [](Rank* self) {
+    const auto never = std::make_shared<FakeReady>();
+    CardSum sum(self->card.get(), 2000, 1.0f);
+    sum.Start(self->lane.get(), self->rank == 1 ? never : nullptr);
+    Call host({1.0f}, 1);
+    host.Start(self->host.get(), {});
+    self->Drive([&] { return host.done(); });
+    EXPECT_EQ(host.status().message(), "");
+    if (self->rank == 0) {
+      self->Drive([&] { return self->woken == 1; });
+      EXPECT_FALSE(sum.done);
+      self->lane->Cancel(sum.id, PeerLost("rank 1 does not answer"));
+      EXPECT_EQ(sum.status.message(), "rank 1 does not answer");
+    }
+  });
+}
+
+TEST(PinnedMemoryIsUsedAgain) {
+  OnRanks(2, [](Rank* self) {
+    size_t first_bytes = 0;
+    for (int i = 0; i < 20; ++i) {
+      CardSum sum(self->card.get(), 5000 - i, 1.0f);
+      sum.Start(self->lane.get());
+      self->Drive([&] { return sum.done; });
+      EXPECT_TRUE(sum.Is(2));
+      self->Drive([&] { return self->host->in_flight() == 0; });
+      if (i == 0) first_bytes = self->card->pinned_bytes();
+    }
+    EXPECT_EQ(self->card->pinned_bytes(), first_bytes);
+  });
+}
+
+TEST(UnusedPinnedMemoryIsBounded) {
+  const auto card = std::make_shared<FakeCard>();
+  std::shared_ptr<std::byte> outlives;
+  {
+    PinnedMemory pinned(card, 10000);
+    std::vector<std::shared_ptr<std::byte>> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(pinned.Take(4000).value());
+    EXPECT_EQ(pinned.kept_bytes(), 0u);
+    blocks.clear();
+    EXPECT_EQ(pinned.kept_bytes(), 8192u);
+    outlives = pinned.Take(5000).value();
+    EXPECT_EQ(pinned.kept_bytes(), 8192u);  // it is another size
+    card->RunOutOfPinned();
+    EXPECT_TRUE(pinned.Take(1).ok());
+    EXPECT_FALSE(pinned.Take(9000).ok());
+  }
+  outlives.reset();
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// OnCard: runs batches of host memory as batches of a card, for the contract.
+#ifndef HVD_TESTS_CORE_ON_CARD_H_
+#define HVD_TESTS_CORE_ON_CARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/transport.h"
+#include "fake_card.h"
+#include "transport/device/host_staging.h"
+
+namespace hvd {
+
+// Takes batches in host memory, as a framework would have them on its card. The
+// inputs are there only when Progress or Cancel has been called: before that
+// the card has poison, and `ready` does not hold.
+class OnCard final : public Transport {
+ public:
+  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<FakeCard> card)
+      : card_(std::move(card)),
+        host_(std::move(host)),
+        lane_(std::make_unique<HostStaging>(host_.get(), card_, [] {})) {}
+
+  int rank() const override { return lane_->rank(); }
+  int size() const override { return lane_->size(); }
+  bool within_host() const override { return lane_->within_host(); }
+  ChunkLimits chunk_limits() const override { return host_->chunk_limits(); }
+  void SetChunkBytes(int64_t bytes) override { host_->SetChunkBytes(bytes); }
+  int in_flight() const override {
+    return lane_->in_flight() + host_->in_flight();
+  }
+
+  BatchId Start(Batch batch, BatchDone done) override {
+    const auto moved = std::make_shared<Moved>();
+    batch.memory = MemoryKind::kCuda;
+    if (!batch.local_error.ok()) {
+      for (Segment& segment : batch.segments) {
+        segment.in = segment.out = nullptr;
+      }
+    } else {
+      for (Segment& segment : batch.segments) {
+        MoveIn(batch, &segment, moved.get());
+      }
+      MoveLateOutputs(&batch, moved);
+    }
+    waiting_.push_back(moved);
+    const auto number = std::make_shared<BatchId>();
+    *number = lane_->Start(
+        std::move(batch),
+        [this, moved, number, done = std::move(done)](const Status& status) {
+          running_.erase(*number);
+          if (status.ok()) {
+            for (const Output& output : moved->outputs) {
+              card_->Read(output.host, output.device, output.bytes);
+            }
+          }
+          done(status);
+        });
+    running_.insert(*number);
+    return *number;
+  }
+
+  bool Progress() override {
+    // The host's first, which might read what the card has not copied yet.
+    const bool moved = host_->Progress();
+    Compute();
+    return lane_->Progress() || moved;
+  }
+
+  void Cancel(BatchId id, const Status& why) override {
+    Compute();
+    lane_->Cancel(id, why);
+    // Cases expect that it is done now.
+    while (running_.count(id) > 0) {
+      card_->Step();
+      lane_->Progress();
+    }
+  }
+
+ private:
+  struct Output {
+    void* host;
+    const void* device;
+    size_t bytes;
+  };
+  struct Input {
+    void* device;
+    const void* host;
+    size_t bytes;
+  };
+  struct Moved {
+    std::vector<std::shared_ptr<void>> memory;
+    std::vector<Input> inputs;
+    std::vector<Output> outputs;
+    std::shared_ptr<FakeReady> ready = std::make_shared<FakeReady>();
+  };
+  using MovedPtr = std::shared_ptr<Moved>;
+
+  // What the framework's own stream does, and then the lane's.
+  void Compute() {
+    for (const MovedPtr& moved : std::exchange(waiting_, {})) {
+      for (const Input& input : moved->inputs) {
+        card_->Write(input.device, input.host, input.bytes);
+      }
+      moved->ready->is_set = true;
+    }
+    card_->Step();
+  }
+
+  void* NewMemory(Moved* moved, int64_t bytes) {
+    return moved->memory
+        .emplace_back(card_->Allocate(static_cast<size_t>(bytes)))
+        .get();
+  }
+
+  const void* MoveInput(Moved* moved, const void* host, int64_t bytes) {
+    if (host == nullptr) return nullptr;
+    void* const device = NewMemory(moved, bytes);
+    moved->inputs.push_back({device, host, static_cast<size_t>(bytes)});
+    return device;
+  }
+
+  void* MoveOutput(Moved* moved, void* host, int64_t bytes) {
+    if (host == nullptr) return nullptr;
+    void* const device = NewMemory(moved, bytes);
+    moved->outputs.push_back({host, device, static_cast<size_t>(bytes)});
+    return device;
+  }
+
+  void MoveIn(const Batch& batch, Segment* segment, Moved* moved) {
+    const auto element = static_cast<int64_t>(SizeOf(batch.dtype));
+    const void* const in = segment->in;
+    segment->in = MoveInput(moved, in, segment->count * element);
+    segment->ids =
+        MoveInput(moved, segment->ids,
+                  segment->rows * static_cast<int64_t>(SizeOf(batch.id_dtype)));
+    segment->ready = moved->ready;
+    if (segment->out == nullptr || Varies(batch.verb)) return;
+    int64_t count = segment->count;
+    if (batch.verb == Verb::kReducescatter) {
+      count = ScatteredRows(segment->rows, rank(), size()).size() *
+              segment->row_count;
+    }
+    if (segment->out == in) {
+      void* const device = const_cast<void*>(segment->in);
+      moved->outputs.push_back(
+          {segment->out, device, static_cast<size_t>(count * element)});
+      segment->out = device;
+    } else {
+      segment->out = MoveOutput(moved, segment->out, count * element);
+    }
+  }
+
+  static bool Varies(Verb verb) {
+    return verb == Verb::kAllgather || verb == Verb::kAlltoall ||
+           verb == Verb::kSparseAllreduce;
+  }
+
+  // Outputs of a size that is not known yet.
+  void MoveLateOutputs(Batch* batch, const MovedPtr& moved) {
+    if (!Varies(batch->verb)) return;
+    const size_t buffers = batch->verb == Verb::kSparseAllreduce ? 2 : 1;
+    std::vector<void*> fixed;
+    std::vector<int64_t> row_bytes;
+    for (const Segment& segment : batch->segments) {
+      fixed.push_back(segment.out);
+      row_bytes.push_back(segment.row_count *
+                          static_cast<int64_t>(SizeOf(batch->dtype)));
+      if (buffers == 1) continue;
+      fixed.push_back(segment.out_ids);
+      row_bytes.push_back(static_cast<int64_t>(SizeOf(batch->id_dtype)));
+    }
+    const auto given = std::move(batch->allocate);
+    batch->allocate = [=](const RankCounts& rows, std::vector<void*>* outputs) {
+      std::vector<void*> hosts = fixed;
+      if (given) {
+        hosts.clear();
+        HVD_RETURN_IF_ERROR(given(rows, &hosts));
+      }
+      if (hosts.size() != row_bytes.size()) {
+        *outputs = hosts;
+        return Status::Ok();
+      }
+      for (size_t i = 0; i < hosts.size(); ++i) {
+        const std::vector<int64_t>& of_ranks = rows[i / buffers];
+        const int64_t total =
+            std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
+        outputs->push_back(
+            MoveOutput(moved.get(), hosts[i], total * row_bytes[i]));
+      }
+      return Status::Ok();
+    };
+  }
+
+  const std::shared_ptr<FakeCard> card_;
+  const std::unique_ptr<Transport> host_;
+  std::vector<MovedPtr> waiting_;  // for Compute
+  std::set<BatchId> running_;
+  std::unique_ptr<HostStaging> lane_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_ON_CARD_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device: what a lane needs of a card: a stream, its events, pinned memory.
+//
+// Vendor-free, so that lanes are tested on a card that is made up.
+#ifndef HVD_TRANSPORT_DEVICE_DEVICE_H_
+#define HVD_TRANSPORT_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/status.h"
+#include "transport/device/copy_table.h"
+
+namespace hvd {
+
+// A place in the order of a stream's work.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Whether all work before it is done. It does not wait. Not Ok: some of that
+  // work has failed, and the stream is of no use any more.
+  virtual Result<bool> IsReached() = 0;
+};
+
+// Work of a card in order. No call waits for it. One thread uses it.
+class DeviceStream {
+ public:
+  virtual ~DeviceStream() = default;
+
+  // What is queued later begins once `ready` holds. See Segment::ready.
+  virtual Status Wait(const std::shared_ptr<const void>& ready) = 0;
+
+  // Queues copies of bytes between memory of the card and pinned memory. It
+  // must not go before they are done.
+  virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;
+
+  // An event behind all that is queued so far. When it is reached, or the
+  // stream has failed, some thread calls `then`, which must not block.
+  virtual Result<std::unique_ptr<DeviceEvent>> Record(
+      std::function<void()> then) = 0;
+};
+
+// One card, as this process uses it. One thread uses it.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual Result<std::unique_ptr<DeviceStream>> NewStream() = 0;
+
+  // Host memory that streams can read and write, aligned to 64 bytes. It may
+  // take long, so pinned memory is kept: see PinnedMemory.
+  virtual Result<std::shared_ptr<void>> NewPinned(size_t bytes) = 0;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_DEVICE_H_

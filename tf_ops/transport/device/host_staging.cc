@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where tensors are in pinned memory, and the way of a batch there and back.
+#include "transport/device/host_staging.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// Unused pinned memory that is kept: that of some large batches.
+constexpr size_t kMostKeptBytes = size_t{256} << 20;
+constexpr int64_t kAlignment = 64;
+
+// Elements of the output, where all ranks know them before the batch runs.
+int64_t OutputCount(const Batch& batch, const Segment& segment, int rank,
+                    int size) {
+  if (batch.verb != Verb::kReducescatter) return segment.count;
+  return ScatteredRows(segment.rows, rank, size).size() * segment.row_count;
+}
+
+// Whether nobody knows how large the outputs are before the batch runs.
+bool Varies(Verb verb) {
+  return verb == Verb::kAllgather || verb == Verb::kAlltoall ||
+         verb == Verb::kSparseAllreduce;
+}
+
+// Whether an output may be where its input is.
+bool IsInPlace(Verb verb) {
+  return verb == Verb::kAllreduce || verb == Verb::kBroadcast;
+}
+
+}  // namespace
+
+// Places of tensors in one block of pinned memory. First all are added, then
+// the block is taken, and then each knows its address.
+class HostStaging::Layout {
+ public:
+  // Returns the place's number. -1: the tensor has no memory on the card.
+  int Add(const void* device, int64_t bytes) {
+    if (device == nullptr) return -1;
+    places_.push_back(end_);
+    end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return static_cast<int>(places_.size()) - 1;
+  }
+
+  // The block belongs to the flight.
+  Status Take(PinnedMemory* pinned, Flight* flight) {
+    if (end_ == 0) return Status::Ok();
+    auto block = pinned->Take(static_cast<size_t>(end_));
+    if (!block.ok()) return block.status();
+    begin_ = block.value().get();
+    flight->pinned.push_back(std::move(block.value()));
+    return Status::Ok();
+  }
+
+  void* At(int place) const {
+    return place < 0 ? nullptr : begin_ + places_[static_cast<size_t>(place)];
+  }
+
+ private:
+  std::vector<int64_t> places_;
+  int64_t end_ = 0;
+  // Where nothing has any bytes, all are at a place that is not null.
+  alignas(kAlignment) static inline std::byte nothing_;
+  std::byte* begin_ = &nothing_;
+};
+
+HostStaging::HostStaging(Transport* host, std::shared_ptr<Device> device,
+                         std::function<void()> wake)
+    : host_(host),
+      wake_(std::move(wake)),
+      pinned_(device, kMostKeptBytes),
+      device_(std::move(device)) {}
+
+HostStaging::~HostStaging() = default;
+
+BatchId HostStaging::Start(Batch batch, BatchDone done) {
+  const BatchId id = next_id_++;
+  const FlightPtr flight = std::make_shared<Flight>();
+  flights_[id] = flight;
+  flight->done = std::move(done);
+  Batch host_batch = batch;
+  host_batch.memory = MemoryKind::kHost;
+  flight->batch = std::move(batch);
+  if (host_batch.local_error.ok()) {
+    host_batch.local_error = StageInputs(flight.get(), &host_batch);
+  }
+  host_batch.inputs_are_ready = [flight] {
+    return flight->copied_in == nullptr;
+  };
+  if (Varies(host_batch.verb)) {
+    host_batch.allocate = [this, flight](const RankCounts& rows,
+                                         std::vector<void*>* outputs) {
+      return AllocateOutputs(flight.get(), rows, outputs);
+    };
+  }
+  flight->host_id =
+      host_->Start(std::move(host_batch), [flight](const Status& status) {
+        flight->host_is_done = true;
+        if (flight->status.ok()) flight->status = status;
+      });
+  return id;
+}
+
+Status HostStaging::OpenStreams() {
+  for (std::unique_ptr<DeviceStream>* stream : {&in_, &out_}) {
+    if (*stream != nullptr) continue;
+    auto made = device_->NewStream();
+    if (!made.ok()) return made.status();
+    *stream = std::move(made.value());
+  }
+  return Status::Ok();
+}
+
+Status HostStaging::StageInputs(Flight* flight, Batch* host_batch) {
+  HVD_RETURN_IF_ERROR(OpenStreams());
+  const auto element = static_cast<int64_t>(SizeOf(host_batch->dtype));
+  const auto id_bytes = static_cast<int64_t>(SizeOf(host_batch->id_dtype));
+  const bool has_outputs = !Varies(host_batch->verb);
+  const auto output_bytes = [&](const Segment& segment) {
+    return OutputCount(*host_batch, segment, rank(), size()) * element;
+  };
+  // What a broadcast overwrites need not be copied.
+  const bool has_inputs =
+      host_batch->verb != Verb::kBroadcast || host_batch->root == rank();
+  struct Places {
+    int in, ids, out;
+  };
+  Layout layout;
+  std::vector<Places> places;
+  for (const Segment& segment : host_batch->segments) {
+    Places& place = places.emplace_back();
+    place.in = layout.Add(segment.in, segment.count * element);
+    place.ids = layout.Add(segment.ids, segment.rows * id_bytes);
+    if (!has_outputs || segment.out == nullptr) {
+      place.out = -1;
+    } else if (IsInPlace(host_batch->verb) && place.in >= 0) {
+      place.out = place.in;
+    } else {
+      place.out = layout.Add(segment.out, output_bytes(segment));
+    }
+  }
+  HVD_RETURN_IF_ERROR(layout.Take(&pinned_, flight));
+  std::vector<CopySegment> copies_in;
+  for (size_t i = 0; i < places.size(); ++i) {
+    Segment& segment = host_batch->segments[i];
+    const Segment& given = flight->batch.segments[i];
+    segment.in = layout.At(places[i].in);
+    segment.ids = layout.At(places[i].ids);
+    segment.out = layout.At(places[i].out);
+    if (given.in != nullptr && has_inputs) {
+      copies_in.push_back(
+          {given.in, layout.At(places[i].in), given.count * element});
+    }
+    if (given.ids != nullptr) {
+      copies_in.push_back(
+          {given.ids, layout.At(places[i].ids), given.rows * id_bytes});
+    }
+    if (segment.out != nullptr) {
+      flight->copies_out.push_back(
+          {segment.out, given.out, output_bytes(given)});
+    }
+    if (given.ready != nullptr) {
+      HVD_RETURN_IF_ERROR(in_->Wait(given.ready));
+    }
+  }
+  HVD_RETURN_IF_ERROR(in_->CopyBytes(copies_in));
+  auto event = in_->Record(wake_);
+  if (!event.ok()) return event.status();
+  flight->copied_in = std::move(event.value());
+  return Status::Ok();
+}
+
+Status HostStaging::AllocateOutputs(Flight* flight, const RankCounts& rows,
+                                    std::vector<void*>* outputs) {
+  const Batch& batch = flight->batch;
+  const size_t buffers = batch.verb == Verb::kSparseAllreduce ? 2 : 1;
+  std::vector<void*> given;
+  if (batch.allocate) {
+    HVD_RETURN_IF_ERROR(batch.allocate(rows, &given));
+  } else {
+    for (const Segment& segment : batch.segments) {
+      given.push_back(segment.out);
+      if (buffers > 1) given.push_back(segment.out_ids);
+    }
+  }
+  if (given.size() != batch.segments.size() * buffers) {
+    *outputs = std::move(given);  // the host transport refuses it
+    return Status::Ok();
+  }
+  Layout layout;
+  std::vector<int> places;
+  std::vector<int64_t> bytes;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const size_t s = i / buffers;
+    int64_t total = 0;
+    for (const int64_t count : rows[s]) total += count;
+    const bool is_ids = i % buffers == 1;
+    bytes.push_back(is_ids
+                        ? total * static_cast<int64_t>(SizeOf(batch.id_dtype))
+                        : total * batch.segments[s].row_count *
+                              static_cast<int64_t>(SizeOf(batch.dtype)));
+    places.push_back(layout.Add(given[i], bytes.back()));
+  }
+  HVD_RETURN_IF_ERROR(layout.Take(&pinned_, flight));
+  for (size_t i = 0; i < given.size(); ++i) {
+    outputs->push_back(layout.At(places[i]));
+    if (given[i] != nullptr) {
+      flight->copies_out.push_back({outputs->back(), given[i], bytes[i]});
+    }
+  }
+  return Status::Ok();
+}
+
+bool HostStaging::Progress() {
+  std::vector<Call> calls;
+  bool moved = false;
+  for (auto at = flights_.begin(); at != flights_.end();) {
+    const FlightPtr flight = at->second;
+    moved |= Advance(flight.get());
+    if (IsDone(*flight)) {
+      calls.push_back({std::move(flight->done), flight->status});
+      at = flights_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  // These come last, because they may start and cancel batches.
+  for (Call& call : calls) call.done(call.status);
+  return moved || !calls.empty();
+}
+
+bool HostStaging::Advance(Flight* flight) {
+  bool moved = false;
+  if (flight->copied_in != nullptr && IsReached(&flight->copied_in, flight)) {
+    moved = true;
+    // Peers must not wait for what this card cannot give.
+    if (!flight->status.ok()) host_->Cancel(flight->host_id, flight->status);
+  }
+  if (flight->copied_out != nullptr) {
+    return IsReached(&flight->copied_out, flight) || moved;
+  }
+  if (flight->host_is_done && flight->status.ok() &&
+      !flight->copies_out.empty()) {
+    CopyOut(flight);
+    moved = true;
+  }
+  return moved;
+}
+
+bool HostStaging::IsReached(std::unique_ptr<DeviceEvent>* event,
+                            Flight* flight) {
+  const Result<bool> reached = (*event)->IsReached();
+  if (reached.ok() && !reached.value()) return false;
+  if (!reached.ok() && flight->status.ok()) flight->status = reached.status();
+  event->reset();
+  return true;
+}
+
+void HostStaging::CopyOut(Flight* flight) {
+  Status status = out_->CopyBytes(flight->copies_out);
+  flight->copies_out.clear();
+  if (status.ok()) {
+    auto event = out_->Record(wake_);
+    if (event.ok()) flight->copied_out = std::move(event.value());
+    status = event.status();
+  }
+  flight->status = status;
+}
+
+bool HostStaging::IsDone(const Flight& flight) {
+  return flight.host_is_done && flight.copied_in == nullptr &&
+         flight.copied_out == nullptr &&
+         (!flight.status.ok() || flight.copies_out.empty());
+}
+
+void HostStaging::Cancel(BatchId id, const Status& why) {
+  const auto found = flights_.find(id);
+  if (found == flights_.end()) return;
+  const FlightPtr flight = found->second;
+  if (flight->status.ok()) flight->status = why;
+  host_->Cancel(flight->host_id, why);
+  if (!IsDone(*flight)) return;  // the card copies; Progress ends it
+  const BatchDone done = std::move(flight->done);
+  flights_.erase(found);
+  done(flight->status);
+}
+
+}  // namespace hvd

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostStaging: batches in a card's memory, carried by a host transport.
+#ifndef HVD_TRANSPORT_DEVICE_HOST_STAGING_H_
+#define HVD_TRANSPORT_DEVICE_HOST_STAGING_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/transport.h"
+#include "transport/device/device.h"
+#include "transport/device/pinned_memory.h"
+
+namespace hvd {
+
+// Copies inputs to pinned memory, has the host transport run the batch there,
+// and copies the outputs back. It knows all verbs that the host transport
+// knows. Nothing waits for the card.
+//
+// The host batch is started at once, so it has the batch's place in the order
+// of the host transport, which carries batches of host memory as well. It reads
+// its inputs when the card has copied them.
+//
+// Other than the contract says, a batch that is cancelled while the card copies
+// is done when that copy is: Progress calls `done`. Progress of the host
+// transport is the owner's to call.
+class HostStaging final : public Transport {
+ public:
+  // `host` outlives this object. `wake` is called by any thread when the card
+  // has copied something, so that Progress is called.
+  HostStaging(Transport* host, std::shared_ptr<Device> device,
+              std::function<void()> wake);
+  ~HostStaging() override;
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  bool within_host() const override { return host_->within_host(); }
+  BatchId Start(Batch batch, BatchDone done) override;
+  bool Progress() override;
+  void Cancel(BatchId id, const Status& why) override;
+  // Those of this object. The host transport counts its own.
+  int in_flight() const override { return static_cast<int>(flights_.size()); }
+
+ private:
+  // A batch that is not done. The host transport's callbacks share it.
+  struct Flight {
+    Batch batch;  // as it was given
+    BatchDone done;
+    BatchId host_id = 0;
+    // What the card reads and writes, one block or two.
+    std::vector<std::shared_ptr<std::byte>> pinned;
+    std::unique_ptr<DeviceEvent> copied_in;  // null: it has been reached
+    std::vector<CopySegment> copies_out;
+    std::unique_ptr<DeviceEvent> copied_out;
+    bool host_is_done = false;
+    // Not Ok: the batch has failed, or was cancelled.
+    Status status;
+  };
+  using FlightPtr = std::shared_ptr<Flight>;
+  struct Call {
+    BatchDone done;
+    Status status;
+  };
+  class Layout;
+
+  Status OpenStreams();
+  // Makes the host batch, and queues the copies of its inputs.
+  Status StageInputs(Flight* flight, Batch* host_batch);
+  // Batch::allocate of the host batch.
+  Status AllocateOutputs(Flight* flight, const RankCounts& rows,
+                         std::vector<void*>* outputs);
+  // True if anything moved.
+  bool Advance(Flight* flight);
+  // Whether the event is reached, which then is deleted. What fails is noted.
+  bool IsReached(std::unique_ptr<DeviceEvent>* event, Flight* flight);
+  void CopyOut(Flight* flight);
+  static bool IsDone(const Flight& flight);
+
+  Transport* const host_;
+  const std::function<void()> wake_;
+  PinnedMemory pinned_;
+  const std::shared_ptr<Device> device_;
+  BatchId next_id_ = 1;
+  std::map<BatchId, FlightPtr> flights_;
+  // A card copies both ways at the same time. They go before the flights'
+  // memory does. Null until the first batch.
+  std::unique_ptr<DeviceStream> in_, out_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_HOST_STAGING_H_
