@@ -19,19 +19,7 @@
 namespace hvd {
 namespace element_loops {
 
-// The type that arithmetic on T is done in. Values are rounded when stored.
-template <typename T>
-struct ComputeType {
-  using type = T;
-};
-template <>
-struct ComputeType<Float16> {
-  using type = float;
-};
-template <>
-struct ComputeType<Bfloat16> {
-  using type = float;
-};
+// Float16 and Bfloat16 are computed in float.
 template <typename T>
 using Compute = typename ComputeType<T>::type;
 

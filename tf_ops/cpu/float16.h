@@ -22,6 +22,20 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// The type that arithmetic on T is done in. Values are rounded when stored.
+template <typename T>
+struct ComputeType {
+  using type = T;
+};
+template <>
+struct ComputeType<Float16> {
+  using type = float;
+};
+template <>
+struct ComputeType<Bfloat16> {
+  using type = float;
+};
+
 namespace float16_internal {
 
 template <typename To, typename From>

@@ -115,7 +115,7 @@ int StagedTransport::in_flight() const {
       }));
 }
 
-bool StagedTransport::HasBegun(Flight* flight) const {
+bool StagedTransport::TryBegin(Flight* flight) const {
   if (!flight->phases.empty()) return true;
   BatchWork* const work = flight->work.get();
   if (work == nullptr) return false;
@@ -127,7 +127,7 @@ bool StagedTransport::HasBegun(Flight* flight) const {
 }
 
 bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
-  if (!HasBegun(flight)) return false;
+  if (!TryBegin(flight)) return false;
   bool moved = StartChunks(id, flight);
   for (auto& chunk : flight->chunks) {
     if (chunk->finished()) continue;

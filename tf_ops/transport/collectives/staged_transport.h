@@ -74,8 +74,8 @@ class StagedTransport final : public Transport {
     Status status;
   };
 
-  // Begins the first phase once the inputs may be read. False: not yet.
-  bool HasBegun(Flight* flight) const;
+  // Begins the first phase if the inputs may be read. True: it has begun.
+  bool TryBegin(Flight* flight) const;
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
   // Goes on to the next phase if the running one has all its outputs.

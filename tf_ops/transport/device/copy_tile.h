@@ -90,15 +90,6 @@ HVD_HOST_DEVICE inline void MoveGroups(const unsigned char* from,
   }
 }
 
-template <typename T>
-struct ScaleType {
-  using type = float;
-};
-template <>
-struct ScaleType<double> {
-  using type = double;
-};
-
 }  // namespace copy_tile
 
 // Copies bytes. Any alignment will do.
@@ -136,7 +127,7 @@ template <typename From, typename To>
 HVD_HOST_DEVICE void ConvertTile(const From* from, To* to, int64_t count,
                                  double scale, TileThread thread) {
   using namespace copy_tile;
-  using C = typename ScaleType<From>::type;
+  using C = typename ComputeType<From>::type;
   const C factor = static_cast<C>(scale);
   const auto converted = [factor](From value) {
     return ConvertFloat<To>(static_cast<C>(ConvertFloat<C>(value) * factor));
