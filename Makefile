@@ -193,7 +193,7 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py rows.py join.py adasum.py \
   op_gradients.py graph_modes.py errors.py gradients.py tape.py keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py \
   keras_join.py keras_functions.py sync_batch_norm.py elastic.py as_horovod.py optimizer.py \
-  optimizer_checkpoints.py accumulation.py functions.py gpu_pinning.py hooks.py data.py data_files.py \
+  optimizer_checkpoints.py accumulation.py functions.py gpu_lane.py gpu_pinning.py hooks.py data.py data_files.py \
   data_bad_files.py data_training.py estimator_config.py estimator_evaluation.py \
   estimator_hooks.py estimator_uneven.py estimator_input.py estimator_train_and_evaluate.py \
   flights_input.py metric_state.py) \

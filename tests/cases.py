@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 
+import fake_gpu
 import pytest
 
 ALL = not {"HVD_TEST_ALL", "HVD_TEST_FAULT_REPEATS"}.isdisjoint(os.environ)
@@ -26,4 +27,8 @@ def has_estimator() -> bool:
         return False
 
 
+# TensorFlow's builds for CPUs have no kernels of their own for GPUs.
+needs_kernels = pytest.mark.skipif(
+    fake_gpu.GPU_VARIABLE in os.environ, reason="TensorFlow has no kernel for a GPU here"
+)
 needs_estimator = pytest.mark.skipif(not has_estimator(), reason="no tensorflow-estimator here")

@@ -6,6 +6,7 @@ A file there holds tests as they run on a rank. It may say, at module level,
     RANKS = (2, 3)    # once with 2 ranks and once with 3 (default (2,))
     HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts (or a tuple)
     IN_FULL = (4,)    # and with these, or on such hosts, where HVD_TEST_ALL=1 asks for all
+    GPU = (2,)        # once more with these, `modes.run` on a GPU that is made up (fake_gpu.py)
     TIMEOUT_S = 120   # for one run of the file (default 300)
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
@@ -31,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_gpu import GPU_VARIABLE
 from mpi import ROOT, Job, Result
-from rank_files import constants_of, runs_of, tests_of
+from rank_files import constants_of, gpu_runs_of, runs_of, tests_of
 from rank_results import LABEL_VARIABLE, Case, Silence, read_cases
 
 _SHARED = pytest.StashKey[dict[str, "RankRun"]]()
@@ -46,6 +48,7 @@ class RankRun:
 
     ranks: int
     hosts: str | None
+    on_gpu: bool = False
     # The functions of each file, in order, and the longest that it may take.
     functions: dict[Path, list[str]] = field(default_factory=dict)
     timeouts_s: dict[Path, float] = field(default_factory=dict)
@@ -57,7 +60,8 @@ class RankRun:
 
     @property
     def label(self) -> str:
-        return f"{self.hosts}hosts" if self.hosts else f"{self.ranks}ranks"
+        ranks = f"{self.hosts}hosts" if self.hosts else f"{self.ranks}ranks"
+        return f"{ranks}-gpu" if self.on_gpu else ranks
 
     def run(self, keyword: str) -> None:
         """Runs the functions; `keyword` is pytest's -k."""
@@ -79,6 +83,8 @@ class RankRun:
         command += ["-k", keyword] if keyword else []
         command += [f"{path}::{name}" for path in paths for name in self.functions[path]]
         env = {LABEL_VARIABLE: self.label}
+        if self.on_gpu:
+            env[GPU_VARIABLE] = "1"
         limits_s = [self.timeouts_s[path] for path in paths]
         with Job(command, self.ranks, env, self.hosts) as job:
             watch = Silence(job.directory, self.ranks, max(limits_s))
@@ -181,8 +187,9 @@ class RankFile(pytest.File):
         tree = ast.parse(self.path.read_text(), str(self.path))
         constants = dict(constants_of(tree))
         functions = dict(tests_of(tree))
-        for count, shape in runs_of(constants):
-            run = RankRun(count, shape)
+        runs = [RankRun(count, shape) for count, shape in runs_of(constants)]
+        runs += [RankRun(count, None, on_gpu=True) for count in gpu_runs_of(constants)]
+        for run in runs:
             if not constants.get("ALONE", False):
                 run = self._shared().setdefault(run.label, run)
             run.timeouts_s[self.path] = constants.get("TIMEOUT_S", 300.0)

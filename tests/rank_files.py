@@ -11,11 +11,15 @@ import pytest
 from cases import ALL, ONE_SIZE
 
 
+def _one_of(counts: tuple[int, ...]) -> int:
+    return 2 if 2 in counts else max(counts)
+
+
 def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
     """Numbers of ranks, and hosts, that a file is to be run with."""
     counts, hosts = constants.get("RANKS", (2,)), constants.get("HOSTS", ())
-    if ONE_SIZE:
-        return [(2 if 2 in counts else max(counts), None)]
+    if ONE_SIZE and counts:
+        return [(_one_of(counts), None)]
     wanted = [*counts, *((hosts,) if isinstance(hosts, str) else hosts)]
     if ALL:
         wanted = list(dict.fromkeys([*wanted, *constants.get("IN_FULL", ())]))
@@ -29,10 +33,16 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
     return runs
 
 
+def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
+    """Numbers of ranks that a file is to be run with once more, on a GPU that is made up."""
+    counts = constants.get("GPU", ())
+    return (_one_of(counts),) if ONE_SIZE and counts else counts
+
+
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id in ("RANKS", "HOSTS", "IN_FULL", "TIMEOUT_S", "ALONE"):
+            if node.targets[0].id in ("RANKS", "HOSTS", "IN_FULL", "GPU", "TIMEOUT_S", "ALONE"):
                 yield node.targets[0].id, ast.literal_eval(node.value)
 
 

@@ -139,7 +139,7 @@ std::vector<std::string> Run(OnePeer* peer,
   CommCounters counters;
   SetRegistry registry;
   BackgroundLoop loop(
-      peer, &peer->queue, &registry, Options::Defaults(),
+      peer, nullptr, &peer->queue, &registry, Options::Defaults(),
       std::make_shared<StackRequests>(std::chrono::duration<double>(60)),
       &counters);
   std::vector<ProcessSetPtr> sets;

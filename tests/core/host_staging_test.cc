@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "fake_card.h"
 #include "harness.h"
 #include "on_card.h"
+#include "test_card.h"
 #include "thread_backend.h"
 #include "transport/device/pinned_memory.h"
 #include "transport_contract.h"
@@ -45,7 +45,7 @@ class CardBackend final : public Backend {
 
  private:
   const std::unique_ptr<Backend> base_;
-  const std::shared_ptr<FakeCard> card_ = std::make_shared<FakeCard>();
+  const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
 };
 
 void RunContract(int size, int64_t chunk_bytes) {
@@ -74,24 +74,24 @@ TEST(ContractWith2Ranks) { RunContract(2, 4096); }
 // Some ones on a card, which are added up.
 class CardSum {
  public:
-  CardSum(FakeCard* card, int64_t count, float value)
+  CardSum(TestCard* card, int64_t count, float value)
       : card_(card),
         count_(count),
         in_(card->Allocate(Bytes())),
         out_(card->Allocate(Bytes())) {
     const std::vector<float> values(static_cast<size_t>(count), value);
-    card->Write(in_.get(), values.data(), Bytes());
+    card->card().Write(in_.get(), values.data(), Bytes());
   }
 
-  // `ready` may be null.
-  void Start(Transport* lane, std::shared_ptr<FakeReady> ready = nullptr) {
+  // Its inputs are there when the framework's stream has come to this.
+  void Start(Transport* lane) {
     Batch batch;
     batch.memory = MemoryKind::kCuda;
     Segment& segment = batch.segments.emplace_back();
     segment.in = in_.get();
     segment.out = out_.get();
     segment.count = segment.rows = count_;
-    segment.ready = std::move(ready);
+    segment.ready = card_->Mark();
     id = lane->Start(std::move(batch), [this](const Status& why) {
       EXPECT_FALSE(done);
       done = true;
@@ -101,7 +101,7 @@ class CardSum {
 
   bool Is(float value) const {
     std::vector<float> found(static_cast<size_t>(count_));
-    card_->Read(found.data(), out_.get(), Bytes());
+    card_->card().Read(found.data(), out_.get(), Bytes());
     return found == std::vector<float>(found.size(), value);
   }
 
@@ -112,7 +112,7 @@ class CardSum {
  private:
   size_t Bytes() const { return static_cast<size_t>(count_) * sizeof(float); }
 
-  FakeCard* const card_;
+  TestCard* const card_;
   const int64_t count_;
   const std::shared_ptr<void> in_, out_;
 };
@@ -124,7 +124,8 @@ struct Rank {
     std::vector<int> ranks(static_cast<size_t>(size));
     std::iota(ranks.begin(), ranks.end(), 0);
     host = std::move(backend->NewTransport(0, ranks).value());
-    lane = std::make_unique<HostStaging>(host.get(), card, [this] { ++woken; });
+    lane = std::make_unique<HostStaging>(host.get(), card->device(),
+                                         [this] { ++woken; });
   }
 
   void Pass() {
@@ -148,7 +149,7 @@ struct Rank {
   const int rank;
   int woken = 0;
   std::unique_ptr<WireBackend> backend;
-  std::shared_ptr<FakeCard> card = std::make_shared<FakeCard>();
+  std::shared_ptr<TestCard> card = std::make_shared<TestCard>();
   std::unique_ptr<Transport> host;
   std::unique_ptr<HostStaging> lane;
 };
@@ -164,16 +165,17 @@ void OnRanks(int size, const std::function<void(Rank*)>& body) {
 // Both kinds are in one order on the host transport, however long a card takes.
 TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
   OnRanks(2, [](Rank* self) {
-    const auto ready = std::make_shared<FakeReady>();
+    const auto is_open = std::make_shared<bool>(false);
     CardSum slow(self->card.get(), 3000, 1.0f), quick(self->card.get(), 5, 2);
     Call host(std::vector<float>(700, 3.0f), 700);
-    slow.Start(self->lane.get(), ready);
+    self->card->ComputeOnce(is_open);
+    slow.Start(self->lane.get());
     host.Start(self->host.get(), {});
-    if (self->rank == 0) ready->is_set = true;  // rank 1's comes later
+    if (self->rank == 0) *is_open = true;  // rank 1's comes later
     self->Drive([&] { return host.done(); });
     EXPECT_FALSE(slow.done);
     quick.Start(self->lane.get());
-    ready->is_set = true;
+    *is_open = true;
     self->Drive([&] { return slow.done && quick.done; });
     EXPECT_EQ(slow.status.message() + quick.status.message(), "");
     EXPECT_TRUE(slow.Is(2) && quick.Is(4));
@@ -185,13 +187,14 @@ TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
 TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
   OnRanks(3, [](Rank* self) {
     CardSum sum(self->card.get(), 2000, 1.0f), later(self->card.get(), 9, 1);
-    if (self->rank == 1) self->card->FailNextCopy();
+    if (self->rank == 1) self->card->card().FailNextCopy();
     for (CardSum* one : {&sum, &later}) {
       one->Start(self->lane.get());
       self->Drive([&] { return one->done; });
       EXPECT_EQ(one->status.message(),
-                self->rank == 1 ? "the card failed."
-                                : "rank 1 met an internal error; see its log.");
+                self->rank == 1
+                    ? "a GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)."
+                    : "rank 1 met an internal error; see its log.");
     }
     Call host({1.0f}, 1);  // the host's go on
     host.Start(self->host.get(), {});
@@ -205,9 +208,12 @@ TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
     CardSum sum(self->card.get(), 2000, 1.0f);
     sum.Start(self->lane.get());
     self->card->Step();
-    if (self->rank == 1) self->card->FailNextCopy();
+    if (self->rank == 1) self->card->card().FailNextCopy();
     self->Drive([&] { return sum.done; });
-    EXPECT_EQ(sum.status.message(), self->rank == 1 ? "the card failed." : "");
+    EXPECT_EQ(sum.status.message(),
+              self->rank == 1
+                  ? "a GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)."
+                  : "");
     EXPECT_TRUE(self->rank == 1 || sum.Is(2));
     self->Drive([&] { return self->host->in_flight() == 0; });
   });
@@ -216,11 +222,12 @@ TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
 TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
   OnRanks(2, [](Rank* self) {
     CardSum sum(self->card.get(), 2000, 1.0f);
-    if (self->rank == 1) self->card->RunOutOfPinned();
+    if (self->rank == 1) self->card->card().RunOutOfPinned();
     sum.Start(self->lane.get());
     self->Drive([&] { return sum.done; });
     EXPECT_EQ(sum.status.message(),
-              self->rank == 1 ? "no pinned memory is left."
+              self->rank == 1 ? "there is no pinned memory for 8192 bytes: "
+                                "CUDA_ERROR_OUT_OF_MEMORY (2)."
                               : "rank 1 had no memory for the result.");
     EXPECT_EQ(sum.status.code(), StatusCode::kResourceExhausted);
     self->Drive([&] { return self->host->in_flight() == 0; });
@@ -229,18 +236,19 @@ TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
 
 TEST(ABatchThatIsCancelledEndsWhenItsCardHasCopied) {
   OnRanks(2, [](Rank* self) {
-    const auto ready = std::make_shared<FakeReady>();
+    const auto is_open = std::make_shared<bool>(false);
     CardSum sum(self->card.get(), 2000, 1.0f);
-    sum.Start(self->lane.get(), ready);
+    self->card->ComputeOnce(is_open);
+    sum.Start(self->lane.get());
     if (self->rank == 0) {
-      ready->is_set = true;
+      *is_open = true;
     } else {
       self->lane->Cancel(sum.id, Cancelled("the step was aborted"));
       self->lane->Cancel(sum.id, Cancelled("again"));
       for (int i = 0; i < 100; ++i) self->Pass();
       EXPECT_FALSE(sum.done);  // its inputs may still be read
       EXPECT_EQ(self->lane->in_flight(), 1);
-      ready->is_set = true;
+      *is_open = true;
     }
     self->Drive([&] { return sum.done; });
     EXPECT_EQ(sum.status.message(),
@@ -260,9 +268,10 @@ TEST(ABatchThatIsCancelledEndsWhenItsCardHasCopied) {
 // peers can leave the batch.
 TEST(ACardThatHangsIsLeft) {
   OnRanks(2, [](Rank* self) {
-    const auto never = std::make_shared<FakeReady>();
+    const auto is_open = std::make_shared<bool>(self->rank == 0);
     CardSum sum(self->card.get(), 2000, 1.0f);
-    sum.Start(self->lane.get(), self->rank == 1 ? never : nullptr);
+    self->card->ComputeOnce(is_open);
+    sum.Start(self->lane.get());
     Call host({1.0f}, 1);
     host.Start(self->host.get(), {});
     self->Drive([&] { return host.done(); });
@@ -285,17 +294,18 @@ TEST(PinnedMemoryIsUsedAgain) {
       self->Drive([&] { return sum.done; });
       EXPECT_TRUE(sum.Is(2));
       self->Drive([&] { return self->host->in_flight() == 0; });
-      if (i == 0) first_bytes = self->card->pinned_bytes();
+      if (i == 0) first_bytes = self->card->card().pinned_bytes();
     }
-    EXPECT_EQ(self->card->pinned_bytes(), first_bytes);
+    EXPECT_EQ(self->card->card().pinned_bytes(), first_bytes);
   });
 }
 
 TEST(UnusedPinnedMemoryIsBounded) {
-  const auto card = std::make_shared<FakeCard>();
+  TestCard card;
+  const auto stream = card.device()->NewStream(card.Mark());
   std::shared_ptr<std::byte> outlives;
   {
-    PinnedMemory pinned(card, 10000);
+    PinnedMemory pinned(card.device(), 10000);
     std::vector<std::shared_ptr<std::byte>> blocks;
     for (int i = 0; i < 4; ++i) blocks.push_back(pinned.Take(4000).value());
     EXPECT_EQ(pinned.kept_bytes(), 0u);
@@ -303,7 +313,7 @@ TEST(UnusedPinnedMemoryIsBounded) {
     EXPECT_EQ(pinned.kept_bytes(), 8192u);
     outlives = pinned.Take(5000).value();
     EXPECT_EQ(pinned.kept_bytes(), 8192u);  // it is another size
-    card->RunOutOfPinned();
+    card.card().RunOutOfPinned();
     EXPECT_TRUE(pinned.Take(1).ok());
     EXPECT_FALSE(pinned.Take(9000).ok());
   }

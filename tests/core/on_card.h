@@ -12,20 +12,22 @@
 #include <vector>
 
 #include "core/transport.h"
-#include "fake_card.h"
+#include "test_card.h"
 #include "transport/device/host_staging.h"
 
 namespace hvd {
 
 // Takes batches in host memory, as a framework would have them on its card. The
 // inputs are there only when Progress or Cancel has been called: before that
-// the card has poison, and `ready` does not hold.
+// the card has poison. Memory of late outputs is still written by the
+// framework's stream when they get it.
 class OnCard final : public Transport {
  public:
-  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<FakeCard> card)
+  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card)
       : card_(std::move(card)),
         host_(std::move(host)),
-        lane_(std::make_unique<HostStaging>(host_.get(), card_, [] {})) {}
+        lane_(std::make_unique<HostStaging>(host_.get(), card_->device(),
+                                            [] {})) {}
 
   int rank() const override { return lane_->rank(); }
   int size() const override { return lane_->size(); }
@@ -47,9 +49,15 @@ class OnCard final : public Transport {
       for (Segment& segment : batch.segments) {
         MoveIn(batch, &segment, moved.get());
       }
+      card_->Compute([card = card_.get(), moved] {
+        for (const Input& input : moved->inputs) {
+          card->card().Write(input.device, input.host, input.bytes);
+        }
+      });
+      const TestCard::Ready ready = card_->Mark();
+      for (Segment& segment : batch.segments) segment.ready = ready;
       MoveLateOutputs(&batch, moved);
     }
-    waiting_.push_back(moved);
     const auto number = std::make_shared<BatchId>();
     *number = lane_->Start(
         std::move(batch),
@@ -57,7 +65,7 @@ class OnCard final : public Transport {
           running_.erase(*number);
           if (status.ok()) {
             for (const Output& output : moved->outputs) {
-              card_->Read(output.host, output.device, output.bytes);
+              card_->card().Read(output.host, output.device, output.bytes);
             }
           }
           done(status);
@@ -69,12 +77,12 @@ class OnCard final : public Transport {
   bool Progress() override {
     // The host's first, which might read what the card has not copied yet.
     const bool moved = host_->Progress();
-    Compute();
+    card_->Step();
     return lane_->Progress() || moved;
   }
 
   void Cancel(BatchId id, const Status& why) override {
-    Compute();
+    card_->Step();
     lane_->Cancel(id, why);
     // Cases expect that it is done now.
     while (running_.count(id) > 0) {
@@ -98,20 +106,8 @@ class OnCard final : public Transport {
     std::vector<std::shared_ptr<void>> memory;
     std::vector<Input> inputs;
     std::vector<Output> outputs;
-    std::shared_ptr<FakeReady> ready = std::make_shared<FakeReady>();
   };
   using MovedPtr = std::shared_ptr<Moved>;
-
-  // What the framework's own stream does, and then the lane's.
-  void Compute() {
-    for (const MovedPtr& moved : std::exchange(waiting_, {})) {
-      for (const Input& input : moved->inputs) {
-        card_->Write(input.device, input.host, input.bytes);
-      }
-      moved->ready->is_set = true;
-    }
-    card_->Step();
-  }
 
   void* NewMemory(Moved* moved, int64_t bytes) {
     return moved->memory
@@ -140,7 +136,6 @@ class OnCard final : public Transport {
     segment->ids =
         MoveInput(moved, segment->ids,
                   segment->rows * static_cast<int64_t>(SizeOf(batch.id_dtype)));
-    segment->ready = moved->ready;
     if (segment->out == nullptr || Varies(batch.verb)) return;
     int64_t count = segment->count;
     if (batch.verb == Verb::kReducescatter) {
@@ -191,16 +186,23 @@ class OnCard final : public Transport {
         const std::vector<int64_t>& of_ranks = rows[i / buffers];
         const int64_t total =
             std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
-        outputs->push_back(
-            MoveOutput(moved.get(), hosts[i], total * row_bytes[i]));
+        void* const device =
+            MoveOutput(moved.get(), hosts[i], total * row_bytes[i]);
+        outputs->push_back(device);
+        if (device == nullptr) continue;
+        // The work of the tensor that had the memory before.
+        const auto bytes = static_cast<size_t>(total * row_bytes[i]);
+        card_->Compute([card = card_.get(), device, bytes] {
+          const std::vector<std::byte> old(bytes, std::byte{0x5a});
+          card->card().Write(device, old.data(), bytes);
+        });
       }
       return Status::Ok();
     };
   }
 
-  const std::shared_ptr<FakeCard> card_;
+  const std::shared_ptr<TestCard> card_;
   const std::unique_ptr<Transport> host_;
-  std::vector<MovedPtr> waiting_;  // for Compute
   std::set<BatchId> running_;
   std::unique_ptr<HostStaging> lane_;
 };

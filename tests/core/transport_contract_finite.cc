@@ -51,7 +51,9 @@ class Group {
   // Whoever gathers has looked before.
   Status Run(Transport* transport, bool checks) {
     batch_.check_finite = checks;
-    if (checks && is_gathered_) batch_.not_finite = 1;
+    if (checks && is_gathered_) {
+      batch_.find_not_finite = [](const std::vector<Segment>&) { return 1; };
+    }
     Status result = Internal("not done");
     transport->Start(batch_, [&](const Status& status) { result = status; });
     Drive(transport, [&] { return transport->in_flight() == 0; });

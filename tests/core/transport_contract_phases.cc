@@ -179,7 +179,9 @@ void PoisonInThePhaseOfSizes(ContractRank* self) {
     Exchange exchange(*transport, self->Elements(3));
     if (self->rank() == failing) {
       if (finds_nan) {
-        exchange.batch().not_finite = 0;
+        exchange.batch().find_not_finite = [](const std::vector<Segment>&) {
+          return 0;
+        };
       } else {
         exchange.batch().local_error = ResourceExhausted("none");
       }

@@ -6,10 +6,16 @@ The outer process reads this file too, so TensorFlow is imported by the fixtures
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import ModuleType
 
+import fake_gpu
 import pytest
+
+# Before a file of tests begins to use TensorFlow.
+if fake_gpu.GPU_VARIABLE in os.environ:
+    fake_gpu.load()
 
 
 @pytest.fixture(scope="session", autouse=True)

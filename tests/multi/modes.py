@@ -7,9 +7,11 @@ Each rank can make all ranks' arrays, so a test computes what it expects without
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
+import fake_gpu
 import numpy as np
 import tensorflow as tf
 
@@ -19,6 +21,9 @@ v1 = tf.compat.v1
 
 MODES = ("eager", "function", "session")
 
+# Where `run` places what can be there. "": TensorFlow chooses.
+DEVICE = "GPU:0" if fake_gpu.GPU_VARIABLE in os.environ else ""
+
 REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 ALL_DTYPES = (*REDUCIBLE, "uint16", "int16", "bool")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -26,11 +31,13 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 def run(mode: str, fn: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """Calls `fn` with the arrays as tensors, in one of MODES. Returns its tensors as arrays."""
-    if mode == "eager":
-        return _arrays(fn(*map(tf.constant, arrays)))
-    if mode == "function":
-        return _arrays(tf.function(fn, autograph=False)(*map(tf.constant, arrays)))
-    with tf.Graph().as_default(), v1.Session() as session:
+    with tf.device(DEVICE):
+        if mode == "eager":
+            return _arrays(fn(*map(tf.constant, arrays)))
+        if mode == "function":
+            return _arrays(tf.function(fn, autograph=False)(*map(tf.constant, arrays)))
+    config = v1.ConfigProto(allow_soft_placement=True)
+    with tf.Graph().as_default(), v1.Session(config=config) as session, tf.device(DEVICE):
         fed = [v1.placeholder(array.dtype, array.shape) for array in arrays]
         results = fn(*fed)
         session.run(v1.global_variables_initializer())

@@ -16,6 +16,7 @@ from hvd_tf._internal.causes import Kind
 
 ALONE = True
 RANKS = (3,)
+GPU = (3,)
 
 pytestmark = pytest.mark.usefixtures("checking")
 
@@ -153,7 +154,7 @@ def test_a_set_of_one_rank_is_checked(checking):
         assert function(tf.ones([3]), name="alone", process_set=alone).numpy().sum() == 3
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             function(ones(3), name="alone", process_set=alone)
-        words = f"'alone': rank {CULPRIT} has a NaN or an infinity in 'alone'; HVD_CHECK_NUMERICS=1"
+        words = f"rank {CULPRIT} has a NaN or an infinity in 'alone'; HVD_CHECK_NUMERICS=1"
         assert words in str(caught.value)
 
 

@@ -12,6 +12,7 @@ from test_op_gradients import gradient
 import hvd_tf as hvd
 
 RANKS = (1, 2, 3)
+GPU = (2,)
 HOSTS = "2x2"
 
 

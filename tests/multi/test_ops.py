@@ -23,6 +23,7 @@ import hvd_tf as hvd
 
 RANKS = (1, 2, 3)
 HOSTS = "2x2"
+GPU = (2,)
 
 SHAPES = [(), (1,), (0, 3), (5, 2, 3)]
 

@@ -11,6 +11,7 @@ import hvd_tf
 
 ALONE = True
 RANKS = (2,)
+GPU = (2,)
 HOSTS = "2x2"
 IN_FULL = (4,)
 

@@ -25,6 +25,7 @@ from test_ops import reduced
 import hvd_tf as hvd
 
 RANKS = (1, 2, 3)
+GPU = (2,)
 HOSTS = "2x2"
 
 

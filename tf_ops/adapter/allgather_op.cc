@@ -80,8 +80,8 @@ class AllgatherKernel : public CollectiveKernel {
   }
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodAllgather", AllgatherKernel);
-HVD_REGISTER_CPU_KERNEL("HorovodGroupedAllgather", AllgatherKernel);
+HVD_REGISTER_KERNELS("HorovodAllgather", AllgatherKernel);
+HVD_REGISTER_KERNELS("HorovodGroupedAllgather", AllgatherKernel);
 
 }  // namespace
 }  // namespace hvd

@@ -89,8 +89,8 @@ class AllreduceKernel : public CollectiveKernel {
   ReductionAttributes reduction_;
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodAllreduce", AllreduceKernel);
-HVD_REGISTER_CPU_KERNEL("HorovodGroupedAllreduce", AllreduceKernel);
+HVD_REGISTER_KERNELS("HorovodAllreduce", AllreduceKernel);
+HVD_REGISTER_KERNELS("HorovodGroupedAllreduce", AllreduceKernel);
 
 }  // namespace
 }  // namespace hvd

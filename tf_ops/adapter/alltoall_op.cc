@@ -150,7 +150,8 @@ class AlltoallKernel : public CollectiveKernel {
   }
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodAlltoall", AlltoallKernel);
+HVD_REGISTER_KERNELS("HorovodAlltoall", AlltoallKernel, "splits",
+                     "received_splits");
 
 }  // namespace
 }  // namespace hvd

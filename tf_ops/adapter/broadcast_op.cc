@@ -71,7 +71,7 @@ class BroadcastKernel : public CollectiveKernel {
   int root_rank_ = 0;
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodBroadcast", BroadcastKernel);
+HVD_REGISTER_KERNELS("HorovodBroadcast", BroadcastKernel);
 
 }  // namespace
 }  // namespace hvd

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "adapter/global_runtime.h"
+#include "adapter/gpu_kernels.h"
 #include "adapter/kernel_inputs.h"
 #include "adapter/tf_bridge.h"
 #include "core/verbs/verb_rules.h"
@@ -48,7 +49,7 @@ Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
-    : tf::AsyncOpKernel(ctx) {
+    : tf::AsyncOpKernel(ctx), memory_(MemoryOf(ctx->device_type())) {
   OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_name", &tensor_name_));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &process_set_id_));
   if (tensor_name_.empty()) tensor_name_ = name();
@@ -70,7 +71,8 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
   call->Begin(ctx);
   Request& request = call->entry.request;
   DescribeCall(ctx, runtime, *set.value(), call.get());
-  if (set.value()->ranks.size() == 1) {
+  if (set.value()->ranks.size() == 1 &&
+      PassesAlone(*runtime, request.signature)) {
     if (request.error.ok()) {
       request.error =
           CheckFinite(ctx, *runtime, tensor_name_, request.signature);
@@ -83,10 +85,23 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
     return;
   }
   if (request.error.ok()) request.error = Bind(ctx, *set.value(), call.get());
+  if (request.error.ok()) {
+    Result<std::shared_ptr<const void>> ready = ReadyOf(ctx, memory_);
+    request.error = ready.status();
+    if (ready.ok()) call->entry.ready = std::move(ready.value());
+  }
   if (!request.error.ok()) call->DropBuffers();
   call->set_done(std::move(done));
   SubmitCall(std::move(runtime), *set.value(), CallSiteOf(ctx), tensor_name_,
              std::move(call));
+}
+
+bool CollectiveKernel::PassesAlone(const Runtime& runtime,
+                                   const Signature& asked) const {
+  // This thread computes in host memory only.
+  return memory_ == MemoryKind::kHost ||
+         (runtime.options().check_numerics == 0 && asked.prescale == 1.0 &&
+          asked.postscale == 1.0 && asked.wire_dtype == asked.dtype);
 }
 
 void CollectiveKernel::DescribeCall(tf::OpKernelContext* ctx,

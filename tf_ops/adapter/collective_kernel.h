@@ -56,7 +56,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
                     const std::shared_ptr<Runtime>& runtime,
                     const ProcessSet& set, KernelCall* call);
 
-  MemoryKind memory_ = MemoryKind::kHost;
+  // Whether a set of one rank needs no transport either.
+  bool PassesAlone(const Runtime& runtime, const Signature& asked) const;
+
+  const MemoryKind memory_;
   std::string tensor_name_;
   int process_set_id_ = 0;
   const std::shared_ptr<KernelCalls> calls_ = std::make_shared<KernelCalls>();

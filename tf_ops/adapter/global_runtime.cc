@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "adapter/gpu_kernels.h"
 #include "core/log.h"
 #include "core/options.h"
 
@@ -92,13 +93,16 @@ Status InitRuntime(const JobArgs& args) {
   if (!options.ok()) return options.status();
   if (args.dynamic_process_sets) options.value().dynamic_process_sets = 1;
   WatchForks();
+  if (options.value().gpu_lane != 0) RegisterGpuKernels();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is not known yet
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
   if (!backend.ok()) return backend.status();
   ConfigureLog(level, backend.value()->topology().rank);
-  auto runtime =
-      std::make_shared<Runtime>(std::move(backend.value()), options.value());
+  std::unique_ptr<DeviceLanes> device_lanes =
+      OpenDeviceLanes(backend.value()->doorbell());
+  auto runtime = std::make_shared<Runtime>(
+      std::move(backend.value()), options.value(), std::move(device_lanes));
   HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
   SetRuntime(std::move(runtime));
   return Status::Ok();

@@ -196,11 +196,9 @@ REGISTER_OP("HorovodBroadcastInplace")
         "\nroot_rank: A rank of the job, within the process "
         "set." HVD_COMMON_DOC);
 
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodBroadcastInplaceResource").Device(tf::DEVICE_CPU),
-    ResourceBroadcastKernel);
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tf::DEVICE_CPU),
-                        ReferenceBroadcastKernel);
+HVD_REGISTER_KERNELS("HorovodBroadcastInplaceResource", ResourceBroadcastKernel,
+                     "resources");
+HVD_REGISTER_KERNELS("HorovodBroadcastInplace", ReferenceBroadcastKernel);
 
 }  // namespace
 }  // namespace hvd

@@ -7,6 +7,7 @@
 #ifndef HVD_ADAPTER_OP_DEFINITIONS_H_
 #define HVD_ADAPTER_OP_DEFINITIONS_H_
 
+#include "adapter/gpu_kernels.h"
 #include "adapter/tf_compat.h"
 
 namespace hvd {
@@ -41,5 +42,9 @@ namespace hvd {
 
 #define HVD_REGISTER_CPU_KERNEL(op, kernel) \
   REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_CPU), kernel)
+// For CPUs and GPUs. Behind `kernel`: see HVD_ADD_GPU_KERNEL.
+#define HVD_REGISTER_KERNELS(op, kernel, ...) \
+  HVD_REGISTER_CPU_KERNEL(op, kernel);        \
+  HVD_ADD_GPU_KERNEL(op, kernel, __VA_ARGS__)
 
 #endif  // HVD_ADAPTER_OP_DEFINITIONS_H_

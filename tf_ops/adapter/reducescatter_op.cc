@@ -93,8 +93,8 @@ class ReducescatterKernel : public CollectiveKernel {
   ReductionAttributes reduction_;
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodReducescatter", ReducescatterKernel);
-HVD_REGISTER_CPU_KERNEL("HorovodGroupedReducescatter", ReducescatterKernel);
+HVD_REGISTER_KERNELS("HorovodReducescatter", ReducescatterKernel);
+HVD_REGISTER_KERNELS("HorovodGroupedReducescatter", ReducescatterKernel);
 
 }  // namespace
 }  // namespace hvd

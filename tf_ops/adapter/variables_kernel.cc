@@ -9,6 +9,7 @@
 
 #include "adapter/collective_call.h"
 #include "adapter/global_runtime.h"
+#include "adapter/op_definitions.h"
 #include "adapter/resource_variables.h"
 #include "adapter/tf_bridge.h"
 
@@ -67,7 +68,7 @@ class VariableCall : public CollectiveCall {
 class BroadcastVariablesKernel : public tf::AsyncOpKernel {
  public:
   explicit BroadcastVariablesKernel(tf::OpKernelConstruction* ctx)
-      : tf::AsyncOpKernel(ctx) {
+      : tf::AsyncOpKernel(ctx), memory_(MemoryOf(ctx->device_type())) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("root_rank", &root_rank_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_names", &names_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &process_set_id_));
@@ -101,7 +102,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
                 CollectiveCall* call) const {
     Request& request = call->entry.request;
     request.signature.verb = Verb::kBroadcast;
-    request.signature.memory = MemoryKind::kHost;
+    request.signature.memory = memory_;
     request.error = Fill(ctx, set, index, call);
     if (!request.error.ok()) call->DropBuffers();
   }
@@ -133,9 +134,12 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     call->entry.inputs = {MutableData(value.value())};
     call->entry.outputs = {MutableData(value.value())};
     call->tensors.push_back(std::move(value.value()));
-    return Status::Ok();
+    Result<std::shared_ptr<const void>> ready = ReadyOf(ctx, memory_);
+    if (ready.ok()) call->entry.ready = std::move(ready.value());
+    return ready.status();
   }
 
+  const MemoryKind memory_;
   int root_rank_ = 0;
   int process_set_id_ = 0;
   std::vector<std::string> names_;
@@ -158,9 +162,8 @@ REGISTER_OP("HorovodBroadcastVariables")
         "\ntensor_names: One per variable: what the ranks match by."
         "\nprocess_set_id: The set; 0 is all ranks.");
 
-REGISTER_KERNEL_BUILDER(
-    Name("HorovodBroadcastVariables").Device(tf::DEVICE_CPU),
-    BroadcastVariablesKernel);
+HVD_REGISTER_KERNELS("HorovodBroadcastVariables", BroadcastVariablesKernel,
+                     "resources");
 
 }  // namespace
 }  // namespace hvd

@@ -55,11 +55,13 @@ void PrepareThread() {
 
 }  // namespace
 
-BackgroundLoop::BackgroundLoop(Backend* backend, TensorQueue* queue,
-                               SetRegistry* registry, const Options& options,
+BackgroundLoop::BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
+                               TensorQueue* queue, SetRegistry* registry,
+                               const Options& options,
                                std::shared_ptr<StackRequests> stacks,
                                CommCounters* counters)
     : backend_(backend),
+      device_lanes_(device_lanes),
       queue_(queue),
       registry_(registry),
       doorbell_(backend->doorbell()),

@@ -44,7 +44,9 @@ class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
 
-  BackgroundLoop(Backend* backend, TensorQueue* queue, SetRegistry* registry,
+  // `device_lanes` may be null.
+  BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
+                 TensorQueue* queue, SetRegistry* registry,
                  const Options& options, std::shared_ptr<StackRequests> stacks,
                  CommCounters* counters);
   ~BackgroundLoop();
@@ -165,6 +167,7 @@ class BackgroundLoop {
   bool Busy() const;
 
   Backend* const backend_;
+  DeviceLanes* const device_lanes_;
   TensorQueue* const queue_;
   SetRegistry* const registry_;
   const std::shared_ptr<Doorbell> doorbell_;

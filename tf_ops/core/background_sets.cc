@@ -31,9 +31,13 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   auto transport = backend_->NewTransport(slot, members.ranks);
   if (!transport.ok()) return transport.status();
   if (transport.value() == nullptr) return std::unique_ptr<Set>();
-  auto executor = std::make_unique<Executor>(
-      LaneTable::HostOnly(std::move(transport.value())),
-      options_.check_numerics != 0);
+  LaneTable lanes = LaneTable::HostOnly(std::move(transport.value()));
+  if (device_lanes_ != nullptr) {
+    lanes.of(MemoryKind::kCuda) =
+        device_lanes_->NewLane(lanes.of(MemoryKind::kHost).get());
+  }
+  auto executor = std::make_unique<Executor>(std::move(lanes),
+                                             options_.check_numerics != 0);
   std::vector<int> hosts;
   for (int rank : members.ranks) {
     hosts.push_back(backend_->topology().host_of[rank]);

@@ -3,7 +3,6 @@
 #ifndef HVD_CORE_EXECUTOR_H_
 #define HVD_CORE_EXECUTOR_H_
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "core/executor_batch.h"
+#include "core/lanes.h"
 #include "core/ready_batch.h"
 #include "core/status.h"
 #include "core/transport.h"
@@ -23,21 +23,6 @@
 namespace hvd {
 
 class Trace;
-
-// The transport of each kind of memory. Null: this build or this machine has
-// none.
-struct LaneTable {
-  std::array<std::unique_ptr<Transport>, kMemoryKindCount> transports;
-
-  Transport* of(MemoryKind memory) const {
-    return transports[static_cast<size_t>(memory)].get();
-  }
-  static LaneTable HostOnly(std::unique_ptr<Transport> host) {
-    LaneTable lanes;
-    lanes.transports[static_cast<size_t>(MemoryKind::kHost)] = std::move(host);
-    return lanes;
-  }
-};
 
 // Hands each batch to the transport of its memory. When the wire is done, it
 // calls each entry's done, or leaves that to the entry's runner. A verb that

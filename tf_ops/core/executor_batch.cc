@@ -50,13 +50,19 @@ Batch HeadOf(const Signature& signature) {
   return batch;
 }
 
-// The first of the call's inputs that has a NaN or an infinity, or -1.
-int NotFiniteInput(const Entry& entry) {
-  const Signature& signature = entry.request.signature;
-  for (size_t i = 0; i < signature.shapes.size(); ++i) {
-    if (!AllFinite(signature.dtype, entry.inputs[i],
-                   CountOf(signature.shapes[i]))) {
-      return static_cast<int>(i);
+// Batch::find_not_finite for entries whose types the transport does not know.
+int FindNotFinite(const ReadyBatch& ready,
+                  const std::vector<Segment>& segments) {
+  size_t segment = 0;
+  for (const Outstanding& tensor : ready.tensors) {
+    const Signature& signature = tensor.entry->request.signature;
+    for (const Shape& shape : signature.shapes) {
+      const void* const in = segments[segment].in;
+      if (in != nullptr && !tensor.cancelled &&
+          !AllFinite(signature.dtype, in, CountOf(shape))) {
+        return static_cast<int>(segment);
+      }
+      ++segment;
     }
   }
   return -1;
@@ -143,13 +149,6 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
     const Entry& entry = *tensors[t].entry;
     const Signature& signature = entry.request.signature;
     const int64_t units = UnitsPerElement(signature);
-    if (check_finite && rules.finite_check == FiniteCheck::kInput &&
-        batch.not_finite < 0 && !tensors[t].cancelled) {
-      const int input = NotFiniteInput(entry);
-      if (input >= 0) {
-        batch.not_finite = static_cast<int>(batch.segments.size()) + input;
-      }
-    }
     for (size_t i = 0; i < signature.shapes.size(); ++i) {
       const Shape& shape = signature.shapes[i];
       Segment segment;
@@ -176,6 +175,11 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
     const RankCounts& rows =
         entry.splits.empty() ? ready.first_dims[t] : entry.splits;
     batch.rows.insert(batch.rows.end(), rows.begin(), rows.end());
+  }
+  if (check_finite && rules.finite_check == FiniteCheck::kInput) {
+    batch.find_not_finite = [&ready](const std::vector<Segment>& segments) {
+      return FindNotFinite(ready, segments);
+    };
   }
   if (rules.first_dim_varies) {
     batch.allocate = [&ready](const RankCounts& rows,

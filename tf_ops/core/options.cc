@@ -91,6 +91,8 @@ const Knob kKnobs[] = {
      "0 debug, 1 info, 2 warning, 3 error, or one of these words"},
     {"HVD_HOST_ID", nullptr, &Options::host_id, "", 0, 0,
      "ranks with equal ids share a host, whatever the machine says"},
+    {"HVD_GPU_LANE", nullptr, &Options::gpu_lane, "0", 0, 1,
+     "1: tensors on a GPU are copied to the host in batches, by hvd_tf"},
 };
 
 std::string Expected(const Knob& knob) {

@@ -42,8 +42,10 @@ ProcessSetPtr MakeSet(int id, std::vector<int> ranks, int job_rank) {
 
 }  // namespace
 
-Runtime::Runtime(std::unique_ptr<Backend> backend, const Options& options)
+Runtime::Runtime(std::unique_ptr<Backend> backend, const Options& options,
+                 std::unique_ptr<DeviceLanes> device_lanes)
     : backend_(std::move(backend)),
+      device_lanes_(std::move(device_lanes)),
       options_(options),
       stacks_(std::make_shared<StackRequests>(
           std::chrono::duration<double>(options.stall_warning_s))) {}
@@ -68,8 +70,9 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   if (!opened.ok()) return opened.status();
   Files& files = opened.value();
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
-  loop_ = std::make_unique<BackgroundLoop>(
-      backend_.get(), queue_.get(), &registry_, options_, stacks_, &counters_);
+  loop_ = std::make_unique<BackgroundLoop>(backend_.get(), device_lanes_.get(),
+                                           queue_.get(), &registry_, options_,
+                                           stacks_, &counters_);
   HVD_RETURN_IF_ERROR(loop_->Begin(sets));
   // A single rank completes its ops without the wire, so there is nothing to
   // tune.

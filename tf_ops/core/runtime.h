@@ -15,6 +15,7 @@
 #include "core/backend.h"
 #include "core/comm_stats.h"
 #include "core/control/set_change.h"
+#include "core/lanes.h"
 #include "core/options.h"
 #include "core/peer_end.h"
 #include "core/process_set.h"
@@ -34,7 +35,9 @@ class TimelineFile;
 // methods, unless they say otherwise.
 class Runtime {
  public:
-  Runtime(std::unique_ptr<Backend> backend, const Options& options);
+  // `device_lanes` may be null: no memory of a card is served.
+  Runtime(std::unique_ptr<Backend> backend, const Options& options,
+          std::unique_ptr<DeviceLanes> device_lanes = nullptr);
   // Calls Stop, unless that was done.
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -149,6 +152,7 @@ class Runtime {
   Result<int> ChangeSets(SetRequest request);
 
   std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<DeviceLanes> device_lanes_;
   Options options_;
   SetRegistry registry_;
   CommCounters counters_;

@@ -45,7 +45,7 @@ struct Segment {
 // Tensors that travel together, and what is done with them.
 //
 // It is the same on every rank of the set, but for the pointers, `local_error`,
-// `check_finite`, `not_finite`, and what is measured. In an allgather, sparse
+// the functions, `check_finite`, and what is measured. In an allgather, sparse
 // allreduce or alltoall Segment::count may differ too, and in an alltoall
 // `rows`.
 //
@@ -98,9 +98,11 @@ struct Batch {
   // the wire, fails the batch on every rank. The error names the rank and the
   // tensor. Other ranks need not check.
   bool check_finite = false;
-  // Not -1: this segment of this rank was found to have such a value. The batch
-  // fails in the same way.
-  int not_finite = -1;
+  // Verbs that only move data, whose types the transport does not know. Not
+  // empty: finds the first segment whose `in` has such a value, or -1. Asked at
+  // most once, when the inputs may be read. The batch then fails in the same
+  // way.
+  std::function<int(const std::vector<Segment>&)> find_not_finite;
   // Not null: gets what this rank sends. It outlives the transport.
   VerbCounters* counters = nullptr;
   // Not null: gets when the batch moves here.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/cuda/cuda_device.h"
+#include "transport/cuda/cuda_driver.h"
+#include "transport/cuda/cuda_lanes.h"
 #include "transport/shm/shm_backend.h"
 #include "transport/solo_backend.h"
 #if HVD_WITH_MPI
@@ -51,6 +54,17 @@ void FinalizeBackends() {}
 bool MpiBuilt() { return false; }
 
 #endif
+
+std::unique_ptr<DeviceLanes> OpenDeviceLanes(
+    std::shared_ptr<Doorbell> doorbell) {
+  return std::make_unique<CudaLanes>(std::move(doorbell));
+}
+
+Result<std::shared_ptr<const void>> MarkDeviceStream(void* stream) {
+  const Result<const CudaDriver*> driver = CudaDriver::OfMachine();
+  if (!driver.ok()) return driver.status();
+  return MarkStream(driver.value(), stream);
+}
 
 int NcclBuilt() { return 0; }
 bool CudaBuilt() { return false; }

@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "core/backend.h"
+#include "core/doorbell.h"
+#include "core/lanes.h"
 #include "core/options.h"
 #include "core/status.h"
 #include "transport/job_args.h"
@@ -17,6 +19,16 @@ namespace hvd {
 // calling thread, unless that was done before.
 [[nodiscard]] Result<std::unique_ptr<Backend>> OpenBackend(
     const JobArgs& args, const Options& options);
+
+// The lanes of tensors on a GPU. The doorbell is that of the job's backend.
+[[nodiscard]] std::unique_ptr<DeviceLanes> OpenDeviceLanes(
+    std::shared_ptr<Doorbell> doorbell);
+
+// What Segment::ready is for tensors on a GPU: the place that a stream of the
+// framework has come to. `stream` is the platform's own, which outlives it. Any
+// thread that has the stream's card. Not Ok: the GPU's driver is of no use.
+[[nodiscard]] Result<std::shared_ptr<const void>> MarkDeviceStream(
+    void* stream);
 
 // Whether MPI provides MPI_THREAD_MULTIPLE. False before OpenBackend.
 [[nodiscard]] bool MpiThreadsSupported();

@@ -64,15 +64,10 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   flight.status = CheckBatch(batch, rank(), size());
   if (!flight.status.ok()) return id;
   const Status local_error = batch.local_error;
-  const int not_finite = batch.not_finite;
   flight.work = std::make_unique<BatchWork>(
       std::move(batch), id, chunks_.bytes, wire_.get(),
       spare_cores_ != nullptr ? spare_cores_->Threads() : nullptr);
-  if (!local_error.ok()) {
-    flight.work->FailHere(local_error);
-  } else if (not_finite >= 0) {
-    flight.work->Fail({StatusCode::kInvalidArgument, rank(), not_finite});
-  }
+  if (!local_error.ok()) flight.work->FailHere(local_error);
   // Progress begins the first phase. If chunks were packed here, the leader's
   // messages to the peers about the batch would have to wait.
   return id;
@@ -122,6 +117,13 @@ bool StagedTransport::TryBegin(Flight* flight) const {
   // A detached batch reads no input.
   const auto& are_ready = work->batch().inputs_are_ready;
   if (are_ready && !work->is_detached() && !are_ready()) return false;
+  const auto& find_not_finite = work->batch().find_not_finite;
+  if (find_not_finite && !work->is_detached()) {
+    const int segment = find_not_finite(work->batch().segments);
+    if (segment >= 0) {
+      work->Fail({StatusCode::kInvalidArgument, rank(), segment});
+    }
+  }
   flight->phases.push_back(NewFirstPhase(work));
   return true;
 }

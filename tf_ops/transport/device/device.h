@@ -32,6 +32,10 @@ class DeviceStream {
   // What is queued later begins once `ready` holds. See Segment::ready.
   virtual Status Wait(const std::shared_ptr<const void>& ready) = 0;
 
+  // What is queued later begins once the framework's stream has done all that
+  // it has been given by now. `ready` is of that stream.
+  virtual Status CatchUp(const std::shared_ptr<const void>& ready) = 0;
+
   // Queues copies of bytes between memory of the card and pinned memory. It
   // must not go before they are done.
   virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;
@@ -47,10 +51,13 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual Result<std::unique_ptr<DeviceStream>> NewStream() = 0;
+  // A stream of the card that `ready` is of. See Segment::ready.
+  virtual Result<std::unique_ptr<DeviceStream>> NewStream(
+      const std::shared_ptr<const void>& ready) = 0;
 
-  // Host memory that streams can read and write, aligned to 64 bytes. It may
-  // take long, so pinned memory is kept: see PinnedMemory.
+  // Host memory that streams can read and write, aligned to 64 bytes. Called
+  // after NewStream. It may take long, so pinned memory is kept: see
+  // PinnedMemory.
   virtual Result<std::shared_ptr<void>> NewPinned(size_t bytes) = 0;
 };
 

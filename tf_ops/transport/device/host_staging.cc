@@ -84,6 +84,9 @@ BatchId HostStaging::Start(Batch batch, BatchDone done) {
   host_batch.memory = MemoryKind::kHost;
   flight->batch = std::move(batch);
   if (host_batch.local_error.ok()) {
+    host_batch.local_error = OpenStreams(flight.get());
+  }
+  if (host_batch.local_error.ok() && flight->ready != nullptr) {
     host_batch.local_error = StageInputs(flight.get(), &host_batch);
   }
   host_batch.inputs_are_ready = [flight] {
@@ -103,10 +106,26 @@ BatchId HostStaging::Start(Batch batch, BatchDone done) {
   return id;
 }
 
-Status HostStaging::OpenStreams() {
+int HostStaging::in_flight() const {
+  int count = 0;
+  for (const auto& [id, flight] : flights_) count += flight->host_is_done;
+  return count;
+}
+
+Status HostStaging::OpenStreams(Flight* flight) {
+  bool is_on_card = false;
+  for (const Segment& segment : flight->batch.segments) {
+    if (segment.ready != nullptr) flight->ready = segment.ready;
+    is_on_card |= segment.in != nullptr || segment.out != nullptr;
+  }
+  if (flight->ready == nullptr) {
+    // The host must not touch what nobody says to be ready.
+    return is_on_card ? Internal("a tensor on a GPU has no stream.")
+                      : Status::Ok();
+  }
   for (std::unique_ptr<DeviceStream>* stream : {&in_, &out_}) {
     if (*stream != nullptr) continue;
-    auto made = device_->NewStream();
+    auto made = device_->NewStream(flight->ready);
     if (!made.ok()) return made.status();
     *stream = std::move(made.value());
   }
@@ -114,7 +133,6 @@ Status HostStaging::OpenStreams() {
 }
 
 Status HostStaging::StageInputs(Flight* flight, Batch* host_batch) {
-  HVD_RETURN_IF_ERROR(OpenStreams());
   const auto element = static_cast<int64_t>(SizeOf(host_batch->dtype));
   const auto id_bytes = static_cast<int64_t>(SizeOf(host_batch->id_dtype));
   const bool has_outputs = !Varies(host_batch->verb);
@@ -204,6 +222,7 @@ Status HostStaging::AllocateOutputs(Flight* flight, const RankCounts& rows,
     places.push_back(layout.Add(given[i], bytes.back()));
   }
   HVD_RETURN_IF_ERROR(layout.Take(&pinned_, flight));
+  flight->outputs_are_late = true;
   for (size_t i = 0; i < given.size(); ++i) {
     outputs->push_back(layout.At(places[i]));
     if (given[i] != nullptr) {
@@ -259,7 +278,9 @@ bool HostStaging::IsReached(std::unique_ptr<DeviceEvent>* event,
 }
 
 void HostStaging::CopyOut(Flight* flight) {
-  Status status = out_->CopyBytes(flight->copies_out);
+  Status status;
+  if (flight->outputs_are_late) status = out_->CatchUp(flight->ready);
+  if (status.ok()) status = out_->CopyBytes(flight->copies_out);
   flight->copies_out.clear();
   if (status.ok()) {
     auto event = out_->Record(wake_);

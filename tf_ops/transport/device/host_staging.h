@@ -40,8 +40,8 @@ class HostStaging final : public Transport {
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
   void Cancel(BatchId id, const Status& why) override;
-  // Those of this object. The host transport counts its own.
-  int in_flight() const override { return static_cast<int>(flights_.size()); }
+  // Those that the host transport is done with. It counts the others.
+  int in_flight() const override;
 
  private:
   // A batch that is not done. The host transport's callbacks share it.
@@ -49,12 +49,17 @@ class HostStaging final : public Transport {
     Batch batch;  // as it was given
     BatchDone done;
     BatchId host_id = 0;
+    // Of an input's stream. Null: this rank has none, because it has joined.
+    std::shared_ptr<const void> ready;
     // What the card reads and writes, one block or two.
     std::vector<std::shared_ptr<std::byte>> pinned;
     std::unique_ptr<DeviceEvent> copied_in;  // null: it has been reached
     std::vector<CopySegment> copies_out;
     std::unique_ptr<DeviceEvent> copied_out;
     bool host_is_done = false;
+    // Outputs that were allocated late: the framework's stream may still have
+    // to do with the memory that they got.
+    bool outputs_are_late = false;
     // Not Ok: the batch has failed, or was cancelled.
     Status status;
   };
@@ -65,7 +70,8 @@ class HostStaging final : public Transport {
   };
   class Layout;
 
-  Status OpenStreams();
+  // Finds the flight's card, and opens its streams before the first batch.
+  Status OpenStreams(Flight* flight);
   // Makes the host batch, and queues the copies of its inputs.
   Status StageInputs(Flight* flight, Batch* host_batch);
   // Batch::allocate of the host batch.

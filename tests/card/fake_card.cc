@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// One memory with two mappings, and queues of work.
+#include "fake_card.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr int kPoison = 0xa5;
+
+void Need(bool holds, const char* what) {
+  if (holds) return;
+  std::perror(what);
+  std::abort();
+}
+
+size_t RoundUp(size_t bytes, size_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+FakeCard::FakeCard(size_t bytes) : bytes_(bytes) {
+  const int file = memfd_create("fake-card", MFD_CLOEXEC);
+  Need(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0,
+       "memory of a card");
+  const auto map = [&](int protection) {
+    void* const place = mmap(nullptr, bytes, protection, MAP_SHARED, file, 0);
+    Need(place != MAP_FAILED, "a mapping of a card");
+    return static_cast<std::byte*>(place);
+  };
+  card_ = map(PROT_NONE);
+  shadow_ = map(PROT_READ | PROT_WRITE);
+  close(file);
+}
+
+FakeCard::~FakeCard() {
+  {
+    const Lock lock(mutex_);
+    is_ending_ = true;
+  }
+  has_work_.notify_all();
+  if (worker_.joinable()) worker_.join();
+  munmap(card_, bytes_);
+  munmap(shadow_, bytes_);
+}
+
+// --- Memory ---
+
+void* FakeCard::Allocate(size_t bytes) {
+  const size_t size = std::max(kAlignment, RoundUp(bytes, kAlignment));
+  const Lock lock(mutex_);
+  size_t begin = 0;
+  for (const auto& [used, end] : used_) {
+    if (used - begin >= size) break;
+    begin = end;
+  }
+  if (begin + size > bytes_) return nullptr;
+  used_[begin] = begin + size;
+  std::memset(shadow_ + begin, kPoison, size);
+  return card_ + begin;
+}
+
+void FakeCard::Free(void* device) {
+  const Lock lock(mutex_);
+  Need(used_.erase(
+           static_cast<size_t>(static_cast<std::byte*>(device) - card_)) == 1,
+       "memory that was allocated");
+}
+
+void* FakeCard::AllocatePinned(size_t bytes) {
+  const Lock lock(mutex_);
+  if (!has_pinned_) return nullptr;
+  pinned_bytes_ += bytes;
+  void* const block = std::aligned_alloc(64, RoundUp(bytes, 64));
+  Need(block != nullptr, "pinned memory");
+  std::memset(block, kPoison, bytes);
+  const auto begin = reinterpret_cast<uintptr_t>(block);
+  pinned_[begin] = begin + bytes;
+  return block;
+}
+
+void FakeCard::FreePinned(void* host) {
+  const Lock lock(mutex_);
+  Need(pinned_.erase(reinterpret_cast<uintptr_t>(host)) == 1,
+       "pinned memory that was allocated");
+  std::free(host);
+}
+
+void FakeCard::Write(void* device, const void* host, size_t bytes) {
+  if (bytes > 0) std::memcpy(ShadowOf(device), host, bytes);
+}
+
+void FakeCard::Read(void* host, const void* device, size_t bytes) const {
+  if (bytes > 0) std::memcpy(host, ShadowOf(device), bytes);
+}
+
+bool FakeCard::IsOnCard(const void* address) const {
+  const auto* const at = static_cast<const std::byte*>(address);
+  return at >= card_ && at < card_ + bytes_;
+}
+
+std::byte* FakeCard::ShadowOf(const void* device) const {
+  Need(IsOnCard(device), "memory of the card");
+  return shadow_ + (static_cast<const std::byte*>(device) - card_);
+}
+
+void* FakeCard::Reachable(const void* address, size_t bytes) const {
+  if (IsOnCard(address)) return ShadowOf(address);
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  auto block = pinned_.upper_bound(begin);
+  if (block == pinned_.begin()) return nullptr;
+  --block;
+  if (begin + bytes > block->second) return nullptr;
+  return const_cast<void*>(address);
+}
+
+// --- Streams ---
+
+FakeCard::Stream* FakeCard::NewStream() {
+  const Lock lock(mutex_);
+  return streams_.emplace_back(std::make_unique<Stream>(this)).get();
+}
+
+void FakeCard::Delete(Stream* stream) {
+  const Lock lock(mutex_);
+  stream->is_deleted_ = true;
+}
+
+void FakeCard::Queue(Stream* stream, Work work) {
+  {
+    const Lock lock(mutex_);
+    stream->queue_.push_back(std::move(work));
+    ++queued_;
+  }
+  has_work_.notify_all();
+}
+
+void FakeCard::QueueCopy(Stream* stream, void* to, const void* from,
+                         size_t bytes, bool is_of_any_memory) {
+  Queue(stream, [=] {
+    Copy(stream, to, from, bytes, is_of_any_memory);
+    return true;
+  });
+}
+
+void FakeCard::Copy(Stream* stream, void* to, const void* from, size_t bytes,
+                    bool is_of_any_memory) {
+  void* target = nullptr;
+  const void* source = nullptr;
+  {
+    const Lock lock(mutex_);
+    stream->has_failed_ |= std::exchange(fails_next_copy_, false);
+    source = Reachable(from, bytes);
+    target = Reachable(to, bytes);
+    if (is_of_any_memory && source == nullptr) source = from;
+    if (is_of_any_memory && target == nullptr) target = to;
+    stream->has_failed_ |= source == nullptr || target == nullptr;
+    if (stream->has_failed_) return;
+  }
+  std::memcpy(target, source, bytes);
+}
+
+FakeCard::PointPtr FakeCard::Record(Stream* stream) {
+  auto point = std::make_shared<Point>();
+  Queue(stream, [this, stream, point] {
+    const Lock lock(mutex_);
+    *point = {true, stream->has_failed_};
+    return true;
+  });
+  return point;
+}
+
+void FakeCard::QueueWait(Stream* stream, PointPtr point) {
+  if (point == nullptr) return;
+  Queue(stream, [this, point = std::move(point)] {
+    const Lock lock(mutex_);
+    return point->is_reached;
+  });
+}
+
+void FakeCard::QueueCall(Stream* stream,
+                         std::function<void(bool has_failed)> call) {
+  Queue(stream, [this, stream, call = std::move(call)] {
+    bool has_failed = false;
+    {
+      const Lock lock(mutex_);
+      has_failed = stream->has_failed_;
+    }
+    call(has_failed);
+    return true;
+  });
+}
+
+FakeCard::Point FakeCard::Look(const PointPtr& point) const {
+  const Lock lock(mutex_);
+  return *point;
+}
+
+bool FakeCard::DoWork(Stream* stream, Lock* lock) {
+  bool moved = false;
+  while (!stream->queue_.empty()) {
+    // It stays where it is when more is queued.
+    Work& work = stream->queue_.front();
+    lock->unlock();
+    const bool is_done = work();
+    // It may own memory of the card.
+    if (is_done) work = nullptr;
+    lock->lock();
+    if (!is_done) break;
+    stream->queue_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool FakeCard::StepLocked(Lock* lock) {
+  bool moved = false;
+  // Work may open streams, at the end of the list.
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    moved |= DoWork(streams_[i].get(), lock);
+  }
+  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                [](const std::unique_ptr<Stream>& stream) {
+                                  return stream->is_deleted_ &&
+                                         stream->queue_.empty();
+                                }),
+                 streams_.end());
+  return moved;
+}
+
+void FakeCard::Step() {
+  Lock lock(mutex_);
+  (void)StepLocked(&lock);
+}
+
+void FakeCard::WorkAlone() {
+  worker_ = std::thread([this] {
+    Lock lock(mutex_);
+    while (!is_ending_) {
+      // Work may be queued while a step runs other work without the lock.
+      const uint64_t seen = queued_;
+      if (StepLocked(&lock)) continue;
+      has_work_.wait(lock, [&] { return is_ending_ || queued_ != seen; });
+    }
+  });
+}
+
+// --- Faults ---
+
+void FakeCard::FailNextCopy() {
+  const Lock lock(mutex_);
+  fails_next_copy_ = true;
+}
+
+void FakeCard::RunOutOfPinned() {
+  const Lock lock(mutex_);
+  has_pinned_ = false;
+}
+
+size_t FakeCard::pinned_bytes() const {
+  const Lock lock(mutex_);
+  return pinned_bytes_;
+}
+
+}  // namespace hvd

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaDriver and CudaDevice: what a driver or a card may lack, and their order.
+#include "transport/cuda/cuda_device.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness.h"
+#include "test_card.h"
+
+namespace hvd {
+namespace {
+
+template <typename T>
+T Taken(Result<T> result) {
+  return std::move(result.value());
+}
+
+bool Contains(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
+TEST(ADriverThatLacksAFunctionIsRefused) {
+  const auto old = CudaDriver::Find([](const char* name) -> void* {
+    return std::strcmp(name, "cuStreamGetCtx") == 0 ? nullptr
+                                                    : FindFakeCuda(name);
+  });
+  EXPECT_EQ(old.status().message(),
+            "libcuda.so.1 has no cuStreamGetCtx; install a newer driver of the "
+            "GPU");
+  EXPECT_EQ(old.status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(AResultOfTheDriverIsNamed) {
+  const CudaDriver& driver = *FakeDriver();
+  EXPECT_TRUE(driver.Check(kCudaSuccess, "nothing").ok());
+  EXPECT_EQ(driver.Check(700, "a GPU failed").message(),
+            "a GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700).");
+  EXPECT_EQ(driver.Check(12345, "a GPU failed").message(),
+            "a GPU failed: an error of its driver (12345).");
+  EXPECT_EQ(driver.Check(kCudaOutOfMemory, "none").code(),
+            StatusCode::kResourceExhausted);
+}
+
+// A mark is a place: what the stream is given later does not count. CatchUp
+// counts it.
+TEST(AStreamWaitsForWhatWasQueuedBeforeTheMark) {
+  TestCard card;
+  const auto is_open = std::make_shared<bool>(false);
+  const TestCard::Ready early = card.Mark();
+  card.ComputeOnce(is_open);
+  const TestCard::Ready late = card.Mark();
+  const auto record = [&](const TestCard::Ready& ready, bool catches_up) {
+    auto stream = Taken(card.device()->NewStream(ready));
+    EXPECT_TRUE(
+        (catches_up ? stream->CatchUp(ready) : stream->Wait(ready)).ok());
+    return std::make_pair(Taken(stream->Record([] {})), std::move(stream));
+  };
+  const auto after_early = record(early, false);
+  const auto after_late = record(late, false);
+  const auto caught_up = record(early, true);
+  for (int i = 0; i < 10; ++i) card.Step();
+  EXPECT_TRUE(after_early.first->IsReached().value());
+  EXPECT_FALSE(after_late.first->IsReached().value());
+  EXPECT_FALSE(caught_up.first->IsReached().value());
+  *is_open = true;
+  for (int i = 0; i < 10; ++i) card.Step();
+  EXPECT_TRUE(after_late.first->IsReached().value());
+  EXPECT_TRUE(caught_up.first->IsReached().value());
+}
+
+TEST(AnotherCardIsRefused) {
+  TestCard card, other;
+  auto stream = Taken(card.device()->NewStream(card.Mark()));
+  for (const Status& status :
+       {stream->Wait(other.Mark()), stream->CatchUp(other.Mark())}) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(Contains(status.message(), "on two GPUs; a rank uses one"));
+  }
+  EXPECT_TRUE(stream->Wait(card.Mark()).ok());
+}
+
+// Whoever waits for the end of a copy must hear of a card that fails too.
+TEST(AStreamThatFailsCallsBack) {
+  TestCard card;
+  auto stream = Taken(card.device()->NewStream(card.Mark()));
+  auto pinned = card.device()->NewPinned(64).value();
+  const auto memory = card.Allocate(64);
+  std::vector<char> pageable(64);
+  int called = 0;
+  // A GPU cannot copy such memory without waiting, so it is a fault here.
+  EXPECT_TRUE(stream->CopyBytes({{pageable.data(), memory.get(), 64}}).ok());
+  auto event = Taken(stream->Record([&] { ++called; }));
+  EXPECT_FALSE(event->IsReached().value());
+  card.Step();
+  EXPECT_EQ(called, 1);
+  EXPECT_EQ(event->IsReached().status().message(),
+            "a GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700).");
+  // It is of no use any more. Others are.
+  EXPECT_TRUE(stream->CopyBytes({{pinned.get(), memory.get(), 64}}).ok());
+  auto next = Taken(stream->Record([&] { ++called; }));
+  auto healthy = Taken(card.device()->NewStream(card.Mark()));
+  EXPECT_TRUE(healthy->CopyBytes({{pinned.get(), memory.get(), 64}}).ok());
+  auto fine = Taken(healthy->Record([&] { ++called; }));
+  card.Step();
+  EXPECT_EQ(called, 3);
+  EXPECT_FALSE(next->IsReached().ok());
+  EXPECT_TRUE(fine->IsReached().value());
+}
+
+TEST(CopiesGoBothWays) {
+  TestCard card;
+  auto stream = Taken(card.device()->NewStream(card.Mark()));
+  const auto pinned = card.device()->NewPinned(32).value();
+  const auto memory = card.Allocate(16);
+  auto* const host = static_cast<char*>(pinned.get());
+  std::memcpy(host, "fifteen letters", 16);
+  EXPECT_TRUE(stream->CopyBytes({{host, memory.get(), 16}}).ok());
+  EXPECT_TRUE(stream->CopyBytes({{memory.get(), host + 16, 16}}).ok());
+  card.Step();
+  EXPECT_EQ(std::string(host + 16), "fifteen letters");
+}
+
+}  // namespace
+}  // namespace hvd

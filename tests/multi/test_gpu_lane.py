@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HVD_GPU_LANE=1 on a GPU that is made up, whose memory faults when the host touches it.
+
+The tests of other files run on it too: those that say GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import fake_gpu
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+RANKS = ()
+GPU = (1, 2, 3)
+
+v1 = tf.compat.v1
+GPU_0 = "/device:GPU:0"
+
+
+def on_gpu(array, dtype=np.float32):
+    with tf.device("CPU:0"):
+        made = tf.constant(np.asarray(array, dtype))
+    with tf.device("GPU:0"):
+        return tf.identity(made)
+
+
+def devices_of(*tensors):
+    return {tensor.device.rpartition("/task:0")[2] for tensor in tensors}
+
+
+def test_there_is_such_a_gpu():
+    assert os.environ["HVD_GPU_LANE"] == "1"
+    assert fake_gpu.GPU_VARIABLE in os.environ
+    assert devices_of(on_gpu([1.0])) == {GPU_0}
+
+
+def test_results_stay_on_the_gpu(size):
+    x = on_gpu(np.ones([2 * size, 3]))
+    with tf.device("GPU:0"):
+        results = [
+            hvd.allreduce(x, op=hvd.Sum),
+            *hvd.grouped_allreduce([x, x], op=hvd.Sum),
+            hvd.allgather(x),
+            *hvd.grouped_allgather([x, x]),
+            hvd.broadcast(x, size - 1),
+            hvd.alltoall(x),
+            hvd.reducescatter(x, op=hvd.Sum),
+            *hvd.grouped_reducescatter([x, x], op=hvd.Sum),
+        ]
+    assert devices_of(*results) == {GPU_0}
+    sums = [result.numpy().sum() for result in results]
+    of_all = 6.0 * size
+    assert sums == [of_all * size] * 3 + [of_all * size] * 3 + [of_all] * 2 + [of_all] * 3
+
+
+def test_splits_are_in_host_memory(rank, size):
+    splits = [peer + 1 for peer in range(size)]
+    x = on_gpu(np.full([sum(splits), 2], rank))
+    with tf.device("GPU:0"):
+        received, rows = hvd.alltoall(x, splits=tf.constant(splits, tf.int32))
+    assert devices_of(received) == {GPU_0}
+    np.testing.assert_array_equal(rows, [rank + 1] * size)
+    np.testing.assert_array_equal(received, np.repeat(np.arange(size), rank + 1)[:, None] * [1, 1])
+
+
+def test_many_sizes_in_any_order(rank, size):
+    """Tensors of the host and of the GPU, of which some fuse, each in an order of its own."""
+    sizes = [0, 1, 7, 100, 4096, 5, 70_001, 3, 300_000, 2]
+    order = list(range(len(sizes)))
+    random.Random(rank).shuffle(order)
+
+    @tf.function(autograph=False)
+    def step(given):
+        results = {}
+        for i in order:
+            with tf.device("CPU:0" if i % 3 == 1 else "GPU:0"):
+                results[i] = hvd.allreduce(given[i], op=hvd.Sum, name=f"many.{i}")
+        return [results[i] for i in range(len(sizes))]
+
+    for round_ in range(5):
+        given = [on_gpu(np.arange(count) % 97 + round_ + i + rank) for i, count in enumerate(sizes)]
+        for i, (count, result) in enumerate(zip(sizes, step(given))):
+            want = size * (np.arange(count) % 97 + round_ + i) + size * (size - 1) / 2
+            np.testing.assert_array_equal(result, want.astype(np.float32), err_msg=f"{round_} {i}")
+
+
+def test_a_session_uses_it(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None])
+        with tf.device("GPU:0"):
+            total = hvd.allreduce(tf.identity(x), op=hvd.Sum, name="of_a_session")
+            rows = hvd.allgather(tf.identity(x), name="rows_of_a_session")
+        for count in (3, 3, 0, 5):
+            of_one = np.arange(count, dtype=np.float32)
+            found = session.run([total, rows], {x: of_one + rank})
+            np.testing.assert_array_equal(found[0], of_one * size + size * (size - 1) / 2)
+            np.testing.assert_array_equal(
+                found[1], np.concatenate([of_one + peer for peer in range(size)])
+            )
+
+
+def test_variables_of_the_gpu(rank, size):
+    with tf.device("GPU:0"):
+        variables = [tf.Variable(on_gpu(np.full([count], rank + count))) for count in (1, 4, 1000)]
+    assert devices_of(*variables) == {GPU_0}
+    kept = variables[0].read_value()
+    hvd.broadcast_variables(variables, root_rank=size - 1)
+    for variable, count in zip(variables, (1, 4, 1000)):
+        np.testing.assert_array_equal(variable.numpy(), np.full([count], size - 1.0 + count))
+    # Who had read the old value keeps it.
+    assert kept.numpy() == [rank + 1]
+
+
+def test_scales_of_a_set_of_one_rank(rank):
+    alone = hvd.ProcessSet([rank]) if hvd.size() == 1 else None
+    if alone is None:
+        pytest.skip("the global set has several ranks")
+    x = on_gpu([1.0, -2.0])
+    with tf.device("GPU:0"):
+        scaled = hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)
+        rounded = hvd.allreduce(on_gpu([1.0001]), op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert devices_of(scaled) == {GPU_0}
+    np.testing.assert_array_equal(scaled, [1.5, -3.0])
+    np.testing.assert_array_equal(rounded, [np.float32(np.float16(1.0001))])
+
+
+def test_ranks_on_different_devices_are_told(rank, size):
+    if size == 1:
+        pytest.skip("one rank")
+    with tf.device("CPU:0" if rank == 0 else "GPU:0"):
+        x = tf.identity(on_gpu([1.0]))
+        with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+            hvd.allreduce(x, op=hvd.Sum, name="mixed")
+    assert "'mixed'" in str(caught.value)
+    assert "rank 0: CPU" in str(caught.value)
+    assert "GPU). Place it on the same kind of device" in str(caught.value)
+
+
+def test_shapes_differ(rank, size):
+    if size == 1:
+        pytest.skip("one rank")
+    with tf.device("GPU:0"), pytest.raises(tf.errors.FailedPreconditionError, match="shapes"):
+        hvd.allreduce(on_gpu(np.ones([2 + (rank == 0)])), op=hvd.Sum, name="shapes")
+    with tf.device("GPU:0"):
+        assert hvd.allreduce(on_gpu(1.0), op=hvd.Sum, name="after").numpy() == size
+
+
+def test_an_aborted_step_ends_on_all_ranks(rank, size):
+    """While a tensor of the GPU waits for the peers. The next step is right."""
+    is_last = rank == size - 1
+
+    def fail(value):
+        time.sleep(0.1)
+        if is_last and value[0] < 0:
+            raise ValueError("poison")
+        return value
+
+    def wait(value):
+        time.sleep(0.0 if is_last else 0.3)
+        return value
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.device("CPU:0"):
+            slow = tf.numpy_function(wait, [x], tf.float32)
+            checked = tf.numpy_function(fail, [slow], tf.float32)
+        with tf.device("GPU:0"):
+            early = hvd.allreduce(tf.identity(slow), op=hvd.Sum, name="early")
+            late = hvd.allreduce(tf.identity(checked), op=hvd.Sum, name="late")
+        return early, late
+
+    with tf.device("CPU:0"):
+        good, bad = tf.fill([50_000], 1.0), tf.fill([50_000], -1.0)
+    for _ in range(3):
+        for result in step(good):
+            np.testing.assert_array_equal(result, np.full([50_000], float(size)))
+        with pytest.raises(tf.errors.OpError) as caught:
+            step(bad)
+        if is_last:
+            assert "poison" in str(caught.value)
+            # Until the peers have started the step that was lost.
+            time.sleep(0.6)
+        else:
+            assert f"rank {size - 1}" in str(caught.value)

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events and pinned memory of CUDA.
+#include "transport/cuda/cuda_device.h"
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace hvd {
+namespace {
+
+// Makes a context the thread's, for as long as it lives.
+class Within {
+ public:
+  Within(const CudaDriver* driver, CudaContext context)
+      : driver_(driver),
+        status_(driver->Check(driver->push_context(context),
+                              "a GPU's context is of no use")) {}
+  ~Within() {
+    CudaContext popped = nullptr;
+    if (status_.ok()) (void)driver_->pop_context(&popped);
+  }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  const CudaDriver* const driver_;
+  const Status status_;
+};
+
+// An event of a context.
+class OwnedEvent {
+ public:
+  OwnedEvent(const CudaDriver* driver, CudaContext context)
+      : driver_(driver), context_(context) {}
+  ~OwnedEvent() {
+    if (event_ == nullptr) return;
+    const Within within(driver_, context_);
+    (void)driver_->delete_event(event_);
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+
+  // Puts it behind what the stream has been given. The context is current.
+  Status Record(CudaStream stream) {
+    if (event_ == nullptr) {
+      HVD_RETURN_IF_ERROR(
+          driver_->Check(driver_->new_event(&event_, kCudaEventDisableTiming),
+                         "a GPU gave no event"));
+    }
+    return driver_->Check(driver_->record_event(event_, stream),
+                          "a GPU did not record an event");
+  }
+  CudaEvent get() const { return event_; }
+
+ private:
+  const CudaDriver* const driver_;
+  const CudaContext context_;
+  CudaEvent event_ = nullptr;
+};
+
+struct Mark {
+  Mark(const CudaDriver* found_by, CudaContext of, CudaStream at)
+      : driver(found_by), context(of), stream(at), event(found_by, of) {}
+
+  const CudaDriver* const driver;
+  const CudaContext context;
+  const CudaStream stream;
+  OwnedEvent event;
+};
+
+const Mark& MarkOf(const std::shared_ptr<const void>& ready) {
+  return *static_cast<const Mark*>(ready.get());
+}
+
+class Event final : public DeviceEvent {
+ public:
+  Event(const CudaDriver* driver, CudaContext context)
+      : driver_(driver), context_(context), event_(driver, context) {}
+
+  Status Record(CudaStream stream) { return event_.Record(stream); }
+
+  Result<bool> IsReached() override {
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    const int result = driver_->query_event(event_.get());
+    if (result == kCudaNotReady) return false;
+    HVD_RETURN_IF_ERROR(driver_->Check(result, "a GPU failed"));
+    return true;
+  }
+
+ private:
+  const CudaDriver* const driver_;
+  const CudaContext context_;
+  OwnedEvent event_;
+};
+
+void CallAndDelete(CudaStream /*stream*/, int /*result*/, void* argument) {
+  const std::unique_ptr<std::function<void()>> then(
+      static_cast<std::function<void()>*>(argument));
+  (*then)();
+}
+
+class Stream final : public DeviceStream {
+ public:
+  Stream(const CudaDriver* driver, CudaContext context)
+      : driver_(driver), context_(context) {}
+  ~Stream() override {
+    if (stream_ == nullptr) return;
+    const Within within(driver_, context_);
+    (void)driver_->delete_stream(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Status Open() {
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    return driver_->Check(driver_->new_stream(&stream_, kCudaStreamNonBlocking),
+                          "a GPU gave no stream");
+  }
+
+  Status Wait(const std::shared_ptr<const void>& ready) override {
+    const Mark& mark = MarkOf(ready);
+    HVD_RETURN_IF_ERROR(CheckCard(mark));
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    return WaitFor(mark.event.get());
+  }
+
+  Status CatchUp(const std::shared_ptr<const void>& ready) override {
+    const Mark& mark = MarkOf(ready);
+    HVD_RETURN_IF_ERROR(CheckCard(mark));
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    OwnedEvent now(driver_, context_);
+    HVD_RETURN_IF_ERROR(now.Record(mark.stream));
+    // The driver keeps an event that is deleted until it is reached.
+    return WaitFor(now.get());
+  }
+
+  Status CopyBytes(const std::vector<CopySegment>& copies) override {
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    for (const CopySegment& copy : copies) {
+      if (copy.count == 0) continue;
+      HVD_RETURN_IF_ERROR(driver_->Check(
+          driver_->copy(copy.to, copy.from, static_cast<size_t>(copy.count),
+                        stream_),
+          "a GPU did not start to copy"));
+    }
+    return Status::Ok();
+  }
+
+  Result<std::unique_ptr<DeviceEvent>> Record(
+      std::function<void()> then) override {
+    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    auto event = std::make_unique<Event>(driver_, context_);
+    HVD_RETURN_IF_ERROR(event->Record(stream_));
+    auto argument = std::make_unique<std::function<void()>>(std::move(then));
+    HVD_RETURN_IF_ERROR(driver_->Check(
+        driver_->call_back(stream_, &CallAndDelete, argument.get(), 0),
+        "a GPU did not take a callback"));
+    (void)argument.release();  // CallAndDelete's
+    return std::unique_ptr<DeviceEvent>(std::move(event));
+  }
+
+ private:
+  Status CheckCard(const Mark& mark) const {
+    if (mark.context == context_) return Status::Ok();
+    return FailedPrecondition(
+        "this rank's tensors are on two GPUs; a rank uses one: call "
+        "hvd.pin_gpu(), or set CUDA_VISIBLE_DEVICES, before TensorFlow begins");
+  }
+
+  Status WaitFor(CudaEvent event) {
+    return driver_->Check(driver_->wait_for_event(stream_, event, 0),
+                          "a GPU did not wait for an event");
+  }
+
+  const CudaDriver* const driver_;
+  const CudaContext context_;
+  CudaStream stream_ = nullptr;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
+                                               void* stream) {
+  const auto at = static_cast<CudaStream>(stream);
+  CudaContext context = nullptr;
+  HVD_RETURN_IF_ERROR(driver->Check(driver->context_of_stream(at, &context),
+                                    "a GPU's stream has no context"));
+  auto mark = std::make_shared<Mark>(driver, context, at);
+  const Within within(driver, context);
+  HVD_RETURN_IF_ERROR(within.status());
+  HVD_RETURN_IF_ERROR(mark->event.Record(at));
+  return std::shared_ptr<const void>(std::move(mark));
+}
+
+Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
+    const std::shared_ptr<const void>& ready) {
+  if (driver_ == nullptr) {
+    driver_ = MarkOf(ready).driver;
+    context_ = MarkOf(ready).context;
+  }
+  auto stream = std::make_unique<Stream>(driver_, context_);
+  HVD_RETURN_IF_ERROR(stream->Open());
+  return std::unique_ptr<DeviceStream>(std::move(stream));
+}
+
+Result<std::shared_ptr<void>> CudaDevice::NewPinned(size_t bytes) {
+  const Within within(driver_, context_);
+  HVD_RETURN_IF_ERROR(within.status());
+  void* memory = nullptr;
+  HVD_RETURN_IF_ERROR(driver_->Check(
+      driver_->new_pinned(&memory, bytes, kCudaHostPortable),
+      "there is no pinned memory for " + std::to_string(bytes) + " bytes"));
+  return std::shared_ptr<void>(
+      memory, [driver = driver_, context = context_](void* gone) {
+        const Within in_context(driver, context);
+        (void)driver->delete_pinned(gone);
+      });
+}
+
+}  // namespace hvd

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaDevice: the card that a process's tensors are on, by CUDA's driver.
+#ifndef HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
+#define HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "core/status.h"
+#include "transport/cuda/cuda_driver.h"
+#include "transport/device/device.h"
+
+namespace hvd {
+
+// The place that a stream of the framework has come to: what Segment::ready
+// points to in memory of a card. `stream` is a CUstream. It and `driver`
+// outlive it. Any thread. Where the stream is null, its context is current.
+[[nodiscard]] Result<std::shared_ptr<const void>> MarkStream(
+    const CudaDriver* driver, void* stream);
+
+// The card is that of the first mark: its context, which the framework owns.
+// Marks of other cards are refused.
+class CudaDevice final : public Device {
+ public:
+  Result<std::unique_ptr<DeviceStream>> NewStream(
+      const std::shared_ptr<const void>& ready) override;
+  Result<std::shared_ptr<void>> NewPinned(size_t bytes) override;
+
+ private:
+  // Of the first mark. Null before.
+  const CudaDriver* driver_ = nullptr;
+  CudaContext context_ = nullptr;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_

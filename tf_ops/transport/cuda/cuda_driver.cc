@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the functions in libcuda.so.1.
+#include "transport/cuda/cuda_driver.h"
+
+#include <dlfcn.h>
+
+namespace hvd {
+namespace {
+
+constexpr char kLibrary[] = "libcuda.so.1";
+
+Result<CudaDriver> Load() {
+  // It stays loaded: its threads may run to the process's end.
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return FailedPrecondition(
+        std::string("tensors on a GPU need NVIDIA's driver, and ") + kLibrary +
+        " cannot be loaded: " + (why == nullptr ? "no reason given" : why));
+  }
+  return CudaDriver::Find(
+      [library](const char* name) { return dlsym(library, name); });
+}
+
+}  // namespace
+
+Result<CudaDriver> CudaDriver::Find(
+    const std::function<void*(const char* name)>& find) {
+  CudaDriver driver;
+  const char* missing = nullptr;
+  const auto set = [&](auto* function, const char* name) {
+    void* const found = find(name);
+    if (found == nullptr && missing == nullptr) missing = name;
+    *function =
+        reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
+  };
+  set(&driver.push_context, "cuCtxPushCurrent_v2");
+  set(&driver.pop_context, "cuCtxPopCurrent_v2");
+  set(&driver.context_of_stream, "cuStreamGetCtx");
+  set(&driver.new_stream, "cuStreamCreate");
+  set(&driver.delete_stream, "cuStreamDestroy_v2");
+  set(&driver.wait_for_event, "cuStreamWaitEvent");
+  // cuLaunchHostFunc would not call back after an error of the card.
+  set(&driver.call_back, "cuStreamAddCallback");
+  set(&driver.new_event, "cuEventCreate");
+  set(&driver.delete_event, "cuEventDestroy_v2");
+  set(&driver.record_event, "cuEventRecord");
+  set(&driver.query_event, "cuEventQuery");
+  set(&driver.copy, "cuMemcpyAsync");
+  set(&driver.new_pinned, "cuMemHostAlloc");
+  set(&driver.delete_pinned, "cuMemFreeHost");
+  set(&driver.name_of_error, "cuGetErrorName");
+  if (missing == nullptr) return driver;
+  return FailedPrecondition(std::string(kLibrary) + " has no " + missing +
+                            "; install a newer driver of the GPU");
+}
+
+Result<const CudaDriver*> CudaDriver::OfMachine() {
+  static const Result<CudaDriver> driver = Load();
+  if (!driver.ok()) return driver.status();
+  return &driver.value();
+}
+
+Status CudaDriver::Check(int result, const std::string& what) const {
+  if (result == kCudaSuccess) return Status::Ok();
+  const char* name = nullptr;
+  if (name_of_error(result, &name) != kCudaSuccess || name == nullptr) {
+    name = "an error of its driver";
+  }
+  const std::string text =
+      what + ": " + name + " (" + std::to_string(result) + ").";
+  return result == kCudaOutOfMemory ? ResourceExhausted(text) : Internal(text);
+}
+
+}  // namespace hvd

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaDriver: the calls of CUDA's driver library that lanes need.
+//
+// The library is looked for when a tensor on a GPU comes, and never linked. So
+// one build serves machines with and without a GPU, and needs no CUDA.
+#ifndef HVD_TRANSPORT_CUDA_CUDA_DRIVER_H_
+#define HVD_TRANSPORT_CUDA_CUDA_DRIVER_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "core/status.h"
+
+// As cuda.h declares them.
+struct CUctx_st;
+struct CUevent_st;
+struct CUstream_st;
+
+namespace hvd {
+
+using CudaContext = CUctx_st*;
+using CudaEvent = CUevent_st*;
+using CudaStream = CUstream_st*;
+using CudaCallback = void (*)(CudaStream stream, int result, void* argument);
+
+// Values of cuda.h's enumerations.
+inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaOutOfMemory = 2;
+inline constexpr int kCudaNotReady = 600;
+inline constexpr unsigned kCudaStreamNonBlocking = 1;
+inline constexpr unsigned kCudaEventDisableTiming = 2;
+inline constexpr unsigned kCudaHostPortable = 1;
+
+// Each returns a CUresult. cuda.h has their contracts, under the names that are
+// in cuda_driver.cc.
+struct CudaDriver {
+  int (*push_context)(CudaContext context) = nullptr;
+  int (*pop_context)(CudaContext* context) = nullptr;
+  int (*context_of_stream)(CudaStream stream, CudaContext* context) = nullptr;
+  int (*new_stream)(CudaStream* stream, unsigned flags) = nullptr;
+  int (*delete_stream)(CudaStream stream) = nullptr;
+  int (*wait_for_event)(CudaStream stream, CudaEvent event,
+                        unsigned flags) = nullptr;
+  int (*call_back)(CudaStream stream, CudaCallback callback, void* argument,
+                   unsigned flags) = nullptr;
+  int (*new_event)(CudaEvent* event, unsigned flags) = nullptr;
+  int (*delete_event)(CudaEvent event) = nullptr;
+  int (*record_event)(CudaEvent event, CudaStream stream) = nullptr;
+  int (*query_event)(CudaEvent event) = nullptr;
+  int (*copy)(void* to, const void* from, size_t bytes,
+              CudaStream stream) = nullptr;
+  int (*new_pinned)(void** memory, size_t bytes, unsigned flags) = nullptr;
+  int (*delete_pinned)(void* memory) = nullptr;
+  int (*name_of_error)(int result, const char** name) = nullptr;
+
+  // `find` returns the address of the function of that name, or null.
+  [[nodiscard]] static Result<CudaDriver> Find(
+      const std::function<void*(const char* name)>& find);
+
+  // That of the machine, which is loaded once. Any thread. An error stays.
+  [[nodiscard]] static Result<const CudaDriver*> OfMachine();
+
+  // Ok, or an error that begins with `what`, such as "a GPU did not copy".
+  [[nodiscard]] Status Check(int result, const std::string& what) const;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_CUDA_CUDA_DRIVER_H_
