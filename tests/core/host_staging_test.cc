@@ -3,6 +3,8 @@
 // tensors are on the card, and what only a card can do wrong.
 #include "transport/device/host_staging.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -25,8 +27,8 @@ namespace {
 // Whose transports carry what is on a card of the rank's own.
 class CardBackend final : public Backend {
  public:
-  explicit CardBackend(std::unique_ptr<Backend> base)
-      : base_(std::move(base)) {}
+  CardBackend(std::unique_ptr<Backend> base, int64_t least_piece_bytes)
+      : base_(std::move(base)), least_piece_bytes_(least_piece_bytes) {}
   const Topology& topology() const override { return base_->topology(); }
   Channel& channel() override { return base_->channel(); }
   Result<std::vector<std::string>> Exchange(const std::string& mine) override {
@@ -36,8 +38,8 @@ class CardBackend final : public Backend {
       int slot, const std::vector<int>& ranks) override {
     auto host = base_->NewTransport(slot, ranks);
     if (!host.ok()) return host.status();
-    return std::unique_ptr<Transport>(
-        std::make_unique<OnCard>(std::move(host.value()), card_));
+    return std::unique_ptr<Transport>(std::make_unique<OnCard>(
+        std::move(host.value()), card_, least_piece_bytes_));
   }
   std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
   bool arrivals_ring() const override { return base_->arrivals_ring(); }
@@ -45,15 +47,22 @@ class CardBackend final : public Backend {
 
  private:
   const std::unique_ptr<Backend> base_;
+  const int64_t least_piece_bytes_;
   const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
 };
 
-void RunContract(int size, int64_t chunk_bytes) {
+void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
   for (const ContractCase& one : ContractCases()) {
+    // The case's large batch has few chunks. In four pieces all of them are on
+    // the wire at once, and the small batch is copied meanwhile.
+    if (least_piece_bytes < kLeastPieceBytes &&
+        one.name == std::string("SmallBatchPassesALargeOne")) {
+      continue;
+    }
     const int before = test::failures;
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
-      CardBackend backend(world.Open(rank));
+      CardBackend backend(world.Open(rank), least_piece_bytes);
       ContractRank self(&backend, 0, chunk_bytes);
       one.run(&self);
     });
@@ -63,10 +72,12 @@ void RunContract(int size, int64_t chunk_bytes) {
   }
 }
 
-TEST(ContractWith3Ranks) { RunContract(3, 1024); }
+TEST(ContractWith3RanksInPieces) { RunContract(3, 1024, 512); }
 #if !defined(__SANITIZE_THREAD__)
-TEST(ContractWith1Rank) { RunContract(1, 1024); }
-TEST(ContractWith2Ranks) { RunContract(2, 4096); }
+TEST(ContractWith3Ranks) { RunContract(3, 1024, kLeastPieceBytes); }
+TEST(ContractWith1Rank) { RunContract(1, 1024, kLeastPieceBytes); }
+TEST(ContractWith2Ranks) { RunContract(2, 4096, kLeastPieceBytes); }
+TEST(ContractWith2RanksInPieces) { RunContract(2, 1024, 512); }
 #endif
 
 // --- What only a card can do ---
@@ -102,7 +113,7 @@ class CardSum {
   bool Is(float value) const {
     std::vector<float> found(static_cast<size_t>(count_));
     card_->card().Read(found.data(), out_.get(), Bytes());
-    return found == std::vector<float>(found.size(), value);
+    return std::count(found.begin(), found.end(), value) == count_;
   }
 
   BatchId id = 0;
@@ -282,6 +293,56 @@ TEST(ACardThatHangsIsLeft) {
       self->lane->Cancel(sum.id, PeerLost("rank 1 does not answer"));
       EXPECT_EQ(sum.status.message(), "rank 1 does not answer");
     }
+  });
+}
+
+// Of a large batch some is on the wire, or back on the card, while the rest has
+// not been copied in.
+TEST(PiecesOfALargeBatchOverlap) {
+  OnRanks(2, [](Rank* self) {
+    const int64_t count = kLeastPieceBytes / 4;
+    const auto is_open = std::make_shared<bool>(false);
+    const TestCard::Ready early = self->card->Mark();
+    self->card->ComputeOnce(is_open);
+    const TestCard::Ready late = self->card->Mark();
+    Batch batch;
+    batch.memory = MemoryKind::kCuda;
+    std::array<std::shared_ptr<void>, 3> memory;
+    const std::vector<float> ones(static_cast<size_t>(count), 1.0f);
+    for (size_t i = 0; i < 3; ++i) {
+      memory[i] = self->card->Allocate(ones.size() * 4);
+      self->card->card().Write(memory[i].get(), ones.data(), ones.size() * 4);
+      Segment& segment = batch.segments.emplace_back();
+      segment.in = segment.out = memory[i].get();
+      segment.count = segment.rows = count;
+      segment.ready = i < 2 ? early : late;
+    }
+    bool done = false;
+    Status status;
+    self->lane->Start(std::move(batch), [&](const Status& why) {
+      done = true;
+      status = why;
+    });
+    EXPECT_EQ(self->host->in_flight(), 3);
+    const auto is = [&](size_t i, float value) {
+      std::vector<float> found(ones.size());
+      self->card->card().Read(found.data(), memory[i].get(), found.size() * 4);
+      return std::count(found.begin(), found.end(), value) == count;
+    };
+    const auto last_is_two = [&](size_t i) {
+      float last = 0;
+      self->card->card().Read(
+          &last, static_cast<float*>(memory[i].get()) + count - 1, 4);
+      return last == 2;
+    };
+    self->Drive([&] { return last_is_two(0) && last_is_two(1); });
+    EXPECT_FALSE(done);
+    EXPECT_TRUE(is(0, 2) && is(1, 2) && is(2, 1));
+    *is_open = true;
+    self->Drive([&] { return done; });
+    EXPECT_EQ(status.message(), "");
+    EXPECT_TRUE(is(2, 2));
+    self->Drive([&] { return self->host->in_flight() == 0; });
   });
 }
 

@@ -23,11 +23,12 @@ namespace hvd {
 // framework's stream when they get it.
 class OnCard final : public Transport {
  public:
-  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card)
+  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card,
+         int64_t least_piece_bytes)
       : card_(std::move(card)),
         host_(std::move(host)),
-        lane_(std::make_unique<HostStaging>(host_.get(), card_->device(),
-                                            [] {})) {}
+        lane_(std::make_unique<HostStaging>(
+            host_.get(), card_->device(), [] {}, least_piece_bytes)) {}
 
   int rank() const override { return lane_->rank(); }
   int size() const override { return lane_->size(); }

@@ -13,7 +13,6 @@ from modes import v1
 import hvd_tf as hvd
 
 RANKS = (2, 3)
-GPU = (2,)
 HOSTS = "2x2"
 
 

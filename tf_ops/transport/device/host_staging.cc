@@ -67,9 +67,10 @@ class HostStaging::Layout {
 };
 
 HostStaging::HostStaging(Transport* host, std::shared_ptr<Device> device,
-                         std::function<void()> wake)
+                         std::function<void()> wake, int64_t least_piece_bytes)
     : host_(host),
       wake_(std::move(wake)),
+      least_piece_bytes_(least_piece_bytes),
       pinned_(device, kMostKeptBytes),
       device_(std::move(device)) {}
 
@@ -87,28 +88,51 @@ BatchId HostStaging::Start(Batch batch, BatchDone done) {
     host_batch.local_error = OpenStreams(flight.get());
   }
   if (host_batch.local_error.ok() && flight->ready != nullptr) {
-    host_batch.local_error = StageInputs(flight.get(), &host_batch);
+    host_batch.local_error = PlaceTensors(flight.get(), &host_batch);
   }
-  host_batch.inputs_are_ready = [flight] {
-    return flight->copied_in == nullptr;
-  };
   if (Varies(host_batch.verb)) {
     host_batch.allocate = [this, flight](const RankCounts& rows,
                                          std::vector<void*>* outputs) {
       return AllocateOutputs(flight.get(), rows, outputs);
     };
   }
-  flight->host_id =
-      host_->Start(std::move(host_batch), [flight](const Status& status) {
-        flight->host_is_done = true;
+  for (std::vector<SegmentPart>& parts :
+       CutIntoPieces(host_batch, least_piece_bytes_)) {
+    flight->pieces.emplace_back().parts = std::move(parts);
+  }
+  for (size_t i = 0; i < flight->pieces.size(); ++i) {
+    StartPiece(flight, host_batch, i);
+  }
+  return id;
+}
+
+void HostStaging::StartPiece(const FlightPtr& flight, const Batch& host_batch,
+                             size_t number) {
+  Piece& piece = flight->pieces[number];
+  Batch batch = host_batch;
+  batch.segments.clear();
+  for (const SegmentPart& part : piece.parts) {
+    batch.segments.push_back(PartOf(host_batch, part));
+  }
+  if (batch.local_error.ok() && flight->ready != nullptr) {
+    batch.local_error = CopyIn(flight.get(), host_batch, &piece);
+  }
+  batch.inputs_are_ready = [flight, number] {
+    return flight->pieces[number].copied_in == nullptr;
+  };
+  piece.host_id =
+      host_->Start(std::move(batch), [flight, number](const Status& status) {
+        flight->pieces[number].host_is_done = true;
         if (flight->status.ok()) flight->status = status;
       });
-  return id;
 }
 
 int HostStaging::in_flight() const {
   int count = 0;
-  for (const auto& [id, flight] : flights_) count += flight->host_is_done;
+  for (const auto& [id, flight] : flights_) {
+    count += std::all_of(flight->pieces.begin(), flight->pieces.end(),
+                         [](const Piece& piece) { return piece.host_is_done; });
+  }
   return count;
 }
 
@@ -132,16 +156,9 @@ Status HostStaging::OpenStreams(Flight* flight) {
   return Status::Ok();
 }
 
-Status HostStaging::StageInputs(Flight* flight, Batch* host_batch) {
+Status HostStaging::PlaceTensors(Flight* flight, Batch* host_batch) {
   const auto element = static_cast<int64_t>(SizeOf(host_batch->dtype));
   const auto id_bytes = static_cast<int64_t>(SizeOf(host_batch->id_dtype));
-  const bool has_outputs = !Varies(host_batch->verb);
-  const auto output_bytes = [&](const Segment& segment) {
-    return OutputCount(*host_batch, segment, rank(), size()) * element;
-  };
-  // What a broadcast overwrites need not be copied.
-  const bool has_inputs =
-      host_batch->verb != Verb::kBroadcast || host_batch->root == rank();
   struct Places {
     int in, ids, out;
   };
@@ -151,42 +168,56 @@ Status HostStaging::StageInputs(Flight* flight, Batch* host_batch) {
     Places& place = places.emplace_back();
     place.in = layout.Add(segment.in, segment.count * element);
     place.ids = layout.Add(segment.ids, segment.rows * id_bytes);
-    if (!has_outputs || segment.out == nullptr) {
+    if (Varies(host_batch->verb) || segment.out == nullptr) {
       place.out = -1;
     } else if (IsInPlace(host_batch->verb) && place.in >= 0) {
       place.out = place.in;
     } else {
-      place.out = layout.Add(segment.out, output_bytes(segment));
+      place.out = layout.Add(
+          segment.out,
+          OutputCount(*host_batch, segment, rank(), size()) * element);
     }
   }
   HVD_RETURN_IF_ERROR(layout.Take(&pinned_, flight));
-  std::vector<CopySegment> copies_in;
   for (size_t i = 0; i < places.size(); ++i) {
     Segment& segment = host_batch->segments[i];
-    const Segment& given = flight->batch.segments[i];
     segment.in = layout.At(places[i].in);
     segment.ids = layout.At(places[i].ids);
     segment.out = layout.At(places[i].out);
-    if (given.in != nullptr && has_inputs) {
-      copies_in.push_back(
-          {given.in, layout.At(places[i].in), given.count * element});
-    }
-    if (given.ids != nullptr) {
-      copies_in.push_back(
-          {given.ids, layout.At(places[i].ids), given.rows * id_bytes});
-    }
-    if (segment.out != nullptr) {
-      flight->copies_out.push_back(
-          {segment.out, given.out, output_bytes(given)});
-    }
-    if (given.ready != nullptr) {
-      HVD_RETURN_IF_ERROR(in_->Wait(given.ready));
-    }
   }
-  HVD_RETURN_IF_ERROR(in_->CopyBytes(copies_in));
+  return Status::Ok();
+}
+
+Status HostStaging::CopyIn(Flight* flight, const Batch& host_batch,
+                           Piece* piece) {
+  const auto element = static_cast<int64_t>(SizeOf(host_batch.dtype));
+  // What a broadcast overwrites need not be copied.
+  const bool has_inputs =
+      host_batch.verb != Verb::kBroadcast || host_batch.root == rank();
+  std::vector<CopySegment> copies;
+  for (const SegmentPart& part : piece->parts) {
+    const Segment host = PartOf(host_batch, part);
+    const Segment card = PartOf(flight->batch, part);
+    if (card.in != nullptr && has_inputs) {
+      copies.push_back(
+          {card.in, const_cast<void*>(host.in), card.count * element});
+    }
+    if (card.ids != nullptr) {
+      copies.push_back(
+          {card.ids, const_cast<void*>(host.ids),
+           card.rows * static_cast<int64_t>(SizeOf(host_batch.id_dtype))});
+    }
+    if (host.out != nullptr) {
+      piece->copies_out.push_back(
+          {host.out, card.out,
+           OutputCount(host_batch, card, rank(), size()) * element});
+    }
+    if (card.ready != nullptr) HVD_RETURN_IF_ERROR(in_->Wait(card.ready));
+  }
+  HVD_RETURN_IF_ERROR(in_->CopyBytes(copies));
   auto event = in_->Record(wake_);
   if (!event.ok()) return event.status();
-  flight->copied_in = std::move(event.value());
+  piece->copied_in = std::move(event.value());
   return Status::Ok();
 }
 
@@ -226,7 +257,8 @@ Status HostStaging::AllocateOutputs(Flight* flight, const RankCounts& rows,
   for (size_t i = 0; i < given.size(); ++i) {
     outputs->push_back(layout.At(places[i]));
     if (given[i] != nullptr) {
-      flight->copies_out.push_back({outputs->back(), given[i], bytes[i]});
+      flight->pieces[0].copies_out.push_back(
+          {outputs->back(), given[i], bytes[i]});
     }
   }
   return Status::Ok();
@@ -237,7 +269,7 @@ bool HostStaging::Progress() {
   bool moved = false;
   for (auto at = flights_.begin(); at != flights_.end();) {
     const FlightPtr flight = at->second;
-    moved |= Advance(flight.get());
+    for (Piece& piece : flight->pieces) moved |= Advance(flight.get(), &piece);
     if (IsDone(*flight)) {
       calls.push_back({std::move(flight->done), flight->status});
       at = flights_.erase(at);
@@ -250,19 +282,19 @@ bool HostStaging::Progress() {
   return moved || !calls.empty();
 }
 
-bool HostStaging::Advance(Flight* flight) {
+bool HostStaging::Advance(Flight* flight, Piece* piece) {
   bool moved = false;
-  if (flight->copied_in != nullptr && IsReached(&flight->copied_in, flight)) {
+  if (piece->copied_in != nullptr && IsReached(&piece->copied_in, flight)) {
     moved = true;
     // Peers must not wait for what this card cannot give.
-    if (!flight->status.ok()) host_->Cancel(flight->host_id, flight->status);
+    if (!flight->status.ok()) CancelPieces(*flight, flight->status);
   }
-  if (flight->copied_out != nullptr) {
-    return IsReached(&flight->copied_out, flight) || moved;
+  if (piece->copied_out != nullptr) {
+    return IsReached(&piece->copied_out, flight) || moved;
   }
-  if (flight->host_is_done && flight->status.ok() &&
-      !flight->copies_out.empty()) {
-    CopyOut(flight);
+  if (piece->host_is_done && flight->status.ok() &&
+      !piece->copies_out.empty()) {
+    CopyOut(flight, piece);
     moved = true;
   }
   return moved;
@@ -277,23 +309,26 @@ bool HostStaging::IsReached(std::unique_ptr<DeviceEvent>* event,
   return true;
 }
 
-void HostStaging::CopyOut(Flight* flight) {
+void HostStaging::CopyOut(Flight* flight, Piece* piece) {
   Status status;
   if (flight->outputs_are_late) status = out_->CatchUp(flight->ready);
-  if (status.ok()) status = out_->CopyBytes(flight->copies_out);
-  flight->copies_out.clear();
+  if (status.ok()) status = out_->CopyBytes(piece->copies_out);
+  piece->copies_out.clear();
   if (status.ok()) {
     auto event = out_->Record(wake_);
-    if (event.ok()) flight->copied_out = std::move(event.value());
+    if (event.ok()) piece->copied_out = std::move(event.value());
     status = event.status();
   }
   flight->status = status;
 }
 
 bool HostStaging::IsDone(const Flight& flight) {
-  return flight.host_is_done && flight.copied_in == nullptr &&
-         flight.copied_out == nullptr &&
-         (!flight.status.ok() || flight.copies_out.empty());
+  return std::all_of(
+      flight.pieces.begin(), flight.pieces.end(), [&](const Piece& piece) {
+        return piece.host_is_done && piece.copied_in == nullptr &&
+               piece.copied_out == nullptr &&
+               (!flight.status.ok() || piece.copies_out.empty());
+      });
 }
 
 void HostStaging::Cancel(BatchId id, const Status& why) {
@@ -301,11 +336,16 @@ void HostStaging::Cancel(BatchId id, const Status& why) {
   if (found == flights_.end()) return;
   const FlightPtr flight = found->second;
   if (flight->status.ok()) flight->status = why;
-  host_->Cancel(flight->host_id, why);
+  CancelPieces(*flight, why);
   if (!IsDone(*flight)) return;  // the card copies; Progress ends it
   const BatchDone done = std::move(flight->done);
   flights_.erase(found);
   done(flight->status);
+}
+
+void HostStaging::CancelPieces(const Flight& flight, const Status& why) {
+  // A piece that is done is not known to the host any more.
+  for (const Piece& piece : flight.pieces) host_->Cancel(piece.host_id, why);
 }
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 #include "core/transport.h"
 #include "transport/device/device.h"
 #include "transport/device/pinned_memory.h"
+#include "transport/device/staging_pieces.h"
 
 namespace hvd {
 
@@ -21,7 +22,8 @@ namespace hvd {
 //
 // The host batch is started at once, so it has the batch's place in the order
 // of the host transport, which carries batches of host memory as well. It reads
-// its inputs when the card has copied them.
+// its inputs when the card has copied them. A large batch is several host
+// batches, so that copies and the wire overlap.
 //
 // Other than the contract says, a batch that is cancelled while the card copies
 // is done when that copy is: Progress calls `done`. Progress of the host
@@ -31,7 +33,8 @@ class HostStaging final : public Transport {
   // `host` outlives this object. `wake` is called by any thread when the card
   // has copied something, so that Progress is called.
   HostStaging(Transport* host, std::shared_ptr<Device> device,
-              std::function<void()> wake);
+              std::function<void()> wake,
+              int64_t least_piece_bytes = kLeastPieceBytes);
   ~HostStaging() override;
 
   int rank() const override { return host_->rank(); }
@@ -44,19 +47,24 @@ class HostStaging final : public Transport {
   int in_flight() const override;
 
  private:
-  // A batch that is not done. The host transport's callbacks share it.
-  struct Flight {
-    Batch batch;  // as it was given
-    BatchDone done;
+  // A part of a batch, which is a batch of the host transport.
+  struct Piece {
+    std::vector<SegmentPart> parts;
     BatchId host_id = 0;
-    // Of an input's stream. Null: this rank has none, because it has joined.
-    std::shared_ptr<const void> ready;
-    // What the card reads and writes, one block or two.
-    std::vector<std::shared_ptr<std::byte>> pinned;
     std::unique_ptr<DeviceEvent> copied_in;  // null: it has been reached
     std::vector<CopySegment> copies_out;
     std::unique_ptr<DeviceEvent> copied_out;
     bool host_is_done = false;
+  };
+  // A batch that is not done. The host transport's callbacks share it.
+  struct Flight {
+    Batch batch;  // as it was given
+    BatchDone done;
+    std::vector<Piece> pieces;
+    // Of an input's stream. Null: this rank has none, because it has joined.
+    std::shared_ptr<const void> ready;
+    // What the card reads and writes, one block or two.
+    std::vector<std::shared_ptr<std::byte>> pinned;
     // Outputs that were allocated late: the framework's stream may still have
     // to do with the memory that they got.
     bool outputs_are_late = false;
@@ -72,20 +80,26 @@ class HostStaging final : public Transport {
 
   // Finds the flight's card, and opens its streams before the first batch.
   Status OpenStreams(Flight* flight);
-  // Makes the host batch, and queues the copies of its inputs.
-  Status StageInputs(Flight* flight, Batch* host_batch);
+  // Gives the host batch its places in pinned memory.
+  Status PlaceTensors(Flight* flight, Batch* host_batch);
+  void StartPiece(const FlightPtr& flight, const Batch& host_batch,
+                  size_t number);
+  // Queues the copies of a piece's inputs, and lists those of its outputs.
+  Status CopyIn(Flight* flight, const Batch& host_batch, Piece* piece);
   // Batch::allocate of the host batch.
   Status AllocateOutputs(Flight* flight, const RankCounts& rows,
                          std::vector<void*>* outputs);
   // True if anything moved.
-  bool Advance(Flight* flight);
+  bool Advance(Flight* flight, Piece* piece);
   // Whether the event is reached, which then is deleted. What fails is noted.
   bool IsReached(std::unique_ptr<DeviceEvent>* event, Flight* flight);
-  void CopyOut(Flight* flight);
+  void CopyOut(Flight* flight, Piece* piece);
+  void CancelPieces(const Flight& flight, const Status& why);
   static bool IsDone(const Flight& flight);
 
   Transport* const host_;
   const std::function<void()> wake_;
+  const int64_t least_piece_bytes_;
   PinnedMemory pinned_;
   const std::shared_ptr<Device> device_;
   BatchId next_id_ = 1;
