@@ -13,14 +13,14 @@ import tensorflow as tf
 from hvd_tf import ops
 from hvd_tf._internal.compat import (
     Variable,
-    are_in_host_memory,
+    devices_of,
     is_resource_variable,
     tf_variable,
     v1,
 )
 from hvd_tf._internal.names import variable_names
 from hvd_tf._internal.op_names import unnamed
-from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
+from hvd_tf._internal.runtime import ProcessSet, global_process_set, has_gpu_lane, rank
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 
@@ -50,7 +50,7 @@ def broadcast_variables(
       process_set: the ranks that take part.
       inplace: in a graph, let one stateful operation for each device read, receive and store the
         variables, instead of three for each variable. Eager code always does so where the
-        variables are on the CPU. The values are the same.
+        variables are on the CPU, or on one GPU with HVD_GPU_LANE=1. The values are the same.
 
     Returns:
       In a graph, an operation to run once after the variables are initialised; in eager
@@ -79,8 +79,9 @@ def _broadcast_eagerly(
 ) -> None:
     # All of them go one way. If some went each way, ranks that divide them differently would
     # wait for each other.
-    if are_in_host_memory(variables):
-        with tf.device("CPU"):
+    device = _device_of_all(variables)
+    if device:
+        with tf.device(device):
             ops.broadcast_each(variables, _names(variables), root_rank, process_set)
         return
 
@@ -89,6 +90,16 @@ def _broadcast_eagerly(
         _broadcast_op(variables, root_rank, process_set, inplace)
 
     together()
+
+
+def _device_of_all(variables: list[Variable]) -> str:
+    """Where one kernel can broadcast all of them at once in eager code. Empty: nowhere."""
+    devices = devices_of(variables)
+    if devices and all("device:CPU" in device for device in devices):
+        return "CPU"
+    if len(devices) == 1 and "device:GPU" in min(devices) and has_gpu_lane():
+        return min(devices)
+    return ""
 
 
 def _broadcast_op(

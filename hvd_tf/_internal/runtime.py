@@ -254,6 +254,11 @@ def cuda_built() -> bool:
     return bool(_lib.hvd_cuda_built())
 
 
+def has_gpu_lane() -> bool:
+    """Whether operations have kernels for GPUs: HVD_GPU_LANE=1 at the last `init`."""
+    return int(_lib.hvd_has_gpu_lane()) == 1
+
+
 def gloo_built() -> bool:
     """False: hvd_tf has no Gloo transport."""
     return False

@@ -97,6 +97,62 @@ TEST(executor_knows_the_entries_on_the_wire) {
   EXPECT_TRUE(executor.FindRunning(11) == nullptr);
 }
 
+// Ends a batch that is cancelled when it is told to, as a card's lane does.
+class LateTransport : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  BatchId Start(Batch, BatchDone done) override {
+    done_ = std::move(done);
+    return 1;
+  }
+  bool Progress() override { return false; }
+  void Cancel(BatchId, const Status& why) override {
+    ++cancels;
+    why_ = why;
+  }
+  int in_flight() const override { return done_ ? 3 : 0; }
+  int count_of(BatchId) const override { return 2; }
+  void End() { std::exchange(done_, nullptr)(why_); }
+
+  int cancels = 0;
+
+ private:
+  BatchDone done_;
+  Status why_;
+};
+
+TEST(executor_waits_for_a_card_and_not_for_what_was_cancelled) {
+  auto transport = std::make_unique<LateTransport>();
+  LateTransport* late = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
+  int done = 0;
+  executor.Execute(MakeBatch(7, {1}, &done));
+  EXPECT_EQ(executor.needed_in_flight(), 3);
+  for (int i = 0; i < 3; ++i) executor.CancelAfter(6, PeerLost("gone"));
+  EXPECT_EQ(executor.needed_in_flight(), 1);
+  EXPECT_EQ(late->cancels, 1);
+  EXPECT_EQ(done, 0);
+  late->End();
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(executor.FindRunning(1) == nullptr);
+}
+
+TEST(executor_abandons_what_a_card_does_not_end) {
+  auto transport = std::make_unique<LateTransport>();
+  LateTransport* late = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
+  int done = 0;
+  executor.Execute(MakeBatch(7, {1, 2}, &done));
+  executor.CancelAfter(0, PeerLost("gone"));
+  EXPECT_EQ(done, 0);
+  executor.Abandon(PeerLost("gone"));
+  EXPECT_EQ(done, 2);
+  EXPECT_EQ(late->cancels, 1);
+  late->End();
+  EXPECT_EQ(done, 2);
+}
+
 // Keeps what it is to run.
 struct HeldRunner {
   std::vector<std::function<void()>> closures;

@@ -300,7 +300,10 @@ TEST(ACardThatHangsIsLeft) {
 // not been copied in.
 TEST(PiecesOfALargeBatchOverlap) {
   OnRanks(2, [](Rank* self) {
-    const int64_t count = kLeastPieceBytes / 4;
+    constexpr int64_t kPieceBytes = 64 << 10;
+    const int64_t count = kPieceBytes / 4;
+    self->lane = std::make_unique<HostStaging>(
+        self->host.get(), self->card->device(), [] {}, kPieceBytes);
     const auto is_open = std::make_shared<bool>(false);
     const TestCard::Ready early = self->card->Mark();
     self->card->ComputeOnce(is_open);
@@ -319,11 +322,13 @@ TEST(PiecesOfALargeBatchOverlap) {
     }
     bool done = false;
     Status status;
-    self->lane->Start(std::move(batch), [&](const Status& why) {
-      done = true;
-      status = why;
-    });
+    const BatchId id =
+        self->lane->Start(std::move(batch), [&](const Status& why) {
+          done = true;
+          status = why;
+        });
     EXPECT_EQ(self->host->in_flight(), 3);
+    EXPECT_EQ(self->lane->count_of(id), 3);
     const auto is = [&](size_t i, float value) {
       std::vector<float> found(ones.size());
       self->card->card().Read(found.data(), memory[i].get(), found.size() * 4);

@@ -106,11 +106,16 @@ def test_a_session_uses_it(rank, size):
             )
 
 
-def test_variables_of_the_gpu(rank, size):
+def test_variables_of_the_gpu(rank, size, monkeypatch):
     with tf.device("GPU:0"):
         variables = [tf.Variable(on_gpu(np.full([count], rank + count))) for count in (1, 4, 1000)]
     assert devices_of(*variables) == {GPU_0}
     kept = variables[0].read_value()
+
+    def traced(*_, **__):
+        raise AssertionError("a function is traced for a call")
+
+    monkeypatch.setattr(tf, "function", traced)
     hvd.broadcast_variables(variables, root_rank=size - 1)
     for variable, count in zip(variables, (1, 4, 1000)):
         np.testing.assert_array_equal(variable.numpy(), np.full([count], size - 1.0 + count))

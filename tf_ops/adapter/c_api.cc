@@ -238,6 +238,10 @@ int hvd_process_set_ranks(int id, int* ranks, int capacity) {
 int hvd_mpi_built() { return hvd::MpiBuilt() ? 1 : 0; }
 int hvd_nccl_built() { return hvd::NcclBuilt(); }
 int hvd_cuda_built() { return hvd::CudaBuilt() ? 1 : 0; }
+int hvd_has_gpu_lane() {
+  return FromRuntime(
+      [](const hvd::Runtime& r) { return r.options().gpu_lane != 0 ? 1 : 0; });
+}
 
 int hvd_reduce_op(const char* name) {
   for (const hvd::ReduceOp op :

@@ -72,6 +72,8 @@ HVD_EXPORT int hvd_remove_process_set(int id);
 HVD_EXPORT int hvd_mpi_built();
 HVD_EXPORT int hvd_nccl_built();  // NCCL's version code or 0
 HVD_EXPORT int hvd_cuda_built();
+// Whether ops have kernels for GPUs. -1 when hvd is not initialised.
+HVD_EXPORT int hvd_has_gpu_lane();
 // The numeric value of a ReduceOp: "Average", "Sum", "Min", "Max" or "Product".
 // -1 for an unknown name.
 HVD_EXPORT int hvd_reduce_op(const char* name);

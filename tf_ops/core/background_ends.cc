@@ -210,6 +210,7 @@ void BackgroundLoop::Drain() {
     set.negotiator->FailAll(why);
     set.executor->CancelAfter(0, why);
     set.executor->Progress();
+    set.executor->Abandon(why);
   }
   FailSetCallIfEnded();
 }

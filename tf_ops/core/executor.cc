@@ -67,9 +67,10 @@ void Executor::Execute(ReadyBatch ready) {
   // then. Cancel calls it at once.
   const BatchId id =
       lane->Start(std::move(batch), [this, work, seen](const Status& status) {
-        Finish(work, *seen, status);
+        // Abandon may have done so.
+        if (running_.count(work->log_number) > 0) Finish(work, *seen, status);
       });
-  running_[number] = {lane, id, work, 0, Status::Ok(), {}};
+  running_[number] = {lane, id, work, 0, Status::Ok(), {}, false};
 }
 
 Executor::Allocate Executor::CountingRows(Allocate allocate,
@@ -186,12 +187,22 @@ void Executor::AppendRunning(std::vector<std::string>* names) const {
 
 void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   std::vector<Running> late;
-  for (const auto& [number, running] : running_) {
-    if (number > log_number) late.push_back(running);
+  for (auto& [number, running] : running_) {
+    if (number <= log_number || running.is_cancelled) continue;
+    running.is_cancelled = true;
+    late.push_back(running);
+    // They would leave the wire only if the ended member took part.
+    cancelled_ += running.lane->count_of(running.id);
   }
-  // They would leave the wire only if the ended member took part.
-  cancelled_ += static_cast<int>(late.size());
   for (const Running& running : late) running.lane->Cancel(running.id, why);
+}
+
+void Executor::Abandon(const Status& why) {
+  CancelAfter(0, why);
+  while (!running_.empty()) {
+    const auto batch = running_.begin()->second.batch;
+    Finish(batch, Seen(), why);
+  }
 }
 
 }  // namespace hvd

@@ -74,6 +74,10 @@ class Executor {
   // no part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);
 
+  // The same for all batches, and their dones are called now, although a card
+  // may still have to do with their memory. Nothing is executed afterwards.
+  void Abandon(const Status& why);
+
  private:
   struct Running {
     Transport* lane;
@@ -83,6 +87,8 @@ class Executor {
     size_t unwanted = 0;
     Status why;
     Clock::time_point limit;
+    // By CancelAfter. A card's lane may take some time to end it.
+    bool is_cancelled = false;
   };
 
   // What the trace gets to know of a batch in the end.

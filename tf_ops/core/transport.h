@@ -164,6 +164,8 @@ class Transport {
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.
   virtual int in_flight() const = 0;
+  // How many of these a batch that is not done counts as.
+  virtual int count_of(BatchId) const { return 1; }
 };
 
 }  // namespace hvd

@@ -63,15 +63,15 @@ def is_resource_variable(variable: Variable) -> bool:
     return not str(tf_variable(variable).dtype.name).endswith("_ref")
 
 
-def are_in_host_memory(variables: Iterable[Variable]) -> bool:
-    """Whether all are resource variables of eager code whose values are in memory of the CPU."""
+def devices_of(variables: Iterable[Variable]) -> set[str]:
+    """Where the values are. Empty: they are not all resource variables of eager code."""
     try:
         handles = [tf_variable(variable).handle for variable in variables]
     except (AttributeError, ValueError):  # a reference variable; one of several replicas
-        return False
+        return set()
     if not all(isinstance(handle, tf.Tensor) for handle in handles):
-        return False
-    return all("device:CPU" in str(device) for device in {handle.device for handle in handles})
+        return set()
+    return {str(device) for device in {handle.device for handle in handles}}
 
 
 def is_keras_optimizer(candidate: Any) -> bool:

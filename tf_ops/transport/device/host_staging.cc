@@ -136,6 +136,15 @@ int HostStaging::in_flight() const {
   return count;
 }
 
+int HostStaging::count_of(BatchId id) const {
+  const auto found = flights_.find(id);
+  if (found == flights_.end()) return 0;
+  const std::vector<Piece>& pieces = found->second->pieces;
+  return static_cast<int>(
+      std::count_if(pieces.begin(), pieces.end(),
+                    [](const Piece& piece) { return !piece.host_is_done; }));
+}
+
 Status HostStaging::OpenStreams(Flight* flight) {
   bool is_on_card = false;
   for (const Segment& segment : flight->batch.segments) {

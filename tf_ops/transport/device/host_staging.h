@@ -45,6 +45,7 @@ class HostStaging final : public Transport {
   void Cancel(BatchId id, const Status& why) override;
   // Those that the host transport is done with. It counts the others.
   int in_flight() const override;
+  int count_of(BatchId id) const override;
 
  private:
   // A part of a batch, which is a batch of the host transport.
