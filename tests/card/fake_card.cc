@@ -190,13 +190,22 @@ void FakeCard::QueueWait(Stream* stream, PointPtr point) {
 
 void FakeCard::QueueCall(Stream* stream,
                          std::function<void(bool has_failed)> call) {
-  Queue(stream, [this, stream, call = std::move(call)] {
+  // What a call owns must not be lost with a card that does not come to it.
+  struct Once {
+    std::function<void(bool has_failed)> call;
+    ~Once() {
+      if (call) call(true);
+    }
+  };
+  const auto once = std::make_shared<Once>();
+  once->call = std::move(call);
+  Queue(stream, [this, stream, once] {
     bool has_failed = false;
     {
       const Lock lock(mutex_);
       has_failed = stream->has_failed_;
     }
-    call(has_failed);
+    std::exchange(once->call, nullptr)(has_failed);
     return true;
   });
 }

@@ -71,7 +71,8 @@ class FakeCard {
   PointPtr Record(Stream* stream);
   // Null: for nothing.
   void QueueWait(Stream* stream, PointPtr point);
-  // Calls, without a lock, with whether the stream has failed.
+  // Calls, without a lock, with whether the stream has failed. Called in the
+  // end, too, if the card does not come to it.
   void QueueCall(Stream* stream, std::function<void(bool has_failed)> call);
   Point Look(const PointPtr& point) const;
 
@@ -108,7 +109,7 @@ class FakeCard {
   mutable std::mutex mutex_;
   std::condition_variable has_work_;
   bool is_ending_ = false;
-  uint64_t queued_ = 0;  // pieces of work, ever
+  uint64_t queued_ = 0;                    // pieces of work, ever
   std::map<size_t, size_t> used_;          // begin and end on the card
   std::map<uintptr_t, uintptr_t> pinned_;  // begin and end
   std::vector<std::unique_ptr<Stream>> streams_;

@@ -52,7 +52,8 @@ class OnCard final : public Transport {
       }
       card_->Compute([card = card_.get(), moved] {
         for (const Input& input : moved->inputs) {
-          card->card().Write(input.device, input.host, input.bytes);
+          card->card().Write(input.device, input.values.data(),
+                             input.values.size());
         }
       });
       const TestCard::Ready ready = card_->Mark();
@@ -98,10 +99,10 @@ class OnCard final : public Transport {
     const void* device;
     size_t bytes;
   };
+  // A copy, because the card may come to it when the caller's memory has gone.
   struct Input {
     void* device;
-    const void* host;
-    size_t bytes;
+    std::vector<std::byte> values;
   };
   struct Moved {
     std::vector<std::shared_ptr<void>> memory;
@@ -119,7 +120,8 @@ class OnCard final : public Transport {
   const void* MoveInput(Moved* moved, const void* host, int64_t bytes) {
     if (host == nullptr) return nullptr;
     void* const device = NewMemory(moved, bytes);
-    moved->inputs.push_back({device, host, static_cast<size_t>(bytes)});
+    const auto* const begin = static_cast<const std::byte*>(host);
+    moved->inputs.push_back({device, {begin, begin + bytes}});
     return device;
   }
 
@@ -193,7 +195,7 @@ class OnCard final : public Transport {
         if (device == nullptr) continue;
         // The work of the tensor that had the memory before.
         const auto bytes = static_cast<size_t>(total * row_bytes[i]);
-        card_->Compute([card = card_.get(), device, bytes] {
+        card_->Compute([card = card_.get(), moved, device, bytes] {
           const std::vector<std::byte> old(bytes, std::byte{0x5a});
           card->card().Write(device, old.data(), bytes);
         });
