@@ -171,18 +171,21 @@ NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: compile-gpu test-gpu
 # Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
+GPU_PROGRAMS := copy_kernels_test staging_test gpu_copies gpu_staging
 compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
 	@echo "== compiling for GPUs"
 	@toolkit=$$(echo $(CURDIR)/$(CUDA)/lib/python3*/site-packages/nvidia/cu13) && \
 	  export PATH="$(CURDIR)/$(BIN):$$PATH" CUDACXX="$$toolkit/bin/nvcc" \
 	    LIBRARY_PATH="$$toolkit/lib" && \
 	  cmake -S tf_ops -B build/cuda -G Ninja -DHVD_BUILD_TESTS=ON -DHVD_BUILD_BENCHMARKS=ON \
-	    -DHVD_ENGINE="$(CURDIR)/build/core" -DHVD_WITH_MPI=OFF -DHVD_WITH_CUDA=ON \
+	    -DHVD_ENGINE="$(CURDIR)/build/core" -DHVD_WITH_MPI=ON -DHVD_WITH_CUDA=ON \
+	    -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" -DHVD_MPI_LIB="$(CURDIR)/$(VENV)/lib" \
 	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
-	  cmake --build build/cuda --target copy_kernels_test gpu_copies -- --quiet
+	  cmake --build build/cuda --target $(GPU_PROGRAMS) -- --quiet
 
 test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
-	@build/cuda/copy_kernels_test && build/cuda/gpu_copies
+	@build/cuda/copy_kernels_test && build/cuda/staging_test && build/cuda/gpu_copies
+	@for ranks in 1 2 4; do $(BIN)/hvdrun -np $$ranks build/cuda/gpu_staging || exit; done
 
 test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version matters to
 	@$(MAKE) --no-print-directory TF=$(MODERN_TF) test-python-modern

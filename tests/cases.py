@@ -29,6 +29,7 @@ def has_estimator() -> bool:
 
 # TensorFlow's builds for CPUs have no kernels of their own for GPUs.
 needs_kernels = pytest.mark.skipif(
-    fake_gpu.GPU_VARIABLE in os.environ, reason="TensorFlow has no kernel for a GPU here"
+    fake_gpu.GPU_VARIABLE in os.environ and not fake_gpu.IS_REAL,
+    reason="TensorFlow has no kernel for a GPU here",
 )
 needs_estimator = pytest.mark.skipif(not has_estimator(), reason="no tensorflow-estimator here")

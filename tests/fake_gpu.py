@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives TensorFlow a GPU that is made up (`card/`), and hvd_tf CUDA's driver for it.
+"""The GPU of a rank of tests/multi: one that is made up (`card/`), or the machine's own.
 
-TensorFlow's builds for CPUs have no kernels for GPUs, so a program can do little on it but copy
-tensors there and back, and call hvd_tf's operations.
+TensorFlow's builds for CPUs have no kernels for GPUs, so a program can do little on the one that is
+made up but copy tensors there and back, and call hvd_tf's operations.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# Set for ranks that are to have it.
+# Set for ranks that are to have one: to "made-up", or, by who starts the tests, to "real".
 GPU_VARIABLE = "HVD_TEST_GPU"
+IS_REAL = os.environ.get(GPU_VARIABLE) == "real"
 
 SOURCES = Path(__file__).parent / "card"
 CACHE = Path(__file__).parent.parent / "build" / "card"
@@ -54,9 +55,15 @@ def library() -> Path:
     return built
 
 
-def load() -> None:
+def prepare() -> None:
     """From here on there is a GPU:0. Before TensorFlow runs anything, and before hvd.init()."""
-    from tensorflow.python.framework import load_library
+    if IS_REAL:
+        # Ranks share it.
+        os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        # Ranks compute parts of what one process computes, and both are compared.
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+    else:
+        from tensorflow.python.framework import load_library
 
-    load_library.load_pluggable_device_library(str(library()))
+        load_library.load_pluggable_device_library(str(library()))
     os.environ["HVD_GPU_LANE"] = "1"

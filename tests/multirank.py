@@ -11,7 +11,8 @@ A file there holds tests as they run on a rank. It may say, at module level,
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
 HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its largest number where 2 is
-not among them.
+not among them. HVD_TEST_GPU=real runs each file on the machine's own GPU and not elsewhere: as GPU
+says, or with one number of ranks.
 
 All files with equal ranks and hosts are one job, because a rank takes longer to import TensorFlow
 than most files take to run. The job is started when the first of its tests is due. If a job had to
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpu import GPU_VARIABLE
+from fake_gpu import GPU_VARIABLE, IS_REAL
 from mpi import ROOT, Job, Result
 from rank_files import constants_of, gpu_runs_of, runs_of, tests_of
 from rank_results import LABEL_VARIABLE, Case, Silence, read_cases
@@ -84,7 +85,7 @@ class RankRun:
         command += [f"{path}::{name}" for path in paths for name in self.functions[path]]
         env = {LABEL_VARIABLE: self.label}
         if self.on_gpu:
-            env[GPU_VARIABLE] = "1"
+            env[GPU_VARIABLE] = "real" if IS_REAL else "made-up"
         limits_s = [self.timeouts_s[path] for path in paths]
         with Job(command, self.ranks, env, self.hosts) as job:
             watch = Silence(job.directory, self.ranks, max(limits_s))
@@ -187,7 +188,7 @@ class RankFile(pytest.File):
         tree = ast.parse(self.path.read_text(), str(self.path))
         constants = dict(constants_of(tree))
         functions = dict(tests_of(tree))
-        runs = [RankRun(count, shape) for count, shape in runs_of(constants)]
+        runs = [] if IS_REAL else [RankRun(count, shape) for count, shape in runs_of(constants)]
         runs += [RankRun(count, None, on_gpu=True) for count in gpu_runs_of(constants)]
         for run in runs:
             if not constants.get("ALONE", False):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cases import ALL, ONE_SIZE
+from fake_gpu import IS_REAL
 
 
 def _one_of(counts: tuple[int, ...]) -> int:
@@ -34,8 +35,11 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
 
 
 def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
-    """Numbers of ranks that a file is to be run with once more, on a GPU that is made up."""
+    """Numbers of ranks that a file is to be run with on a GPU."""
     counts = constants.get("GPU", ())
+    if IS_REAL and "GPU" not in constants:
+        # What needs kernels of TensorFlow has them there.
+        counts = (_one_of(constants.get("RANKS") or (2,)),)
     return (_one_of(counts),) if ONE_SIZE and counts else counts
 
 

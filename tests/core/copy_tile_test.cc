@@ -66,9 +66,10 @@ void FillWithNoise(std::mt19937* random, unsigned char* data, int64_t bytes) {
   }
 }
 
-TEST(TilesCoverEachSegmentOnce) {
+template <typename Table>
+void CheckCover(const std::vector<int>& numbers_of_segments) {
   std::mt19937 random(1);
-  for (const int segments : {0, 1, 2, 139, 140, 141, 1000}) {
+  for (const int segments : numbers_of_segments) {
     for (const int64_t tile_elements : {int64_t{1}, int64_t{5}, int64_t{64}}) {
       std::vector<std::vector<unsigned char>> to;
       std::vector<CopySegment> copies;
@@ -78,8 +79,8 @@ TEST(TilesCoverEachSegmentOnce) {
         to.emplace_back(static_cast<size_t>(count), 0);
         copies.push_back({nullptr, to.back().data(), count});
       }
-      const auto tables = MakeCopyTables(copies, tile_elements);
-      for (const CopyTable& table : tables) {
+      const auto tables = MakeCopyTables<Table>(copies, tile_elements);
+      for (const Table& table : tables) {
         for (uint32_t tile = 0; tile < table.tile_count(); ++tile) {
           const CopySegment part = TileOf(table, tile, 1, 1);
           EXPECT_TRUE(part.count >= 1 && part.count <= tile_elements);
@@ -95,10 +96,15 @@ TEST(TilesCoverEachSegmentOnce) {
   }
 }
 
+TEST(TilesCoverEachSegmentOnce) {
+  CheckCover<CopyTable>({0, 1, 2, 139, 140, 141, 1000});
+  CheckCover<LargeCopyTable>({0, 1, 141, 1159, 1160, 1161, 3000});
+}
+
 TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
   const auto from = reinterpret_cast<const void*>(uintptr_t{1000});
   const auto to = reinterpret_cast<void*>(uintptr_t{5000});
-  const auto tables = MakeCopyTables({{from, to, 25}}, 10);
+  const auto tables = MakeCopyTables<CopyTable>({{from, to, 25}}, 10);
   ASSERT_EQ(tables.size(), 1u);
   EXPECT_EQ(tables[0].tile_count(), 3u);
   const CopySegment last = TileOf(tables[0], 2, 4, 2);
@@ -109,7 +115,8 @@ TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
 
 TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
   const int64_t count = int64_t{1} << 40;
-  const auto tables = MakeCopyTables({{nullptr, nullptr, count}}, 1 << 13);
+  const auto tables =
+      MakeCopyTables<CopyTable>({{nullptr, nullptr, count}}, 1 << 13);
   ASSERT_EQ(tables.size(), 1u);
   const uint32_t last = tables[0].tile_count() - 1;
   EXPECT_EQ(last, (uint32_t{1} << 27) - 1);
@@ -121,8 +128,8 @@ TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
 TEST(MoreTilesThanAGridHasAreTwoLaunches) {
   const int64_t count =
       (int64_t{1} << 31) - 2;  // one tile less than a grid has
-  const auto tables =
-      MakeCopyTables({{nullptr, nullptr, count}, {nullptr, nullptr, 2}}, 1);
+  const auto tables = MakeCopyTables<CopyTable>(
+      {{nullptr, nullptr, count}, {nullptr, nullptr, 2}}, 1);
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_EQ(tables[0].segment_count, 1);
   EXPECT_EQ(tables[1].tile_count(), 2u);
@@ -137,7 +144,7 @@ TEST(BytesMoveAtAnyAlignment) {
         Place from(bytes, from_offset), to(bytes, to_offset);
         FillWithNoise(&random, from.data(), bytes);
         const auto tables =
-            MakeCopyTables({{from.data(), to.data(), bytes}}, 300);
+            MakeCopyTables<CopyTable>({{from.data(), to.data(), bytes}}, 300);
         ForEachThread(tables, [&](const CopyTable& table, uint32_t tile,
                                   TileThread thread) {
           const CopySegment part = TileOf(table, tile, 1, 1);
@@ -162,7 +169,7 @@ void CheckConversion(DataType from_type, DataType to_type, double scale,
       Place to(count * kTo, (shift * 3 % 8) * kTo);
       FillWithNoise(random, from.data(), count * kFrom);
       const auto tables =
-          MakeCopyTables({{from.data(), to.data(), count}}, 100);
+          MakeCopyTables<CopyTable>({{from.data(), to.data(), count}}, 100);
       ForEachThread(tables, [&](const CopyTable& table, uint32_t tile,
                                 TileThread thread) {
         const CopySegment part = TileOf(table, tile, kFrom, kTo);

@@ -83,6 +83,21 @@ TEST(AnotherCardIsRefused) {
   EXPECT_TRUE(stream->Wait(card.Mark()).ok());
 }
 
+TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
+  TestCard card;
+  CudaDriver full = *FakeDriver();
+  full.new_stream = [](CudaStream*, unsigned) { return kCudaOutOfMemory; };
+  const TestCard::Ready ready =
+      MarkStream(&full, card.framework_stream()).value();
+  const Status status = card.device()->NewStream(ready).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "a GPU gave no stream: CUDA_ERROR_OUT_OF_MEMORY (2). Other "
+            "processes may hold its memory: call hvd.pin_gpu(), or set "
+            "TF_FORCE_GPU_ALLOW_GROWTH=true, so that TensorFlow takes what it "
+            "needs.");
+}
+
 // Whoever waits for the end of a copy must hear of a card that fails too.
 TEST(AStreamThatFailsCallsBack) {
   TestCard card;

@@ -51,6 +51,7 @@ class TestCard {
   }
   // What the framework's stream has come to.
   Ready Mark() { return MarkStream(FakeDriver(), stream_).value(); }
+  FakeCard::Stream* framework_stream() { return stream_; }
 
  private:
   const std::unique_ptr<FakeCard> card_ = std::make_unique<FakeCard>();

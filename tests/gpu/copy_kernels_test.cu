@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/elementwise.h"
+#include "gpu_call.h"
 #include "harness.h"
 #include "transport/cuda/copy_kernels.h"
 
@@ -17,28 +18,14 @@ namespace hvd {
 namespace {
 
 constexpr unsigned char kPoison = 0xa5;
-constexpr int kNoGpu = 77;
-
-void Check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("CUDA: %s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void NeedGpu() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) return;
-  std::printf("no GPU is visible\n");
-  std::exit(kNoGpu);
-}
 
 // Memory of a GPU, with a copy on the host.
 class DeviceBytes {
  public:
   explicit DeviceBytes(std::vector<unsigned char> host)
       : host_(std::move(host)) {
-    Check(cudaMalloc(&data_, host_.size()));
-    Check(
+    CheckCuda(cudaMalloc(&data_, host_.size()));
+    CheckCuda(
         cudaMemcpy(data_, host_.data(), host_.size(), cudaMemcpyHostToDevice));
   }
   ~DeviceBytes() { (void)cudaFree(data_); }
@@ -49,7 +36,7 @@ class DeviceBytes {
   const std::vector<unsigned char>& host() const { return host_; }
   std::vector<unsigned char> Read() const {
     std::vector<unsigned char> bytes(host_.size());
-    Check(
+    CheckCuda(
         cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost));
     return bytes;
   }
@@ -118,11 +105,11 @@ void CheckCopies(const CopyOperation& operation, std::mt19937* random) {
          expected.data() + to_at[i], counts[i], operation.scale);
   }
   cudaStream_t stream;
-  Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  Check(cudaDeviceSynchronize());
+  CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CheckCuda(cudaDeviceSynchronize());
   EXPECT_EQ(LaunchCopies(segments, operation, stream).message(), "");
-  Check(cudaStreamSynchronize(stream));
-  Check(cudaStreamDestroy(stream));
+  CheckCuda(cudaStreamSynchronize(stream));
+  CheckCuda(cudaStreamDestroy(stream));
   std::vector<unsigned char> found = to.Read();
   if (IsFloating(operation.to)) {
     for (size_t i = 0; i < counts.size(); ++i) {
@@ -164,13 +151,13 @@ TEST(HostMemoryThatIsPinned) {
   std::mt19937 random(3);
   const DeviceBytes from(Noise(&random, bytes));
   void* pinned = nullptr;
-  Check(cudaMallocHost(&pinned, bytes));
+  CheckCuda(cudaMallocHost(&pinned, bytes));
   std::memset(pinned, kPoison, bytes);
   const CopyOperation move = {DataType::kUint8, DataType::kUint8, 1.0};
   EXPECT_TRUE(LaunchCopies({{from.data(), pinned, bytes}}, move, nullptr).ok());
-  Check(cudaDeviceSynchronize());
+  CheckCuda(cudaDeviceSynchronize());
   EXPECT_EQ(std::memcmp(pinned, from.host().data(), bytes), 0);
-  Check(cudaFreeHost(pinned));
+  CheckCuda(cudaFreeHost(pinned));
 }
 
 TEST(IntegersAreNotScaled) {

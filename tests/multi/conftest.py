@@ -15,7 +15,7 @@ import pytest
 
 # Before a file of tests begins to use TensorFlow.
 if fake_gpu.GPU_VARIABLE in os.environ:
-    fake_gpu.load()
+    fake_gpu.prepare()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ import hvd_tf
 from hvd_tf._internal import gpu as pinning
 
 RANKS = (1, 3)
+GPU = ()  # those that are only listed
 
 v1 = tf.compat.v1
 growth_of = tf.config.experimental.get_memory_growth

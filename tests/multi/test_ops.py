@@ -276,7 +276,7 @@ def test_slices_of_every_dtype_add_up_to_the_bit(dtype, index, rank, size):
     """Whole numbers; the last rank has no rows, and one table has none at all."""
 
     def part(of_rank, columns, rows):
-        rng = np.random.default_rng([columns, of_rank])
+        rng = np.random.default_rng([*columns, of_rank])
         rows = 0 if of_rank == size - 1 and size > 1 else rows
         return rng.integers(0, 3, (rows, *columns)), rng.integers(0, 12, rows)
 

@@ -17,16 +17,17 @@ __device__ TileThread ThisThread() {
   return {static_cast<int64_t>(threadIdx.x), static_cast<int64_t>(blockDim.x)};
 }
 
+template <typename Table>
 __global__ void __launch_bounds__(kThreads)
-    MoveKernel(const __grid_constant__ CopyTable table, int element_bytes) {
+    MoveKernel(const __grid_constant__ Table table, int element_bytes) {
   const CopySegment tile =
       TileOf(table, blockIdx.x, element_bytes, element_bytes);
   MoveTile(tile.from, tile.to, tile.count * element_bytes, ThisThread());
 }
 
-template <typename From, typename To>
+template <typename From, typename To, typename Table>
 __global__ void __launch_bounds__(kThreads)
-    ConvertKernel(const __grid_constant__ CopyTable table, double scale) {
+    ConvertKernel(const __grid_constant__ Table table, double scale) {
   const CopySegment tile = TileOf(table, blockIdx.x, sizeof(From), sizeof(To));
   ConvertTile(static_cast<const From*>(tile.from), static_cast<To*>(tile.to),
               tile.count, scale, ThisThread());
@@ -53,7 +54,8 @@ bool WithFloating(DataType dtype, Visit visit) {
   }
 }
 
-bool LaunchConversion(const CopyTable& table, const CopyOperation& operation,
+template <typename Table>
+bool LaunchConversion(const Table& table, const CopyOperation& operation,
                       cudaStream_t stream) {
   return WithFloating(operation.from, [&](auto from) {
     (void)WithFloating(operation.to, [&](auto to) {
@@ -61,6 +63,26 @@ bool LaunchConversion(const CopyTable& table, const CopyOperation& operation,
           <<<table.tile_count(), kThreads, 0, stream>>>(table, operation.scale);
     });
   });
+}
+
+template <typename Table>
+Status LaunchTables(const std::vector<CopySegment>& segments,
+                    const CopyOperation& operation, int64_t tile_elements,
+                    cudaStream_t stream) {
+  const bool moves = operation.from == operation.to && operation.scale == 1.0;
+  for (const Table& table : MakeCopyTables<Table>(segments, tile_elements)) {
+    if (moves) {
+      MoveKernel<<<table.tile_count(), kThreads, 0, stream>>>(
+          table, static_cast<int>(SizeOf(operation.from)));
+    } else {
+      (void)LaunchConversion(table, operation, stream);
+    }
+    const cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess) continue;
+    return Internal(std::string("a GPU did not start to copy: ") +
+                    cudaGetErrorString(error) + ".");
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -77,19 +99,11 @@ Status LaunchCopies(const std::vector<CopySegment>& segments,
   const size_t to_bytes = SizeOf(operation.to);
   const auto wider =
       static_cast<int64_t>(from_bytes < to_bytes ? to_bytes : from_bytes);
-  for (const CopyTable& table : MakeCopyTables(segments, kTileBytes / wider)) {
-    if (!converts) {
-      MoveKernel<<<table.tile_count(), kThreads, 0, stream>>>(
-          table, static_cast<int>(from_bytes));
-    } else {
-      (void)LaunchConversion(table, operation, stream);
-    }
-    const cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess) continue;
-    return Internal(std::string("a GPU did not start to copy: ") +
-                    cudaGetErrorString(error) + ".");
-  }
-  return Status::Ok();
+  return segments.size() <= CopyTable::kMostSegments
+             ? LaunchTables<CopyTable>(segments, operation, kTileBytes / wider,
+                                       stream)
+             : LaunchTables<LargeCopyTable>(segments, operation,
+                                            kTileBytes / wider, stream);
 }
 
 }  // namespace hvd

@@ -118,8 +118,14 @@ class Stream final : public DeviceStream {
   Status Open() {
     const Within within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    return driver_->Check(driver_->new_stream(&stream_, kCudaStreamNonBlocking),
-                          "a GPU gave no stream");
+    const int result = driver_->new_stream(&stream_, kCudaStreamNonBlocking);
+    const Status status = driver_->Check(result, "a GPU gave no stream");
+    if (result != kCudaOutOfMemory) return status;
+    return ResourceExhausted(
+        status.message() +
+        " Other processes may hold its memory: call hvd.pin_gpu(), or set "
+        "TF_FORCE_GPU_ALLOW_GROWTH=true, so that TensorFlow takes what it "
+        "needs.");
   }
 
   Status Wait(const std::shared_ptr<const void>& ready) override {

@@ -21,9 +21,9 @@ struct CopySegment {
 
 // What one launch of a kernel copies: tiles of equal length, and one shorter
 // tile at the end of each segment. A kernel gets the table as its argument.
-struct CopyTable {
-  // An argument has 4 KiB on every card and driver.
-  static constexpr int kMostSegments = 140;
+template <int kMost>
+struct CopyTableOf {
+  static constexpr int kMostSegments = kMost;
 
   // Each has at least one element.
   CopySegment segments[kMostSegments];
@@ -36,10 +36,17 @@ struct CopyTable {
     return first_tile[segment_count];
   }
 };
+// For few tensors: a small argument is soon with the card.
+using CopyTable = CopyTableOf<140>;
 static_assert(sizeof(CopyTable) <= 4096 - 64);
+// For many. One launch instead of eight saves each the time in which a card
+// that begins or ends is not busy. An argument has 32764 bytes at most.
+using LargeCopyTable = CopyTableOf<1160>;
+static_assert(sizeof(LargeCopyTable) <= 32764 - 64);
 
 // The segment that a tile is of.
-HVD_HOST_DEVICE inline int SegmentOf(const CopyTable& table, uint32_t tile) {
+template <typename Table>
+HVD_HOST_DEVICE int SegmentOf(const Table& table, uint32_t tile) {
   int begin = 0, end = table.segment_count;
   while (end - begin > 1) {
     const int middle = begin + (end - begin) / 2;
@@ -53,8 +60,9 @@ HVD_HOST_DEVICE inline int SegmentOf(const CopyTable& table, uint32_t tile) {
 }
 
 // The elements of a tile, of types with so many bytes.
-HVD_HOST_DEVICE inline CopySegment TileOf(const CopyTable& table, uint32_t tile,
-                                          int from_bytes, int to_bytes) {
+template <typename Table>
+HVD_HOST_DEVICE CopySegment TileOf(const Table& table, uint32_t tile,
+                                   int from_bytes, int to_bytes) {
   const int s = SegmentOf(table, tile);
   const CopySegment& whole = table.segments[s];
   const int64_t begin =
@@ -66,8 +74,10 @@ HVD_HOST_DEVICE inline CopySegment TileOf(const CopyTable& table, uint32_t tile,
 }
 
 // The tables of the launches that copy these segments. Segments without
-// elements are left out. `tile_elements` is at least 1.
-[[nodiscard]] std::vector<CopyTable> MakeCopyTables(
+// elements are left out. `tile_elements` is at least 1. Table: CopyTable or
+// LargeCopyTable.
+template <typename Table>
+[[nodiscard]] std::vector<Table> MakeCopyTables(
     const std::vector<CopySegment>& segments, int64_t tile_elements);
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/float16.h"
 #include "cpu/host_device.h"
@@ -24,6 +25,8 @@ struct TileThread {
 namespace copy_tile {
 
 inline constexpr int kAccessBytes = 16;
+// How many accesses a thread has under way: it reads them all, then writes.
+inline constexpr int kInFlight = 4;
 
 // Some bytes that are moved by one instruction. It may stand for any type.
 template <int kBytes>
@@ -83,11 +86,50 @@ template <int kUnit>
 HVD_HOST_DEVICE inline void MoveGroups(const unsigned char* from,
                                        unsigned char* to, int64_t groups,
                                        TileThread thread) {
-  for (int64_t i = thread.number; i < groups; i += thread.count) {
-    alignas(kAccessBytes) unsigned char group[kAccessBytes];
-    MoveUnits<kAccessBytes, kUnit>(from + i * kAccessBytes, group);
-    MoveUnits<kAccessBytes, kAccessBytes>(group, to + i * kAccessBytes);
+  alignas(kAccessBytes) unsigned char group[kInFlight][kAccessBytes];
+  int64_t i = thread.number;
+  for (; i + (kInFlight - 1) * thread.count < groups;
+       i += kInFlight * thread.count) {
+    for (int k = 0; k < kInFlight; ++k) {
+      MoveUnits<kAccessBytes, kUnit>(
+          from + (i + k * thread.count) * kAccessBytes, group[k]);
+    }
+    for (int k = 0; k < kInFlight; ++k) {
+      MoveUnits<kAccessBytes, kAccessBytes>(
+          group[k], to + (i + k * thread.count) * kAccessBytes);
+    }
   }
+  for (; i < groups; i += thread.count) {
+    MoveUnits<kAccessBytes, kUnit>(from + i * kAccessBytes, group[0]);
+    MoveUnits<kAccessBytes, kAccessBytes>(group[0], to + i * kAccessBytes);
+  }
+}
+
+// ConvertFloat, by a card's own instructions where it has them. They give the
+// same bits, but for which NaN a NaN becomes.
+template <typename To, typename From>
+HVD_HOST_DEVICE inline To ConvertHere(From value) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<From, Float16> && std::is_same_v<To, float>) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+  } else if constexpr (std::is_same_v<From, float> &&
+                       std::is_same_v<To, Float16>) {
+    Float16 narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+    return narrow;
+  } else if constexpr (std::is_same_v<From, float> &&
+                       std::is_same_v<To, Bfloat16>) {
+    Bfloat16 narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+    return narrow;
+  } else {
+    return ConvertFloat<To>(value);
+  }
+#else
+  return ConvertFloat<To>(value);
+#endif
 }
 
 }  // namespace copy_tile
@@ -120,9 +162,9 @@ HVD_HOST_DEVICE inline void MoveTile(const void* from, void* to, int64_t bytes,
   }
 }
 
-// to = To(from * scale), with the bits of Pack in cpu/elementwise.h. Both types
-// are floating: float, double, Float16 or Bfloat16. Elements are aligned as
-// their type demands.
+// to = To(from * scale), with the bits of Pack in cpu/elementwise.h, but for
+// which NaN a NaN becomes. Both types are floating: float, double, Float16 or
+// Bfloat16. Elements are aligned as their type demands.
 template <typename From, typename To>
 HVD_HOST_DEVICE void ConvertTile(const From* from, To* to, int64_t count,
                                  double scale, TileThread thread) {
@@ -130,7 +172,7 @@ HVD_HOST_DEVICE void ConvertTile(const From* from, To* to, int64_t count,
   using C = typename ComputeType<From>::type;
   const C factor = static_cast<C>(scale);
   const auto converted = [factor](From value) {
-    return ConvertFloat<To>(static_cast<C>(ConvertFloat<C>(value) * factor));
+    return ConvertHere<To>(static_cast<C>(ConvertHere<C>(value) * factor));
   };
   // A group is one access of the narrower type, and some of the wider.
   constexpr int kNarrower =
@@ -140,19 +182,32 @@ HVD_HOST_DEVICE void ConvertTile(const From* from, To* to, int64_t count,
       BytesToBoundary(to) / static_cast<int64_t>(sizeof(To));
   const int64_t head = boundary < count ? boundary : count;
   const int64_t groups = (count - head) / kGroup;
-  const bool is_aligned = IsAligned(from + head, kAccessBytes);
-  for (int64_t i = thread.number; i < groups; i += thread.count) {
-    const From* const in = from + head + i * kGroup;
-    alignas(kAccessBytes) From values[kGroup];
-    alignas(kAccessBytes) To results[kGroup];
-    if (is_aligned) {
-      MoveUnits<kGroup * sizeof(From), kAccessBytes>(in, values);
-    } else {
-      MoveUnits<kGroup * sizeof(From), sizeof(From)>(in, values);
+  const auto convert_groups = [&](auto is_aligned) {
+    constexpr int kUnit = is_aligned ? kAccessBytes : int{sizeof(From)};
+    for (int64_t i = thread.number; i < groups; i += 2 * thread.count) {
+      // Two are under way at a time.
+      alignas(kAccessBytes) From values[2][kGroup];
+      alignas(kAccessBytes) To results[kGroup];
+      const bool has_other = i + thread.count < groups;
+      const From* const in = from + head + i * kGroup;
+      MoveUnits<kGroup * sizeof(From), kUnit>(in, values[0]);
+      if (has_other) {
+        MoveUnits<kGroup * sizeof(From), kUnit>(in + thread.count * kGroup,
+                                                values[1]);
+      }
+      To* const out = to + head + i * kGroup;
+      for (int j = 0; j < kGroup; ++j) results[j] = converted(values[0][j]);
+      MoveUnits<kGroup * sizeof(To), kAccessBytes>(results, out);
+      if (!has_other) break;
+      for (int j = 0; j < kGroup; ++j) results[j] = converted(values[1][j]);
+      MoveUnits<kGroup * sizeof(To), kAccessBytes>(results,
+                                                   out + thread.count * kGroup);
     }
-    for (int j = 0; j < kGroup; ++j) results[j] = converted(values[j]);
-    MoveUnits<kGroup * sizeof(To), kAccessBytes>(results,
-                                                 to + head + i * kGroup);
+  };
+  if (IsAligned(from + head, kAccessBytes)) {
+    convert_groups(std::true_type());
+  } else {
+    convert_groups(std::false_type());
   }
   for (int64_t i = thread.number; i < head; i += thread.count) {
     to[i] = converted(from[i]);

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times training steps of a Keras model on a GPU, with and without hvd_tf: one rank of a job.
+
+    HVD_GPU_LANE=1 hvdrun -np 1 python gpu_training.py            # what hvd_tf adds to a step
+    HVD_GPU_LANE=1 hvdrun -np 2 python gpu_training.py --batch 32 # ranks may share a GPU
+    hvdrun -np 2 python gpu_training.py --batch 32                # TensorFlow copies the gradients
+
+Two ways take turns in the same process, some steps at a time:
+
+    plain   each rank trains by itself, at the same time
+    hvd     gradients are averaged by DistributedGradientTape
+
+Each step is one tf.function on random images. Prints medians of a step's milliseconds over the
+turns, and the median ratio of turns that follow one another, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Ranks may share a GPU.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+
+def model_named(name: str) -> tf.keras.Model:
+    if name == "resnet50":
+        return tf.keras.applications.ResNet50(weights=None)
+    hidden = [tf.keras.layers.Dense(4096, activation="relu") for _ in range(8)]
+    shape = [tf.keras.Input([224, 224, 3]), tf.keras.layers.AveragePooling2D(7)]
+    return tf.keras.Sequential(
+        [*shape, tf.keras.layers.Flatten(), *hidden, tf.keras.layers.Dense(1000, "softmax")]
+    )
+
+
+def trainer(name: str, batch: int, *, distributed: bool) -> Callable[[], tf.Tensor]:
+    """A step, which returns its loss, of a model of its own."""
+    model = model_named(name)
+    generator = np.random.default_rng(hvd.rank())
+    images = tf.constant(generator.standard_normal((batch, 224, 224, 3), np.float32))
+    labels = tf.constant(generator.integers(0, 1000, batch))
+    rate = 0.001
+
+    @tf.function(autograph=False, jit_compile=False)
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            losses = tf.keras.losses.sparse_categorical_crossentropy(
+                labels, model(images, training=True)
+            )
+            loss = tf.reduce_mean(losses)
+        if distributed:
+            tape = hvd.DistributedGradientTape(tape)
+        weights = list(model.trainable_variables)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+            value = getattr(weight, "value", weight)
+            value = value if isinstance(value, tf.Variable) else weight
+            value.assign_sub(rate * gradient)
+        return loss
+
+    return step
+
+
+def turn_ms(step: Callable[[], tf.Tensor], steps: int) -> float:
+    """Milliseconds of a step, the last of which has been computed."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        loss = step()
+    float(loss)
+    return 1e3 * (time.perf_counter() - began) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=("resnet50", "dense"), default="resnet50")
+    parser.add_argument("--batch", type=int, default=64, help="images of a rank")
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
+    arguments = parser.parse_args()
+    hvd.init()
+    plain = trainer(arguments.model, arguments.batch, distributed=False)
+    averaged = trainer(arguments.model, arguments.batch, distributed=True)
+    of_plain, of_averaged, ratios = [], [], []
+    for turn in range(-2, arguments.turns):
+        hvd.barrier()
+        first = turn_ms(plain, arguments.steps)
+        hvd.barrier()
+        second = turn_ms(averaged, arguments.steps)
+        if turn >= 0:
+            of_plain.append(first)
+            of_averaged.append(second)
+            ratios.append(second / first)
+    if hvd.rank() == 0:
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        lane = "lane" if os.environ.get("HVD_GPU_LANE") == "1" else "TensorFlow's copies"
+        print(
+            f"| {arguments.model} | {arguments.batch} | {hvd.size()} | {lane} "
+            f"| {statistics.median(of_plain):.2f} | {statistics.median(of_averaged):.2f} "
+            f"| {middle:.3f} [{low:.3f}-{high:.3f}] |",
+            flush=True,
+        )
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
