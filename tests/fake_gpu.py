@@ -60,8 +60,10 @@ def prepare() -> None:
     if IS_REAL:
         # Ranks share it.
         os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        import tensorflow as tf
+
         # Ranks compute parts of what one process computes, and both are compared.
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     else:
         from tensorflow.python.framework import load_library
 

@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any, Union
 
 from hvd_tf._internal import failure, native, notices, stacks
+from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
     Registration,
@@ -120,6 +121,8 @@ def init(
         )
     )
     mark_init_thread()
+    if has_gpu_lane():
+        load_nccl()
     if size() > 1:
         failure.install()
         stacks.start()

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -259,7 +260,16 @@ void FakeCard::WorkAlone() {
       // Work may be queued while a step runs other work without the lock.
       const uint64_t seen = queued_;
       if (StepLocked(&lock)) continue;
-      has_work_.wait(lock, [&] { return is_ending_ || queued_ != seen; });
+      const auto has_more = [&] { return is_ending_ || queued_ != seen; };
+      const bool is_idle = std::all_of(
+          streams_.begin(), streams_.end(),
+          [](const auto& stream) { return stream->queue_.empty(); });
+      if (is_idle) {
+        has_work_.wait(lock, has_more);
+      } else {
+        // What it waits for may be another card's to do.
+        has_work_.wait_for(lock, std::chrono::microseconds(100), has_more);
+      }
     }
   });
 }

@@ -49,6 +49,10 @@ class FakeCard {
   // Work that is left is not done.
   ~FakeCard();
 
+  // Another one has another, unless it is given the same.
+  uint64_t identity() const { return identity_; }
+  void set_identity(uint64_t identity) { identity_ = identity; }
+
   // --- Memory ---
   // Filled with poison, and not null also for 0 bytes. Null: the card is full.
   void* Allocate(size_t bytes);
@@ -103,6 +107,7 @@ class FakeCard {
   bool StepLocked(Lock* lock);
 
   const size_t bytes_;
+  uint64_t identity_ = reinterpret_cast<uintptr_t>(this);
   std::byte* card_ = nullptr;    // addresses that fault
   std::byte* shadow_ = nullptr;  // the same memory, for the card's own work
 

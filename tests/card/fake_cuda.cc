@@ -59,6 +59,19 @@ HVD_FAKE_CUDA cuCtxPopCurrent_v2(CUctx_st** context) {
   return kSuccess;
 }
 
+HVD_FAKE_CUDA cuCtxGetDevice(int* card) {
+  *card = 0;
+  return CurrentCard() == nullptr ? kInvalidContext : kSuccess;
+}
+
+// Of the context's card, so that each card of a process has another.
+HVD_FAKE_CUDA cuDeviceGetUuid_v2(char* uuid, int /*card*/) {
+  const uint64_t identity = CurrentCard()->identity();
+  std::memset(uuid, 0, 16);
+  std::memcpy(uuid, &identity, sizeof(identity));
+  return kSuccess;
+}
+
 HVD_FAKE_CUDA cuStreamGetCtx(CUstream_st* stream, CUctx_st** context) {
   const FakeCard::Stream* const of = StreamOf(stream);
   if (of == nullptr) return kInvalidContext;
@@ -161,6 +174,7 @@ void* FindFakeCuda(const char* name) {
   } known[] = {
 #define HVD_KNOWN(function) {#function, reinterpret_cast<void*>(&function)}
       HVD_KNOWN(cuCtxPushCurrent_v2), HVD_KNOWN(cuCtxPopCurrent_v2),
+      HVD_KNOWN(cuCtxGetDevice),      HVD_KNOWN(cuDeviceGetUuid_v2),
       HVD_KNOWN(cuStreamGetCtx),      HVD_KNOWN(cuStreamCreate),
       HVD_KNOWN(cuStreamDestroy_v2),  HVD_KNOWN(cuStreamWaitEvent),
       HVD_KNOWN(cuStreamAddCallback), HVD_KNOWN(cuEventCreate),

@@ -366,19 +366,40 @@ TEST(PinnedMemoryIsUsedAgain) {
   });
 }
 
-TEST(UnusedPinnedMemoryIsBounded) {
+// All that a step needs is there for the next one, however much it is.
+TEST(PinnedMemoryOfAStepIsKept) {
+  TestCard card;
+  const auto stream = card.device()->NewStream(card.Mark());
+  PinnedMemory pinned(card.device(), std::chrono::hours(1));
+  size_t of_one_step = 0;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::shared_ptr<std::byte>> blocks;
+    for (int i = 0; i < 10; ++i) {
+      blocks.push_back(pinned.Take(size_t{4} << 20).value());
+    }
+    if (step == 0) of_one_step = card.card().pinned_bytes();
+    EXPECT_EQ(pinned.kept_bytes(), 0u);
+  }
+  EXPECT_EQ(card.card().pinned_bytes(), of_one_step);
+  EXPECT_EQ(pinned.kept_bytes(), of_one_step);
+}
+
+TEST(PinnedMemoryThatNobodyNeedsIsFreed) {
   TestCard card;
   const auto stream = card.device()->NewStream(card.Mark());
   std::shared_ptr<std::byte> outlives;
   {
-    PinnedMemory pinned(card.device(), 10000);
+    PinnedMemory pinned(card.device(), std::chrono::seconds(0));
     std::vector<std::shared_ptr<std::byte>> blocks;
     for (int i = 0; i < 4; ++i) blocks.push_back(pinned.Take(4000).value());
     EXPECT_EQ(pinned.kept_bytes(), 0u);
     blocks.clear();
-    EXPECT_EQ(pinned.kept_bytes(), 8192u);
-    outlives = pinned.Take(5000).value();
-    EXPECT_EQ(pinned.kept_bytes(), 8192u);  // it is another size
+    EXPECT_EQ(pinned.kept_bytes(), 4 * 4096u);
+    outlives = pinned.Take(5000).value();  // it is another size
+    EXPECT_EQ(pinned.kept_bytes(), 3 * 4096u);
+    // One is used, and one of the others is freed.
+    EXPECT_TRUE(pinned.Take(1).ok());
+    EXPECT_EQ(pinned.kept_bytes(), 2 * 4096u);
     card.card().RunOutOfPinned();
     EXPECT_TRUE(pinned.Take(1).ok());
     EXPECT_FALSE(pinned.Take(9000).ok());

@@ -1,124 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime with tensors on a card that is made up, which works by itself.
 #include <chrono>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "card_calls.h"
 #include "core/runtime.h"
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
-#include "test_card.h"
-#include "thread_backend.h"
-#include "transport/cuda/cuda_lanes.h"
 
 namespace hvd {
 namespace {
 
-// A sum of a tensor on a card. The card reads and writes it until the runtime
-// has let go of the entry.
-class CardCall {
- public:
-  CardCall(TestCard* card, Runtime* runtime, const std::string& name,
-           const Floats& values)
-      : card_(card), count_(values.size()) {
-    auto entry = std::make_shared<Entry>();
-    const auto memory = card->Allocate(count_ * sizeof(float));
-    memory_ = memory;
-    card->card().Write(memory.get(), values.data(), count_ * sizeof(float));
-    entry->request.key.name = name;
-    Signature& signature = entry->request.signature;
-    signature.memory = MemoryKind::kCuda;
-    signature.shapes = {{static_cast<int64_t>(count_)}};
-    entry->inputs = {memory.get()};
-    entry->outputs = {memory.get()};
-    entry->ready = card->Mark();
-    entry->ticket = runtime->NewTicket();
-    entry->done = [this](const Status& status) { ended_.set_value(status); };
-    runtime->Enqueue(*runtime->process_set(0), entry);
-  }
-
-  Status Wait() { return result_.get(); }
-  Floats Values() const {
-    Floats values(count_);
-    card_->card().Read(values.data(), memory_.get(), count_ * sizeof(float));
-    return values;
-  }
-
- private:
-  TestCard* const card_;
-  const size_t count_;
-  std::shared_ptr<void> memory_;
-  std::promise<Status> ended_;
-  std::future<Status> result_ = ended_.get_future();
-};
-
-// The body gets a card of the rank's own.
-void RunOnCards(int size,
-                const std::function<void(int, Runtime*, TestCard*)>& body) {
-  ThreadWorld world(size, {}, 4096);
-  RunRanks(size, [&](int rank) {
-    TestCard card;
-    card.card().WorkAlone();
-    auto backend = world.Open(rank);
-    auto lanes = std::make_unique<CudaLanes>(backend->doorbell());
-    Runtime runtime(std::move(backend), Options::Defaults(), std::move(lanes));
-    EXPECT_EQ(runtime.Start({}).message(), "");
-    body(rank, &runtime, &card);
-    runtime.Stop();
-  });
-}
-
 TEST(runtime_carries_tensors_of_the_host_and_of_a_card) {
   for (int size : {1, 3}) {
-    RunOnCards(size, [size](int rank, Runtime* runtime, TestCard* card) {
-      for (int step = 0; step < 20; ++step) {
-        std::vector<std::unique_ptr<CardCall>> calls;
-        std::vector<PendingPtr> of_host;
-        // Each rank in an order of its own.
-        for (int i = 0; i < 6; ++i) {
-          const int t = (i + rank * 2) % 6;
-          const std::string name = "t" + std::to_string(t);
-          const size_t count = static_cast<size_t>(t) * 977;
-          of_host.push_back(
-              Start(runtime, {"host" + name}, {Filled(count, 2.0f + step)}));
-          calls.push_back(std::make_unique<CardCall>(
-              card, runtime, name, Filled(count, rank + 1.0f + step)));
-        }
-        for (int i = 0; i < 6; ++i) {
-          const size_t count = static_cast<size_t>((i + rank * 2) % 6) * 977;
-          EXPECT_EQ(calls[i]->Wait().message(), "");
-          EXPECT_EQ(of_host[i]->Wait().message(), "");
-          EXPECT_TRUE(calls[i]->Values() ==
-                      Filled(count, size * (size + 1) / 2.0f + size * step));
-          EXPECT_TRUE(of_host[i]->out[0] ==
-                      Filled(count, size * (2.0f + step)));
-        }
-      }
-    });
+    RunOnCards(
+        size,
+        [size](int rank, Runtime* runtime, TestCard* card) {
+          for (int step = 0; step < 20; ++step) {
+            std::vector<std::unique_ptr<CardCall>> calls;
+            std::vector<PendingPtr> of_host;
+            // Each rank in an order of its own.
+            for (int i = 0; i < 6; ++i) {
+              const int t = (i + rank * 2) % 6;
+              const std::string name = "t" + std::to_string(t);
+              const size_t count = static_cast<size_t>(t) * 977;
+              of_host.push_back(Start(runtime, {"host" + name},
+                                      {Filled(count, 2.0f + step)}));
+              calls.push_back(std::make_unique<CardCall>(
+                  card, runtime, name, Filled(count, rank + 1.0f + step)));
+            }
+            for (int i = 0; i < 6; ++i) {
+              const size_t count =
+                  static_cast<size_t>((i + rank * 2) % 6) * 977;
+              EXPECT_EQ(calls[i]->Wait().message(), "");
+              EXPECT_EQ(of_host[i]->Wait().message(), "");
+              EXPECT_TRUE(
+                  calls[i]->Values() ==
+                  Filled(count, size * (size + 1) / 2.0f + size * step));
+              EXPECT_TRUE(of_host[i]->out[0] ==
+                          Filled(count, size * (2.0f + step)));
+            }
+          }
+        },
+        NoNccl);
   }
 }
 
 // The end of a rank whose card hangs waits for it, but not for ever.
 TEST(runtime_ends_although_a_card_hangs) {
-  RunOnCards(2, [](int rank, Runtime* runtime, TestCard* card) {
-    CardCall first(card, runtime, "first", Filled(10, 1.0f));
-    EXPECT_EQ(first.Wait().message(), "");
-    if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
-    CardCall sum(card, runtime, "sum", Filled(100000, 1.0f));
-    if (rank == 0) {
-      const Status status = sum.Wait();
-      EXPECT_EQ(status.code(), StatusCode::kPeerLost);
-      return;
-    }
-    // Until the batch is on the wire.
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    runtime->Stop();
-    EXPECT_FALSE(sum.Wait().ok());
-  });
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        CardCall first(card, runtime, "first", Filled(10, 1.0f));
+        EXPECT_EQ(first.Wait().message(), "");
+        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
+        CardCall sum(card, runtime, "sum", Filled(100000, 1.0f));
+        if (rank == 0) {
+          const Status status = sum.Wait();
+          EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+          return;
+        }
+        // Until the batch is on the wire.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        runtime->Stop();
+        EXPECT_FALSE(sum.Wait().ok());
+      },
+      NoNccl);
 }
 
 }  // namespace

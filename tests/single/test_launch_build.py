@@ -35,7 +35,7 @@ def test_as_json(tmp_path: Path, built: dict[str, object]) -> None:
     assert found["tensorflow"]["distribution"] == built["tensorflow_distribution"]
     assert found["tensorflow"]["built_for"] == built["tensorflow_version"]
     assert found["mpi"] == (built["mpi"] if built["with_mpi"] else None)
-    assert (found["nccl"], found["compiler"]) == (built["with_nccl"], built["compiler"])
+    assert found["compiler"] == built["compiler"]
     assert found["mpirun"]["path"] == str(tmp_path / "bin" / "mpirun")
     assert (result.returncode == 0) == (found["problem"] is None)
     assert not (tmp_path / "facts").exists()
@@ -46,7 +46,32 @@ def test_for_people(tmp_path: Path, built: dict[str, object], option: str) -> No
     result = run(tmp_path, [option])
     assert result.stdout.startswith(f"hvd_tf {built['hvd_tf']}, Python ")
     assert f"[X] MPI: {built['mpi']}\n" in result.stdout or not built["with_mpi"]
-    assert f"[{'X' if built['with_nccl'] else ' '}] NCCL\n" in result.stdout
+
+
+def test_the_gpu_lane_and_nccl(tmp_path: Path, built: dict[str, object]) -> None:
+    """Every build has them, so what counts is what is on the machine."""
+    environ = {"PYTHONPATH": str(tmp_path / "site"), "LD_LIBRARY_PATH": str(tmp_path / "driver")}
+    found = json.loads(run(tmp_path, ["--check-build", "--json"], environ).stdout)
+    text = run(tmp_path, ["--check-build"], environ).stdout
+    if found["cuda_driver"] is None:
+        assert "[ ] GPU lane: no libcuda.so.1 here, which NVIDIA's driver brings\n" in text
+    if found["nccl"] is None:
+        assert "[ ] NCCL: no libnccl.so.2 here; pip install nvidia-nccl-cu12\n" in text
+    library(tmp_path / "driver" / "libcuda.so.1")
+    nccl = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library(nccl)
+    found = json.loads(run(tmp_path, ["--check-build", "--json"], environ).stdout)
+    assert (found["cuda_driver"], found["nccl"]) == ("libcuda.so.1", str(nccl))
+    text = run(tmp_path, ["--check-build"], environ).stdout
+    assert f"[X] GPU lane: libcuda.so.1\n[X] NCCL: {nccl}\n" in text
+
+
+def library(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    source = path.with_suffix(".c")
+    source.write_text("int nothing;\n")
+    command = [os.environ.get("CC", "cc"), "-shared", f"-Wl,-soname,{path.name}", source]
+    subprocess.run([*command, "-o", path], check=True)
 
 
 def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:

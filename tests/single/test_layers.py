@@ -121,7 +121,7 @@ FLOORS = [
     "blame scopes step_data",
     "native names op_names unique_rows",
     "compat notices version",
-    "failure_report build_stamp causes commits exceptions run",
+    "failure_report build_stamp causes commits exceptions nccl run",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -129,7 +129,7 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes",
     "launch": "launcher failure_report",
-    "launcher": "failure_report notices build_stamp commits config_file",
+    "launcher": "failure_report notices build_stamp commits config_file nccl",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
     # Reads files, on machines without TensorFlow too.
@@ -144,6 +144,7 @@ STDLIB_ONLY = (
     "causes",
     "commits",
     "exceptions",
+    "nccl",
 )
 # Python 3.9 does not know them. The test on other versions is enough.
 STDLIB = getattr(sys, "stdlib_module_names", None)

@@ -129,6 +129,7 @@ void BackgroundLoop::EndSet(Set* set, const PeerEndMessage& end,
     return;
   }
   if (number != end.log_seen.end()) {
+    set->executor->MemberEnded(why, end.failed);
     set->negotiator->EndAt(number->second, why);
     set->executor->CancelAfter(number->second, why);
     return;

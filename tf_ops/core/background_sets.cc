@@ -33,8 +33,8 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   if (transport.value() == nullptr) return std::unique_ptr<Set>();
   LaneTable lanes = LaneTable::HostOnly(std::move(transport.value()));
   if (device_lanes_ != nullptr) {
-    lanes.of(MemoryKind::kCuda) =
-        device_lanes_->NewLane(lanes.of(MemoryKind::kHost).get());
+    lanes.of(MemoryKind::kCuda) = device_lanes_->NewLane(
+        lanes.of(MemoryKind::kHost).get(), OwnerOfLane(members.serial));
   }
   auto executor = std::make_unique<Executor>(std::move(lanes),
                                              options_.check_numerics != 0);
@@ -53,6 +53,29 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   set->negotiator = std::move(negotiator);
   set->executor = std::move(executor);
   return set;
+}
+
+LaneOwner BackgroundLoop::OwnerOfLane(int serial) {
+  LaneOwner owner;
+  owner.is_global = serial == 0;
+  owner.checks_finite = options_.check_numerics != 0;
+  // A meeting is a barrier in the lane's memory.
+  owner.ask_to_meet = [this, serial](
+                          const Status& error,
+                          std::function<void(const Status&)> failed) {
+    auto entry = std::make_shared<Entry>();
+    entry->request.key.name = "hvd_tf.lane_of_gpus";
+    entry->request.signature.verb = Verb::kBarrier;
+    entry->request.signature.memory = MemoryKind::kCuda;
+    entry->request.error = error;
+    entry->done = [failed](const Status& status) {
+      if (!status.ok()) failed(status);
+    };
+    Command command = EnqueueCommand{serial, std::move(entry)};
+    const Status pushed = queue_->Push(std::move(command));
+    if (!pushed.ok()) failed(pushed);
+  };
+  return owner;
 }
 
 Status BackgroundLoop::AddSet(const ProcessSet& members, int slot) {

@@ -50,8 +50,13 @@ void Executor::Execute(ReadyBatch ready) {
   const Signature& head = work->tensors[0].entry->request.signature;
   const auto seen = std::make_shared<Seen>();
   if (trace_ != nullptr) seen->times = trace_->NewTimes();
-  if (!RulesOf(head.verb).uses_wire) return Finish(work, *seen, Status::Ok());
   Transport* const lane = lanes_.of(head.memory);
+  if (!RulesOf(head.verb).uses_wire) {
+    if (lane != nullptr && head.memory != MemoryKind::kHost) {
+      lane->Meet(work->absent.empty());
+    }
+    return Finish(work, *seen, Status::Ok());
+  }
   if (lane == nullptr) {
     return Finish(work, *seen,
                   Internal("no transport for the memory of '" +
@@ -182,6 +187,12 @@ void Executor::AppendRunning(std::vector<std::string>* names) const {
     for (const Outstanding& tensor : running.batch->tensors) {
       if (!tensor.cancelled) names->push_back(tensor.entry->request.key.name);
     }
+  }
+}
+
+void Executor::MemberEnded(const Status& why, bool has_failed) {
+  for (const auto& lane : lanes_.transports) {
+    if (lane != nullptr) lane->MemberEnded(why, has_failed);
   }
 }
 

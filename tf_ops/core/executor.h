@@ -70,6 +70,9 @@ class Executor {
   // What is on the wire here.
   void AppendRunning(std::vector<std::string>* names) const;
 
+  // See Transport::MemberEnded.
+  void MemberEnded(const Status& why, bool has_failed);
+
   // Ends the batches of log records behind `log_number`, because a member takes
   // no part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);

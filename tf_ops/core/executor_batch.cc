@@ -144,6 +144,7 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
   Batch batch = HeadOf(head);
   batch.check_finite = check_finite;
   batch.divisor = ready.divisor;
+  batch.has_absent = !ready.absent.empty();
   batch.segments.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Entry& entry = *tensors[t].entry;

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 
+#include "core/status.h"
 #include "core/transport.h"
 #include "core/types.h"
 
@@ -35,12 +37,28 @@ static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 
 // Makes the lanes of a card's memory. It outlives them. Owner: the
 // Runtime, whose background thread alone uses it.
+// What a set offers to a lane of its.
+struct LaneOwner {
+  // Asks all ranks to meet. Once all have asked, Transport::Meet is called on
+  // each, at the same place in the order of batches. With an error here, or if
+  // the set ends, `failed` is called instead, on all ranks that have asked. It
+  // may be called at once, or after the lane has gone.
+  std::function<void(const Status& error,
+                     std::function<void(const Status&)> failed)>
+      ask_to_meet;
+  // The set is that of all ranks.
+  bool is_global = false;
+  // Values that are not finite are looked for.
+  bool checks_finite = false;
+};
+
 class DeviceLanes {
  public:
   virtual ~DeviceLanes() = default;
   // One for a set, beside its host transport, which outlives it. Every member
   // calls it. It touches no card, so it works without one.
-  virtual std::unique_ptr<Transport> NewLane(Transport* host) = 0;
+  virtual std::unique_ptr<Transport> NewLane(Transport* host,
+                                             LaneOwner owner) = 0;
 };
 
 }  // namespace hvd

@@ -69,6 +69,8 @@ struct Batch {
   double prescale = 1.0;   // each input is multiplied by it
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set
+  // A rank has joined, and has no tensor in it.
+  bool has_absent = false;
   // Sparse allreduce: the type of the ids, kInt32 or kInt64.
   DataType id_dtype = DataType::kInt64;
   SparseAlgo sparse_algo = SparseAlgo::kAuto;
@@ -160,6 +162,19 @@ class Transport {
   // are started afterwards.
   virtual ChunkLimits chunk_limits() const { return {}; }
   virtual void SetChunkBytes(int64_t) {}
+
+  // All ranks have met here in the order of batches, as this one has asked for:
+  // see LaneOwner. It is called on ranks that have joined, too. Then `all_came`
+  // is false, on every rank.
+  virtual void Meet(bool all_came) { (void)all_came; }
+
+  // A member ends. It serves what it has started for some seconds, unless it
+  // has failed. A transport whose peers cannot tell that they drop out of a
+  // batch ends what is left then, with `why`.
+  virtual void MemberEnded(const Status& why, bool has_failed) {
+    (void)why;
+    (void)has_failed;
+  }
 
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.

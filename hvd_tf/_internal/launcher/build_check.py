@@ -8,9 +8,13 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_tf._internal import build_stamp
+from hvd_tf._internal import build_stamp, nccl
 from hvd_tf._internal.launcher import mpirun
 from hvd_tf._internal.launcher.errors import LaunchError
+
+_CUDA_DRIVER = "libcuda.so.1"
+_NO_DRIVER = f"no {_CUDA_DRIVER} here, which NVIDIA's driver brings"
+_NO_NCCL = "no libnccl.so.2 here; pip install nvidia-nccl-cu12"
 
 
 def facts(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -34,8 +38,9 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         },
         "mpi": info.get("mpi") if info.get("with_mpi") else None,
         "mpirun": launcher,
-        "nccl": bool(info.get("with_nccl")),
-        "cuda": bool(info.get("with_cuda", info.get("with_nccl"))),
+        # Every build can use them, and looks for them when a tensor on a GPU comes.
+        "cuda_driver": _CUDA_DRIVER if nccl.can_load(_CUDA_DRIVER) else None,
+        "nccl": nccl.find_nccl(),
         "compiler": info.get("compiler"),
         "problem": wrong,
     }
@@ -60,8 +65,8 @@ def report(found: Mapping[str, Any]) -> str:
         _line(installed, f"TensorFlow: built for {built}, installed: {installed or 'no'}"),
         _line(found["mpi"], f"MPI: {found['mpi'] or 'no'}"),
         _line(launcher, f"mpirun: {launcher['path'] if launcher else 'no'}"),
-        _line(found["cuda"], "CUDA"),
-        _line(found["nccl"], "NCCL"),
+        _line(found["cuda_driver"], f"GPU lane: {found['cuda_driver'] or _NO_DRIVER}"),
+        _line(found["nccl"], f"NCCL: {found['nccl'] or _NO_NCCL}"),
         f"    compiler: {found['compiler'] or 'unknown'}",
     ]
     if found["problem"]:

@@ -6,29 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "transport/cuda/cuda_context.h"
+
 namespace hvd {
 namespace {
-
-// Makes a context the thread's, for as long as it lives.
-class Within {
- public:
-  Within(const CudaDriver* driver, CudaContext context)
-      : driver_(driver),
-        status_(driver->Check(driver->push_context(context),
-                              "a GPU's context is of no use")) {}
-  ~Within() {
-    CudaContext popped = nullptr;
-    if (status_.ok()) (void)driver_->pop_context(&popped);
-  }
-  Within(const Within&) = delete;
-  Within& operator=(const Within&) = delete;
-
-  const Status& status() const { return status_; }
-
- private:
-  const CudaDriver* const driver_;
-  const Status status_;
-};
 
 // An event of a context.
 class OwnedEvent {
@@ -37,7 +18,7 @@ class OwnedEvent {
       : driver_(driver), context_(context) {}
   ~OwnedEvent() {
     if (event_ == nullptr) return;
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     (void)driver_->delete_event(event_);
   }
   OwnedEvent(const OwnedEvent&) = delete;
@@ -83,7 +64,7 @@ class Event final : public DeviceEvent {
   Status Record(CudaStream stream) { return event_.Record(stream); }
 
   Result<bool> IsReached() override {
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     const int result = driver_->query_event(event_.get());
     if (result == kCudaNotReady) return false;
@@ -109,14 +90,16 @@ class Stream final : public DeviceStream {
       : driver_(driver), context_(context) {}
   ~Stream() override {
     if (stream_ == nullptr) return;
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     (void)driver_->delete_stream(stream_);
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  CudaStream get() const { return stream_; }
+
   Status Open() {
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     const int result = driver_->new_stream(&stream_, kCudaStreamNonBlocking);
     const Status status = driver_->Check(result, "a GPU gave no stream");
@@ -128,18 +111,22 @@ class Stream final : public DeviceStream {
         "needs.");
   }
 
+  Status CheckCard(const std::shared_ptr<const void>& ready) const override {
+    return CheckOf(MarkOf(ready));
+  }
+
   Status Wait(const std::shared_ptr<const void>& ready) override {
     const Mark& mark = MarkOf(ready);
-    HVD_RETURN_IF_ERROR(CheckCard(mark));
-    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(CheckOf(mark));
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     return WaitFor(mark.event.get());
   }
 
   Status CatchUp(const std::shared_ptr<const void>& ready) override {
     const Mark& mark = MarkOf(ready);
-    HVD_RETURN_IF_ERROR(CheckCard(mark));
-    const Within within(driver_, context_);
+    HVD_RETURN_IF_ERROR(CheckOf(mark));
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     OwnedEvent now(driver_, context_);
     HVD_RETURN_IF_ERROR(now.Record(mark.stream));
@@ -148,7 +135,7 @@ class Stream final : public DeviceStream {
   }
 
   Status CopyBytes(const std::vector<CopySegment>& copies) override {
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     for (const CopySegment& copy : copies) {
       if (copy.count == 0) continue;
@@ -162,7 +149,7 @@ class Stream final : public DeviceStream {
 
   Result<std::unique_ptr<DeviceEvent>> Record(
       std::function<void()> then) override {
-    const Within within(driver_, context_);
+    const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     auto event = std::make_unique<Event>(driver_, context_);
     HVD_RETURN_IF_ERROR(event->Record(stream_));
@@ -175,7 +162,7 @@ class Stream final : public DeviceStream {
   }
 
  private:
-  Status CheckCard(const Mark& mark) const {
+  Status CheckOf(const Mark& mark) const {
     if (mark.context == context_) return Status::Ok();
     return FailedPrecondition(
         "this rank's tensors are on two GPUs; a rank uses one: call "
@@ -201,10 +188,30 @@ Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
   HVD_RETURN_IF_ERROR(driver->Check(driver->context_of_stream(at, &context),
                                     "a GPU's stream has no context"));
   auto mark = std::make_shared<Mark>(driver, context, at);
-  const Within within(driver, context);
+  const InCudaContext within(driver, context);
   HVD_RETURN_IF_ERROR(within.status());
   HVD_RETURN_IF_ERROR(mark->event.Record(at));
   return std::shared_ptr<const void>(std::move(mark));
+}
+
+CudaCard CardOf(const std::shared_ptr<const void>& ready) {
+  return {MarkOf(ready).driver, MarkOf(ready).context};
+}
+
+Result<std::string> IdentityOf(const CudaCard& card) {
+  const InCudaContext within(card.driver, card.context);
+  HVD_RETURN_IF_ERROR(within.status());
+  int number = 0;
+  HVD_RETURN_IF_ERROR(card.driver->Check(card.driver->current_card(&number),
+                                         "a GPU's context has no GPU"));
+  CudaUuid uuid;
+  HVD_RETURN_IF_ERROR(card.driver->Check(card.driver->uuid(&uuid, number),
+                                         "a GPU has no identity"));
+  return std::string(uuid.bytes, sizeof(uuid.bytes));
+}
+
+CudaStream StreamOf(const DeviceStream& stream) {
+  return static_cast<const Stream&>(stream).get();
 }
 
 Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
@@ -219,7 +226,7 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
 }
 
 Result<std::shared_ptr<void>> CudaDevice::NewPinned(size_t bytes) {
-  const Within within(driver_, context_);
+  const InCudaContext within(driver_, context_);
   HVD_RETURN_IF_ERROR(within.status());
   void* memory = nullptr;
   HVD_RETURN_IF_ERROR(driver_->Check(
@@ -227,7 +234,7 @@ Result<std::shared_ptr<void>> CudaDevice::NewPinned(size_t bytes) {
       "there is no pinned memory for " + std::to_string(bytes) + " bytes"));
   return std::shared_ptr<void>(
       memory, [driver = driver_, context = context_](void* gone) {
-        const Within in_context(driver, context);
+        const InCudaContext in_context(driver, context);
         (void)driver->delete_pinned(gone);
       });
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "core/status.h"
 #include "transport/cuda/cuda_driver.h"
@@ -17,6 +18,21 @@ namespace hvd {
 // outlive it. Any thread. Where the stream is null, its context is current.
 [[nodiscard]] Result<std::shared_ptr<const void>> MarkStream(
     const CudaDriver* driver, void* stream);
+
+// A card that a process uses: the framework's context of it.
+struct CudaCard {
+  const CudaDriver* driver;
+  CudaContext context;
+};
+
+// That of a mark.
+[[nodiscard]] CudaCard CardOf(const std::shared_ptr<const void>& ready);
+
+// Sixteen bytes that no other card has, in this host or another.
+[[nodiscard]] Result<std::string> IdentityOf(const CudaCard& card);
+
+// `stream` is of a CudaDevice.
+[[nodiscard]] CudaStream StreamOf(const DeviceStream& stream);
 
 // The card is that of the first mark: its context, which the framework owns.
 // Marks of other cards are refused.

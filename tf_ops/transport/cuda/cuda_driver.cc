@@ -36,6 +36,8 @@ Result<CudaDriver> CudaDriver::Find(
   };
   set(&driver.push_context, "cuCtxPushCurrent_v2");
   set(&driver.pop_context, "cuCtxPopCurrent_v2");
+  set(&driver.current_card, "cuCtxGetDevice");
+  set(&driver.uuid, "cuDeviceGetUuid_v2");
   set(&driver.context_of_stream, "cuStreamGetCtx");
   set(&driver.new_stream, "cuStreamCreate");
   set(&driver.delete_stream, "cuStreamDestroy_v2");

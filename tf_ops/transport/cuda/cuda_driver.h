@@ -22,6 +22,10 @@ namespace hvd {
 using CudaContext = CUctx_st*;
 using CudaEvent = CUevent_st*;
 using CudaStream = CUstream_st*;
+// CUuuid.
+struct CudaUuid {
+  char bytes[16];
+};
 using CudaCallback = void (*)(CudaStream stream, int result, void* argument);
 
 // Values of cuda.h's enumerations.
@@ -37,6 +41,8 @@ inline constexpr unsigned kCudaHostPortable = 1;
 struct CudaDriver {
   int (*push_context)(CudaContext context) = nullptr;
   int (*pop_context)(CudaContext* context) = nullptr;
+  int (*current_card)(int* card) = nullptr;
+  int (*uuid)(CudaUuid* uuid, int card) = nullptr;
   int (*context_of_stream)(CudaStream stream, CudaContext* context) = nullptr;
   int (*new_stream)(CudaStream* stream, unsigned flags) = nullptr;
   int (*delete_stream)(CudaStream stream) = nullptr;

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes a HostStaging for each set.
+// Makes a lane for each set.
 #include "transport/cuda/cuda_lanes.h"
 
 #include <utility>
 
 #include "transport/cuda/cuda_device.h"
+#include "transport/device/direct_lane.h"
 #include "transport/device/host_staging.h"
 
 namespace hvd {
 
-CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell)
-    : doorbell_(std::move(doorbell)), device_(std::make_shared<CudaDevice>()) {}
+CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
+                     NcclCommunicators::Find find)
+    : doorbell_(std::move(doorbell)),
+      find_(std::move(find)),
+      device_(std::make_shared<CudaDevice>()) {}
 
-std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host) {
-  return std::make_unique<HostStaging>(
-      host, device_, [doorbell = doorbell_] { doorbell->Ring(); });
+std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
+                                              LaneOwner owner) {
+  const auto wake = [doorbell = doorbell_] { doorbell->Ring(); };
+  if (!owner.is_global) {
+    return std::make_unique<HostStaging>(host, device_, wake);
+  }
+  return std::make_unique<DirectLane>(
+      host, device_, std::make_unique<NcclCommunicators>(find_), wake,
+      std::move(owner));
 }
 
 }  // namespace hvd

@@ -7,18 +7,23 @@
 
 #include "core/doorbell.h"
 #include "core/lanes.h"
+#include "transport/cuda/nccl_communicator.h"
 #include "transport/device/device.h"
 
 namespace hvd {
 
-// All lanes stage in host memory, and share one card.
+// All lanes share one card. That of the set of all ranks uses NCCL where it can
+// be had, and the others stage in host memory. NCCL's kernels of several sets
+// would have to be queued in one order on all ranks.
 class CudaLanes final : public DeviceLanes {
  public:
-  explicit CudaLanes(std::shared_ptr<Doorbell> doorbell);
-  std::unique_ptr<Transport> NewLane(Transport* host) override;
+  explicit CudaLanes(std::shared_ptr<Doorbell> doorbell,
+                     NcclCommunicators::Find find = &NcclLibrary::OfMachine);
+  std::unique_ptr<Transport> NewLane(Transport* host, LaneOwner owner) override;
 
  private:
   const std::shared_ptr<Doorbell> doorbell_;
+  const NcclCommunicators::Find find_;
   const std::shared_ptr<Device> device_;
 };
 

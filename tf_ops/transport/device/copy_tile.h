@@ -182,32 +182,19 @@ HVD_HOST_DEVICE void ConvertTile(const From* from, To* to, int64_t count,
       BytesToBoundary(to) / static_cast<int64_t>(sizeof(To));
   const int64_t head = boundary < count ? boundary : count;
   const int64_t groups = (count - head) / kGroup;
-  const auto convert_groups = [&](auto is_aligned) {
-    constexpr int kUnit = is_aligned ? kAccessBytes : int{sizeof(From)};
-    for (int64_t i = thread.number; i < groups; i += 2 * thread.count) {
-      // Two are under way at a time.
-      alignas(kAccessBytes) From values[2][kGroup];
-      alignas(kAccessBytes) To results[kGroup];
-      const bool has_other = i + thread.count < groups;
-      const From* const in = from + head + i * kGroup;
-      MoveUnits<kGroup * sizeof(From), kUnit>(in, values[0]);
-      if (has_other) {
-        MoveUnits<kGroup * sizeof(From), kUnit>(in + thread.count * kGroup,
-                                                values[1]);
-      }
-      To* const out = to + head + i * kGroup;
-      for (int j = 0; j < kGroup; ++j) results[j] = converted(values[0][j]);
-      MoveUnits<kGroup * sizeof(To), kAccessBytes>(results, out);
-      if (!has_other) break;
-      for (int j = 0; j < kGroup; ++j) results[j] = converted(values[1][j]);
-      MoveUnits<kGroup * sizeof(To), kAccessBytes>(results,
-                                                   out + thread.count * kGroup);
+  const bool is_aligned = IsAligned(from + head, kAccessBytes);
+  for (int64_t i = thread.number; i < groups; i += thread.count) {
+    const From* const in = from + head + i * kGroup;
+    alignas(kAccessBytes) From values[kGroup];
+    alignas(kAccessBytes) To results[kGroup];
+    if (is_aligned) {
+      MoveUnits<kGroup * sizeof(From), kAccessBytes>(in, values);
+    } else {
+      MoveUnits<kGroup * sizeof(From), sizeof(From)>(in, values);
     }
-  };
-  if (IsAligned(from + head, kAccessBytes)) {
-    convert_groups(std::true_type());
-  } else {
-    convert_groups(std::false_type());
+    for (int j = 0; j < kGroup; ++j) results[j] = converted(values[j]);
+    MoveUnits<kGroup * sizeof(To), kAccessBytes>(results,
+                                                 to + head + i * kGroup);
   }
   for (int64_t i = thread.number; i < head; i += thread.count) {
     to[i] = converted(from[i]);

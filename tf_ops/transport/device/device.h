@@ -29,6 +29,9 @@ class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
 
+  // Ok if `ready` is of this stream's card.
+  virtual Status CheckCard(const std::shared_ptr<const void>& ready) const = 0;
+
   // What is queued later begins once `ready` holds. See Segment::ready.
   virtual Status Wait(const std::shared_ptr<const void>& ready) = 0;
 

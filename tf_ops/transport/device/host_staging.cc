@@ -3,13 +3,15 @@
 #include "transport/device/host_staging.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace hvd {
 namespace {
 
-// Unused pinned memory that is kept: that of some large batches.
-constexpr size_t kMostKeptBytes = size_t{256} << 20;
+// Pinned memory that nobody has needed for so long is freed: longer than a step
+// takes, and than a validation between two of them.
+constexpr std::chrono::minutes kKeepPinned{2};
 constexpr int64_t kAlignment = 64;
 
 // Elements of the output, where all ranks know them before the batch runs.
@@ -71,7 +73,7 @@ HostStaging::HostStaging(Transport* host, std::shared_ptr<Device> device,
     : host_(host),
       wake_(std::move(wake)),
       least_piece_bytes_(least_piece_bytes),
-      pinned_(device, kMostKeptBytes),
+      pinned_(device, kKeepPinned),
       device_(std::move(device)) {}
 
 HostStaging::~HostStaging() = default;

@@ -18,31 +18,41 @@ size_t BlockBytes(size_t bytes) {
 
 }  // namespace
 
-PinnedMemory::PinnedMemory(std::shared_ptr<Device> device, size_t most_kept)
-    : device_(std::move(device)) {
-  unused_->most_bytes = most_kept;
-}
+PinnedMemory::PinnedMemory(std::shared_ptr<Device> device,
+                           Clock::duration keep_for)
+    : device_(std::move(device)), keep_for_(keep_for) {}
 
 Result<std::shared_ptr<std::byte>> PinnedMemory::Take(size_t bytes) {
   const size_t size = BlockBytes(bytes);
-  std::shared_ptr<void> block;
-  if (auto found = unused_->blocks.find(size); found != unused_->blocks.end()) {
-    block = std::move(found->second);
-    unused_->blocks.erase(found);
-    unused_->bytes -= size;
-  } else {
-    Result<std::shared_ptr<void>> made = device_->NewPinned(size);
-    if (!made.ok()) return made.status();
-    block = std::move(made.value());
-  }
-  auto* const data = static_cast<std::byte*>(block.get());
-  const auto give_back = [unused = unused_, block = std::move(block),
+  Result<std::shared_ptr<void>> found = Find(size);
+  FreeOne();
+  if (!found.ok()) return found.status();
+  auto* const data = static_cast<std::byte*>(found.value().get());
+  const auto give_back = [unused = unused_, block = std::move(found.value()),
                           size](std::byte*) mutable {
-    if (unused->bytes + size > unused->most_bytes) return;
     unused->bytes += size;
-    unused->blocks.emplace(size, std::move(block));
+    unused->blocks[size].push_back({std::move(block), Clock::now()});
   };
   return std::shared_ptr<std::byte>(data, give_back);
+}
+
+Result<std::shared_ptr<void>> PinnedMemory::Find(size_t size) {
+  std::deque<Block>& unused = unused_->blocks[size];
+  if (unused.empty()) return device_->NewPinned(size);
+  std::shared_ptr<void> memory = std::move(unused.back().memory);
+  unused.pop_back();
+  unused_->bytes -= size;
+  return memory;
+}
+
+void PinnedMemory::FreeOne() {
+  const Clock::time_point limit = Clock::now() - keep_for_;
+  for (auto& [size, blocks] : unused_->blocks) {
+    if (blocks.empty() || blocks.front().since > limit) continue;
+    blocks.pop_front();
+    unused_->bytes -= size;
+    return;
+  }
 }
 
 }  // namespace hvd

@@ -3,7 +3,9 @@
 #ifndef HVD_TRANSPORT_DEVICE_PINNED_MEMORY_H_
 #define HVD_TRANSPORT_DEVICE_PINNED_MEMORY_H_
 
+#include <chrono>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 
@@ -13,13 +15,16 @@
 namespace hvd {
 
 // Gives blocks whose sizes are powers of two. A block that comes back is given
-// out again. What lies unused is at most `most_kept` bytes, beyond which blocks
-// are freed.
+// out again. A job's steps need the same memory again and again, and a driver
+// takes long to find it and to free it. So what lies unused is freed only when
+// nobody has needed it for some time, a block at a time.
 //
 // One thread uses it, and lets go of its blocks.
 class PinnedMemory {
  public:
-  PinnedMemory(std::shared_ptr<Device> device, size_t most_kept);
+  using Clock = std::chrono::steady_clock;
+
+  PinnedMemory(std::shared_ptr<Device> device, Clock::duration keep_for);
 
   // At least so many bytes, which is not 0. They come back when the last
   // pointer goes, even if this object has gone before.
@@ -28,13 +33,22 @@ class PinnedMemory {
   size_t kept_bytes() const { return unused_->bytes; }
 
  private:
+  struct Block {
+    std::shared_ptr<void> memory;
+    Clock::time_point since;  // it lies unused
+  };
   struct Unused {
-    size_t most_bytes = 0;
     size_t bytes = 0;
-    std::multimap<size_t, std::shared_ptr<void>> blocks;  // by size
+    // By size. The last one that came back is the first to be given out, so the
+    // first ones are those that nobody needs.
+    std::map<size_t, std::deque<Block>> blocks;
   };
 
+  Result<std::shared_ptr<void>> Find(size_t size);
+  void FreeOne();
+
   const std::shared_ptr<Device> device_;
+  const Clock::duration keep_for_;
   const std::shared_ptr<Unused> unused_ = std::make_shared<Unused>();
 };
 

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions of floats on a card that is made up, as a caller makes and awaits
+// them, and jobs whose ranks have such cards.
+#ifndef HVD_TESTS_CORE_CARD_CALLS_H_
+#define HVD_TESTS_CORE_CARD_CALLS_H_
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/runtime.h"
+#include "harness.h"
+#include "runtime_calls.h"
+#include "test_card.h"
+#include "thread_backend.h"
+#include "transport/cuda/cuda_lanes.h"
+
+namespace hvd {
+
+struct CardAsk {
+  std::string name;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0, postscale = 1.0;
+  int set = 0;
+  int64_t step = 0;
+};
+
+// A reduction of a tensor on a card, in place. The card reads and writes it
+// until the runtime has let go of the entry.
+class CardCall {
+ public:
+  CardCall(TestCard* card, Runtime* runtime, const CardAsk& ask,
+           const Floats& values)
+      : card_(card), count_(values.size()) {
+    auto entry = std::make_shared<Entry>();
+    const auto memory = card->Allocate(count_ * sizeof(float));
+    memory_ = memory;
+    // As a kernel that the framework's stream comes to later.
+    card->Compute([card, memory, values] {
+      card->card().Write(memory.get(), values.data(),
+                         values.size() * sizeof(float));
+    });
+    entry->request.key.name = ask.name;
+    entry->request.step = ask.step;
+    Signature& signature = entry->request.signature;
+    signature.memory = MemoryKind::kCuda;
+    signature.reduce_op = ask.op;
+    signature.prescale = ask.prescale;
+    signature.postscale = ask.postscale;
+    signature.shapes = {{static_cast<int64_t>(count_)}};
+    entry->inputs = {memory.get()};
+    entry->outputs = {memory.get()};
+    entry->ready = card->Mark();
+    entry->ticket = ticket = runtime->NewTicket();
+    entry->done = [this, memory](const Status& status) {
+      ended_.set_value(status);
+    };
+    runtime->Enqueue(*runtime->process_set(ask.set), entry);
+  }
+  CardCall(TestCard* card, Runtime* runtime, const std::string& name,
+           const Floats& values)
+      : CardCall(card, runtime, CardAsk{name}, values) {}
+
+  Status Wait() { return result_.get(); }
+  bool told() const {
+    return result_.wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  }
+  Floats Values() const {
+    Floats values(count_);
+    card_->card().Read(values.data(), memory_.get(), count_ * sizeof(float));
+    return values;
+  }
+
+  uint64_t ticket = 0;
+
+ private:
+  TestCard* const card_;
+  const size_t count_;
+  std::shared_ptr<void> memory_;
+  std::promise<Status> ended_;
+  std::future<Status> result_ = ended_.get_future();
+};
+
+// The body gets a card of the rank's own, which works by itself. `find` finds
+// the rank's NCCL.
+inline void RunOnCards(
+    int size, const std::function<void(int, Runtime*, TestCard*)>& body,
+    const std::function<Result<const NcclLibrary*>(int rank)>& find,
+    const std::vector<std::vector<int>>& sets = {},
+    const Options& options = Options::Defaults()) {
+  ThreadWorld world(size, {}, 4096);
+  RunRanks(size, [&](int rank) {
+    TestCard card;
+    card.card().WorkAlone();
+    auto backend = world.Open(rank);
+    auto lanes = std::make_unique<CudaLanes>(backend->doorbell(),
+                                             [&, rank] { return find(rank); });
+    Runtime runtime(std::move(backend), options, std::move(lanes));
+    EXPECT_EQ(runtime.Start(sets).message(), "");
+    body(rank, &runtime, &card);
+    runtime.Stop();
+  });
+}
+
+inline Result<const NcclLibrary*> NoNccl(int /*rank*/) {
+  return FailedPrecondition("libnccl.so.2 cannot be loaded: it is not there");
+}
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_CARD_CALLS_H_

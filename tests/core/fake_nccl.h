@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL on cards that are made up, whose ranks are threads of this process.
+#ifndef HVD_TESTS_CORE_FAKE_NCCL_H_
+#define HVD_TESTS_CORE_FAKE_NCCL_H_
+
+namespace hvd {
+
+// No call waits. What a call begins is in progress for some time.
+class FakeNccl {
+ public:
+  // The address of a function of nccl.h by its name, or null.
+  static void* Find(const char* name);
+
+  // Forgets the faults below, and what was counted.
+  static void Reset();
+  // The rank's communicators never get ready, and then fail.
+  static void FailConnect(int rank);
+  // The rank's next group of calls is not started.
+  static void FailLaunch(int rank);
+  // From its next group on the rank's communicators report an error, and their
+  // kernels do not end before they are aborted.
+  static void FailAsync(int rank);
+  // Groups of calls that kernels of all ranks have completed.
+  static int completed();
+  // Identities that were asked for.
+  static int identities();
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_FAKE_NCCL_H_

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicator: cards of a set's ranks that reduce among themselves.
+//
+// Vendor-free, so that lanes are tested on cards that are made up.
+#ifndef HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_
+#define HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "core/types.h"
+#include "transport/device/copy_table.h"
+#include "transport/device/device.h"
+
+namespace hvd {
+
+// One rank's end. One thread uses it. No call waits for a peer or for the card.
+// If it goes, or a peer's does, what is under way ends with wrong results.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  // Whether it can be given work, and what it was given last is queued on its
+  // stream. Not Ok: it is of no use any more.
+  virtual Result<bool> IsReady() = 0;
+
+  // The sums over ranks, or the other op's, of elements of each tensor, as work
+  // of the stream. Each input is multiplied by `scale` before, unless that is
+  // 1. It is 1 unless Takes said otherwise. All ranks make the same calls in
+  // the same order. Only once IsReady says so.
+  virtual Status Allreduce(const std::vector<CopySegment>& tensors,
+                           DataType dtype, ReduceOp op, double scale,
+                           DeviceStream* stream) = 0;
+
+  // Ends what is under way on this card, though peers do not take part. It is
+  // of no use any more.
+  virtual void Abort() = 0;
+};
+
+// Makes communicators for the card of this process.
+class Communicators {
+ public:
+  virtual ~Communicators() = default;
+
+  // What must be known of this rank to decide whether there can be one.
+  struct Offer {
+    std::string card;  // differs between cards of any hosts
+    int version = 0;   // of the library
+  };
+  // `ready` is of the card. See Segment::ready. Not Ok: this rank has no
+  // library, and why.
+  virtual Result<Offer> Look(const std::shared_ptr<const void>& ready) = 0;
+
+  // The identity of a new one, for all its ranks.
+  virtual Result<std::string> NewId() = 0;
+
+  // This rank's end of it. It is ready once all ranks have come.
+  virtual Result<std::unique_ptr<Communicator>> Connect(
+      const std::string& id, int rank, int size,
+      const std::shared_ptr<const void>& ready) = 0;
+
+  // Whether all can reduce this with exact scales.
+  virtual bool Takes(DataType dtype, ReduceOp op, double scale) const = 0;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// DirectLane: batches in cards' memory that the cards reduce among themselves.
+#ifndef HVD_TRANSPORT_DEVICE_DIRECT_LANE_H_
+#define HVD_TRANSPORT_DEVICE_DIRECT_LANE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/lanes.h"
+#include "core/transport.h"
+#include "transport/device/communicator.h"
+#include "transport/device/device.h"
+#include "transport/device/host_staging.h"
+#include "transport/device/lane_offer.h"
+
+namespace hvd {
+
+// It starts as HostStaging. At the first batch its ranks meet, tell each other
+// what cards they have, and connect a communicator. They meet again when it is
+// ready on all of them. From there on allreduces that it can do go through it.
+// If it cannot be had, the first rank says why in one line, and all stays as it
+// was.
+//
+// A batch of the communicator has a byte on the host transport that goes before
+// it, at the batch's place in the order. So a rank that cannot take part says
+// so in time, and no card waits for a rank that has not come to the batch. Then
+// the batches are queued on the card in the order of Start.
+//
+// Other than the contract says, a batch that is cancelled is done when the
+// peers' cards have done with it, unless a peer is lost. Then the communicator
+// is aborted. Progress of the host transport is the owner's to call.
+class DirectLane final : public Transport {
+ public:
+  // `host` outlives this object. `wake` is called by any thread when a card has
+  // done something, so that Progress is called.
+  DirectLane(Transport* host, std::shared_ptr<Device> device,
+             std::unique_ptr<Communicators> communicators,
+             std::function<void()> wake, LaneOwner owner);
+  ~DirectLane() override;
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  bool within_host() const override { return host_->within_host(); }
+  BatchId Start(Batch batch, BatchDone done) override;
+  bool Progress() override;
+  void Cancel(BatchId id, const Status& why) override;
+  void Meet(bool all_came) override;
+  void MemberEnded(const Status& why, bool has_failed) override;
+  int in_flight() const override;
+  int count_of(BatchId id) const override;
+
+  bool is_direct() const { return state_ == State::kDirect; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  enum class State {
+    kStaged,      // nothing was tried yet
+    kMeeting,     // asked to meet
+    kOffering,    // the offers are on the host transport
+    kConnecting,  // the communicator is not ready here
+    kConnected,   // it is; to ask to meet again
+    kMeetingAgain,
+    kDirect,
+    kStagedForGood,
+  };
+  enum class Phase {
+    kMeeting,   // the byte is on the host transport
+    kMet,       // to be launched in its turn
+    kLaunched,  // given to the communicator, maybe not yet to the card
+    kRunning,   // the card has it
+    kOver,
+  };
+  struct Flight {
+    Batch batch;
+    BatchDone done;
+    double scale = 1.0;
+    Phase phase = Phase::kMeeting;
+    BatchId host_id = 0;
+    std::unique_ptr<DeviceEvent> finished;
+    // Not Ok: the batch has failed, or was cancelled.
+    Status status;
+  };
+  using FlightPtr = std::shared_ptr<Flight>;
+  // The host transport's batches of a decision, which outlive nothing.
+  struct Offering {
+    LaneOffer mine;
+    std::vector<LaneOffer> all;
+    std::string id;  // of the communicator, from rank 0
+    bool has_offers = false;
+    bool is_decided = false;  // rank 0 has made an identity, or will not
+    bool has_id = false;
+    // Not Ok: why cards do not reduce, which is the same on all ranks.
+    Status verdict;
+  };
+
+  // --- How it comes to be direct ---
+  // Asks to meet if it is time to. `batch` has a tensor of this rank.
+  void AskToMeet(const Batch& batch);
+  void Ask(State next, const Status& error);
+  void StartOffering();
+  // True if anything moved.
+  bool Advance();
+  bool AdvanceOffering();
+  bool AdvanceConnecting();
+  void StayStaged(const Status& why);
+
+  // --- Batches of the communicator ---
+  // What inputs are multiplied by before they are summed.
+  static double ScaleOf(const Batch& batch, int size);
+  bool IsForCards(const Batch& batch) const;
+  void StartFlight(BatchId id, Batch batch, BatchDone done);
+  Status CheckCards(const Batch& batch) const;
+  // Moves a flight on. `is_first`: all before it have been launched.
+  bool Step(Flight* flight, bool is_first);
+  bool Launch(Flight* flight);
+  bool Record(Flight* flight);
+  bool IsOver(Flight* flight);
+  // Fails what is left, when its time has come.
+  void EndWithMember();
+  // Aborts the communicator, whose kernels then end.
+  void Break(const Status& why);
+
+  Transport* const host_;
+  const std::function<void()> wake_;
+  const std::shared_ptr<Device> device_;
+  const std::unique_ptr<Communicators> communicators_;
+  const LaneOwner owner_;
+  HostStaging staging_;
+  State state_ = State::kStaged;
+  // Of the first batch: it says which card.
+  std::shared_ptr<const void> ready_;
+  std::shared_ptr<Offering> offering_;
+  // Goes with this object: what is told later finds nobody.
+  const std::shared_ptr<DirectLane*> self_;
+
+  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<Communicator> communicator_;
+  // Not Ok: the communicator is of no use any more, since then.
+  Status broken_;
+  Clock::time_point broken_at_;
+  // Not Ok: a member has ended, and what is left fails at that time.
+  Status member_end_;
+  Clock::time_point end_at_;
+
+  BatchId next_id_ = 1;
+  std::map<BatchId, BatchId> staged_;     // ours, and that of staging_
+  std::map<BatchId, FlightPtr> flights_;  // in the order of Start
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_DIRECT_LANE_H_

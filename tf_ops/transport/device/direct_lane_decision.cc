@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of DirectLane for how its ranks come to have a communicator.
+#include <cstring>
+#include <utility>
+
+#include "core/log.h"
+#include "transport/device/direct_lane.h"
+
+namespace hvd {
+namespace {
+
+// That of a communicator, with room for a library that needs more.
+constexpr size_t kIdBytes = 128;
+
+// Its one segment is `bytes` of host memory, from this rank and for it.
+Batch BytesOf(Verb verb, const void* in, void* out, size_t bytes) {
+  Batch batch;
+  batch.verb = verb;
+  batch.dtype = batch.wire_dtype = DataType::kUint8;
+  Segment& segment = batch.segments.emplace_back();
+  segment.in = in;
+  segment.out = out;
+  segment.count = segment.rows = static_cast<int64_t>(bytes);
+  return batch;
+}
+
+}  // namespace
+
+void DirectLane::AskToMeet(const Batch& batch) {
+  if (state_ != State::kStaged && state_ != State::kConnected) return;
+  for (const Segment& segment : batch.segments) {
+    if (segment.ready != nullptr) ready_ = segment.ready;
+  }
+  if (ready_ == nullptr) return;  // this rank has joined
+  Ask(state_ == State::kStaged ? State::kMeeting : State::kMeetingAgain,
+      Status::Ok());
+}
+
+void DirectLane::Ask(State next, const Status& error) {
+  state_ = next;
+  owner_.ask_to_meet(
+      error, [self = std::weak_ptr<DirectLane*>(self_)](const Status& why) {
+        const auto lane = self.lock();
+        if (lane != nullptr && *lane != nullptr) (*lane)->StayStaged(why);
+      });
+}
+
+void DirectLane::Meet(bool all_came) {
+  if (state_ == State::kMeeting) {
+    if (!all_came) {
+      state_ = State::kStaged;
+      return;
+    }
+    StartOffering();
+  } else if (state_ == State::kMeetingAgain) {
+    // A rank that has joined cannot say whether it is connected.
+    state_ = all_came ? State::kDirect : State::kConnected;
+  }
+}
+
+void DirectLane::StartOffering() {
+  state_ = State::kOffering;
+  offering_ = std::make_shared<Offering>();
+  Offering& offering = *offering_;
+  const Result<Communicators::Offer> found = communicators_->Look(ready_);
+  if (owner_.checks_finite) {
+    offering.mine.Refuse(
+        "HVD_CHECK_NUMERICS is set, which looks at tensors "
+        "on the host");
+  } else if (!found.ok()) {
+    offering.mine.Refuse(found.status().message());
+  } else {
+    offering.mine.version = found.value().version;
+    std::memcpy(offering.mine.card, found.value().card.data(),
+                std::min(found.value().card.size(), LaneOffer::kCardBytes));
+  }
+  offering.all.resize(static_cast<size_t>(size()));
+  offering.id.resize(kIdBytes);
+  Batch offers = BytesOf(Verb::kAllgather, &offering.mine, offering.all.data(),
+                         sizeof(LaneOffer));
+  offers.rows = {
+      std::vector<int64_t>(static_cast<size_t>(size()), sizeof(LaneOffer))};
+  (void)host_->Start(std::move(offers), [given = offering_](const Status& why) {
+    given->verdict = why.ok() ? hvd::Decide(given->all) : why;
+    given->has_offers = true;
+  });
+  // It has its place in the order, and waits for the decision.
+  Batch identity = BytesOf(Verb::kBroadcast, offering.id.data(),
+                           offering.id.data(), kIdBytes);
+  identity.inputs_are_ready = [given = offering_] { return given->is_decided; };
+  (void)host_->Start(std::move(identity),
+                     [given = offering_](const Status& why) {
+                       if (given->verdict.ok()) given->verdict = why;
+                       given->has_id = true;
+                     });
+}
+
+bool DirectLane::Advance() {
+  switch (state_) {
+    case State::kOffering:
+      return AdvanceOffering();
+    case State::kConnecting:
+      return AdvanceConnecting();
+    default:
+      return false;
+  }
+}
+
+bool DirectLane::AdvanceOffering() {
+  Offering& offering = *offering_;
+  if (offering.has_offers && !offering.is_decided) {
+    // An identity is made only where it is used: NCCL listens for its ranks.
+    if (rank() == 0 && offering.verdict.ok()) {
+      const Result<std::string> made = communicators_->NewId();
+      if (made.ok() && made.value().size() <= kIdBytes) {
+        offering.id = made.value();
+        offering.id.resize(kIdBytes);
+      }
+    }
+    offering.is_decided = true;
+    return true;
+  }
+  if (!offering.has_offers || !offering.has_id) return false;
+  const auto ended = std::move(offering_);
+  if (!ended->verdict.ok()) {
+    StayStaged(ended->verdict);
+    return true;
+  }
+  // One of zeros: rank 0 could not make one. Its ranks refuse it alike.
+  auto made = communicators_->Connect(ended->id, rank(), size(), ready_);
+  auto stream = device_->NewStream(ready_);
+  const Status status = made.ok() ? stream.status() : made.status();
+  if (!status.ok()) {
+    Ask(State::kMeetingAgain, FailedPrecondition(status.message()));
+    return true;
+  }
+  communicator_ = std::move(made.value());
+  stream_ = std::move(stream.value());
+  state_ = State::kConnecting;
+  return true;
+}
+
+bool DirectLane::AdvanceConnecting() {
+  const Result<bool> is_ready = communicator_->IsReady();
+  if (is_ready.ok() && !is_ready.value()) return false;
+  Ask(State::kMeetingAgain,
+      is_ready.ok() ? Status::Ok()
+                    : FailedPrecondition(is_ready.status().message()));
+  return true;
+}
+
+void DirectLane::StayStaged(const Status& why) {
+  state_ = State::kStagedForGood;
+  communicator_.reset();
+  stream_.reset();
+  // Else the job ends, and has other words for it.
+  if (rank() != 0 || why.code() != StatusCode::kFailedPrecondition) return;
+  Log(LogLevel::kWarning,
+      "tensors on GPUs are reduced in host memory, not by NCCL: " +
+          why.message());
+}
+
+}  // namespace hvd

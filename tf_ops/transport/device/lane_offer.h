@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// LaneOffer: what a rank tells its set, so that all decide in the same way
+// whether their cards reduce among themselves.
+#ifndef HVD_TRANSPORT_DEVICE_LANE_OFFER_H_
+#define HVD_TRANSPORT_DEVICE_LANE_OFFER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+
+namespace hvd {
+
+// Its bytes cross the wire: all ranks are of one build.
+struct LaneOffer {
+  static constexpr size_t kCardBytes = 16;
+  static constexpr size_t kTextBytes = 360;
+
+  int32_t version = 0;  // of the library
+  char card[kCardBytes] = {};
+  // Why this rank cannot. Empty: it can. Zero-terminated.
+  char refusal[kTextBytes] = {};
+
+  // A text that is too long loses its end.
+  void Refuse(const std::string& why);
+};
+
+// Ok, or why not: FailedPrecondition, in words that begin in the middle of a
+// sentence. The same on all ranks. `offers` are by rank.
+[[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers);
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_LANE_OFFER_H_
