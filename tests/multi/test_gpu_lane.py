@@ -18,7 +18,7 @@ import tensorflow as tf
 import hvd_tf as hvd
 
 RANKS = ()
-GPU = (1, 2, 3)
+GPU = (1, 3)
 
 v1 = tf.compat.v1
 GPU_0 = "/device:GPU:0"

@@ -25,9 +25,10 @@ __global__ void __launch_bounds__(kThreads)
   MoveTile(tile.from, tile.to, tile.count * element_bytes, ThisThread());
 }
 
-template <typename From, typename To, typename Table>
+// Of large tables alone: there are sixteen of it.
+template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
-    ConvertKernel(const __grid_constant__ Table table, double scale) {
+    ConvertKernel(const __grid_constant__ LargeCopyTable table, double scale) {
   const CopySegment tile = TileOf(table, blockIdx.x, sizeof(From), sizeof(To));
   ConvertTile(static_cast<const From*>(tile.from), static_cast<To*>(tile.to),
               tile.count, scale, ThisThread());
@@ -54,10 +55,9 @@ bool WithFloating(DataType dtype, Visit visit) {
   }
 }
 
-template <typename Table>
-bool LaunchConversion(const Table& table, const CopyOperation& operation,
-                      cudaStream_t stream) {
-  return WithFloating(operation.from, [&](auto from) {
+void Launch(const LargeCopyTable& table, const CopyOperation& operation,
+            cudaStream_t stream) {
+  (void)WithFloating(operation.from, [&](auto from) {
     (void)WithFloating(operation.to, [&](auto to) {
       ConvertKernel<decltype(from), decltype(to)>
           <<<table.tile_count(), kThreads, 0, stream>>>(table, operation.scale);
@@ -65,18 +65,12 @@ bool LaunchConversion(const Table& table, const CopyOperation& operation,
   });
 }
 
-template <typename Table>
+// `launch(table)` starts the kernel of a table.
+template <typename Table, typename Start>
 Status LaunchTables(const std::vector<CopySegment>& segments,
-                    const CopyOperation& operation, int64_t tile_elements,
-                    cudaStream_t stream) {
-  const bool moves = operation.from == operation.to && operation.scale == 1.0;
+                    int64_t tile_elements, Start launch) {
   for (const Table& table : MakeCopyTables<Table>(segments, tile_elements)) {
-    if (moves) {
-      MoveKernel<<<table.tile_count(), kThreads, 0, stream>>>(
-          table, static_cast<int>(SizeOf(operation.from)));
-    } else {
-      (void)LaunchConversion(table, operation, stream);
-    }
+    launch(table);
     const cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) continue;
     return Internal(std::string("a GPU did not start to copy: ") +
@@ -99,11 +93,19 @@ Status LaunchCopies(const std::vector<CopySegment>& segments,
   const size_t to_bytes = SizeOf(operation.to);
   const auto wider =
       static_cast<int64_t>(from_bytes < to_bytes ? to_bytes : from_bytes);
+  const int64_t tile_elements = kTileBytes / wider;
+  if (converts) {
+    return LaunchTables<LargeCopyTable>(
+        segments, tile_elements,
+        [&](const auto& table) { Launch(table, operation, stream); });
+  }
+  const auto move = [&](const auto& table) {
+    MoveKernel<<<table.tile_count(), kThreads, 0, stream>>>(
+        table, static_cast<int>(from_bytes));
+  };
   return segments.size() <= CopyTable::kMostSegments
-             ? LaunchTables<CopyTable>(segments, operation, kTileBytes / wider,
-                                       stream)
-             : LaunchTables<LargeCopyTable>(segments, operation,
-                                            kTileBytes / wider, stream);
+             ? LaunchTables<CopyTable>(segments, tile_elements, move)
+             : LaunchTables<LargeCopyTable>(segments, tile_elements, move);
 }
 
 }  // namespace hvd
