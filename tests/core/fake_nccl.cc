@@ -53,6 +53,7 @@ std::mutex mutex;  // of all below, and of the communicators
 std::map<std::string, std::shared_ptr<World>> worlds;
 int next_identity = 0;
 int completed_groups = 0;
+bool connect_is_held = false;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
 
 }  // namespace
@@ -263,7 +264,9 @@ int Connect(ncclComm** comm, int size, hvd::NcclId id, int rank,
 int GetAsyncError(ncclComm* comm, int* error) {
   const std::lock_guard<std::mutex> lock(mutex);
   *error = hvd::kNcclInProgress;
-  if (comm->world->arrived < comm->world->size) return hvd::kNcclSuccess;
+  if (connect_is_held || comm->world->arrived < comm->world->size) {
+    return hvd::kNcclSuccess;
+  }
   if (comm->in_progress > 0 && --comm->in_progress > 0) {
     return hvd::kNcclSuccess;
   }
@@ -374,9 +377,15 @@ void* FakeNccl::Find(const char* name) {
 
 void FakeNccl::Reset() {
   const std::lock_guard<std::mutex> lock(mutex);
+  connect_is_held = false;
   connect_fails_on = launch_fails_on = async_fails_on = -1;
   completed_groups = next_identity = 0;
   worlds.clear();
+}
+
+void FakeNccl::HoldConnect(bool is_held) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  connect_is_held = is_held;
 }
 
 void FakeNccl::FailConnect(int rank) {

@@ -16,6 +16,7 @@
 #include "fake_nccl.h"
 #include "harness.h"
 #include "runtime_calls.h"
+#include "temp_directory.h"
 
 namespace hvd {
 namespace {
@@ -152,6 +153,23 @@ TEST(ops_and_scales) {
       Nccl);
 }
 
+TEST(the_timeline_says_which_way_a_batch_went) {
+  FakeNccl::Reset();
+  const TempDirectory directory;
+  const std::string path = directory.file("all.json");
+  Options options = Options::Defaults();
+  options.timeline = path;
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      },
+      Nccl, {}, options);
+  const std::string text = TextOf(path);
+  EXPECT_TRUE(Contains(text, "\"NCCL_ALLREDUCE\""));
+  EXPECT_TRUE(Contains(text, "\"MPI_ALLREDUCE\""));  // those before
+}
+
 // --- What keeps them on the host ---
 
 void CheckStaged(int size,
@@ -217,6 +235,15 @@ TEST(a_rank_that_does_not_connect) {
 
 // --- What goes on beside them ---
 
+Status JoinAll(Runtime* runtime) {
+  auto call = std::make_shared<JoinCall>();
+  std::promise<Status> joined;
+  call->ticket = runtime->NewTicket();
+  call->done = [&](const Status& status, int) { joined.set_value(status); };
+  runtime->Join(*runtime->process_set(0), call);
+  return joined.get_future().get();
+}
+
 TEST(a_rank_that_has_joined) {
   FakeNccl::Reset();
   const int size = 3;
@@ -235,15 +262,46 @@ TEST(a_rank_that_has_joined) {
               EXPECT_TRUE(sum.Values() == Filled(10, 4.0f));
             }
           }
-          auto call = std::make_shared<JoinCall>();
-          std::promise<Status> joined;
-          call->ticket = runtime->NewTicket();
-          call->done = [&](const Status& status, int) {
-            joined.set_value(status);
-          };
-          runtime->Join(*runtime->process_set(0), call);
-          EXPECT_EQ(joined.get_future().get().message(), "");
+          EXPECT_EQ(JoinAll(runtime).message(), "");
         }
+        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+      },
+      Nccl);
+}
+
+// It is connected while it has joined, and says so.
+TEST(a_rank_that_joins_while_it_connects) {
+  FakeNccl::Reset();
+  FakeNccl::HoldConnect(true);
+  const int size = 3;
+  RunOnCards(
+      size,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        const auto sum_up = [&](float sum) {
+          CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
+          EXPECT_EQ(call.Wait().message(), "");
+          EXPECT_TRUE(call.Values() == Filled(10, sum));
+        };
+        // All know of the communicator once rank 0 has given it an identity,
+        // and some batches have followed.
+        const auto end = std::chrono::steady_clock::now() + milliseconds(8000);
+        for (int after = 0; after < 5;) {
+          sum_up(6.0f);
+          float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
+          PendingPtr all = Start(
+              runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
+          EXPECT_EQ(all->Wait().message(), "");
+          after += all->out[0][0] > 0 ? 1 : 0;
+          ASSERT_TRUE(std::chrono::steady_clock::now() < end);
+        }
+        if (rank != 1) {
+          for (int step = 0; step < 30; ++step) {
+            sum_up(4.0f);
+            if (step == 10) FakeNccl::HoldConnect(false);
+            std::this_thread::sleep_for(milliseconds(2));
+          }
+        }
+        EXPECT_EQ(JoinAll(runtime).message(), "");
         EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
       },
       Nccl);

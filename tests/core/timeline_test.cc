@@ -3,8 +3,6 @@
 #include "core/timeline.h"
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -13,31 +11,11 @@
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
+#include "temp_directory.h"
 #include "thread_backend.h"
 
 namespace hvd {
 namespace {
-
-// A directory that is gone at the end.
-class TempDirectory {
- public:
-  TempDirectory() {
-    char path[] = "/tmp/hvd-timeline-XXXXXX";
-    path_ = mkdtemp(path);
-  }
-  ~TempDirectory() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 size_t CountOf(const std::string& text, const std::string& part) {
   size_t count = 0;

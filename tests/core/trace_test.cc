@@ -81,7 +81,7 @@ TEST(trace_events_come_back_in_order) {
   EXPECT_EQ(second.ticket, 9u);
   EXPECT_EQ(agreed.batch, 5u);
   EXPECT_TRUE(agreed.tickets == (std::vector<uint64_t>{11, 9}));
-  EXPECT_TRUE(finished.is_ok && finished.within_host);
+  EXPECT_TRUE(finished.is_ok && finished.carrier == Carrier::kShm);
   EXPECT_EQ(finished.times.started_ns, times->started_ns);
   EXPECT_EQ(finished.times.first_in_ns, times->first_in_ns);
   EXPECT_EQ(finished.times.packed_ns, times->packed_ns);

@@ -46,6 +46,19 @@ std::string BatchArguments(int set, uint64_t batch) {
          JsonMember("batch", static_cast<int64_t>(batch));
 }
 
+// Horovod's names.
+std::string PrefixOf(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kMpi:
+      return "MPI_";
+    case Carrier::kShm:
+      return "SHM_";
+    case Carrier::kCards:
+      return "NCCL_";
+  }
+  return "";
+}
+
 }  // namespace
 
 void TimelineRows::Add(const TraceChunk& chunk, int64_t shift_ns,
@@ -211,8 +224,7 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
   };
   phase("QUEUE", times.first_in_ns, end_ns);
   phase("MEMCPY_IN_FUSION_BUFFER", times.packed_ns, at_ns);
-  phase((event.within_host ? "SHM_" : "MPI_") + name, times.last_out_ns,
-        end_ns);
+  phase(PrefixOf(event.carrier) + name, times.last_out_ns, end_ns);
   phase("MEMCPY_OUT_FUSION_BUFFER", 0, end_ns);
 }
 

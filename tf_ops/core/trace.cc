@@ -127,7 +127,9 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
   event.set = set;
   event.batch = ready.log_number;
   event.is_ok = end.status.ok();
-  event.within_host = end.within_host;
+  event.carrier = end.times->among_cards ? Carrier::kCards
+                  : end.within_host      ? Carrier::kShm
+                                         : Carrier::kMpi;
   event.times = *end.times;
   encoder_.Add(event);
 }

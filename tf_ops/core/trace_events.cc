@@ -120,7 +120,7 @@ class TraceDecoder {
     event.set = reader_.Int();
     event.batch = reader_.Unsigned();
     event.is_ok = reader_.Enum<uint8_t>(2) != 0;
-    event.within_host = reader_.Enum<uint8_t>(2) != 0;
+    event.carrier = reader_.Enum<Carrier>(3);
     for (int64_t BatchTimes::* moment : kMoments) {
       const int64_t before = Difference();
       event.times.*moment =
@@ -185,7 +185,7 @@ void TraceEncoder::Add(const FinishedEvent& event) {
   writer_.Unsigned(static_cast<uint64_t>(event.set));
   writer_.Unsigned(event.batch);
   writer_.Byte(event.is_ok ? 1 : 0);
-  writer_.Byte(event.within_host ? 1 : 0);
+  writer_.Byte(static_cast<uint8_t>(event.carrier));
   for (int64_t BatchTimes::* moment : kMoments) {
     const int64_t time_ns = event.times.*moment;
     writer_.Signed(time_ns == 0 ? 0 : event.time_ns - time_ns + 1);

@@ -45,13 +45,20 @@ struct AgreedEvent {
   std::vector<uint64_t> tickets;
 };
 
+// What a batch went through.
+enum class Carrier : uint8_t {
+  kMpi = 0,    // at least between hosts
+  kShm = 1,    // shared memory only
+  kCards = 2,  // by the library of the cards
+};
+
 // The wire is done with a batch.
 struct FinishedEvent {
   int64_t time_ns = 0;
   int set = 0;
   uint64_t batch = 0;
   bool is_ok = true;
-  bool within_host = false;  // it went through shared memory only
+  Carrier carrier = Carrier::kMpi;
   BatchTimes times;
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/batch_times.h"
+
 namespace hvd {
 namespace {
 
@@ -169,6 +171,10 @@ bool DirectLane::Launch(Flight* flight) {
                                       stream_.get());
   }
   flight->phase = Phase::kLaunched;
+  if (BatchTimes* const times = flight->batch.times.get()) {
+    times->among_cards = true;
+    times->first_in_ns = times->packed_ns = SteadyNow_ns();
+  }
   // Peers wait for this card.
   if (!status.ok()) Break(status);
   return true;
