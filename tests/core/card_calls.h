@@ -91,14 +91,15 @@ inline void RunOnCards(
     int size, const std::function<void(int, Runtime*, TestCard*)>& body,
     const std::function<Result<const NcclLibrary*>(int rank)>& find,
     const std::vector<std::vector<int>>& sets = {},
-    const Options& options = Options::Defaults()) {
+    const Options& options = Options::Defaults(),
+    std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit) {
   ThreadWorld world(size, {}, 4096);
   RunRanks(size, [&](int rank) {
     TestCard card;
     card.card().WorkAlone();
     auto backend = world.Open(rank);
-    auto lanes = std::make_unique<CudaLanes>(backend->doorbell(),
-                                             [&, rank] { return find(rank); });
+    auto lanes = std::make_unique<CudaLanes>(
+        backend->doorbell(), [&, rank] { return find(rank); }, connect_limit);
     Runtime runtime(std::move(backend), options, std::move(lanes));
     EXPECT_EQ(runtime.Start(sets).message(), "");
     body(rank, &runtime, &card);

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,7 @@ std::map<std::string, std::shared_ptr<World>> worlds;
 int next_identity = 0;
 int completed_groups = 0;
 bool connect_is_held = false;
+std::set<int> released;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
 
 }  // namespace
@@ -264,7 +266,8 @@ int Connect(ncclComm** comm, int size, hvd::NcclId id, int rank,
 int GetAsyncError(ncclComm* comm, int* error) {
   const std::lock_guard<std::mutex> lock(mutex);
   *error = hvd::kNcclInProgress;
-  if (connect_is_held || comm->world->arrived < comm->world->size) {
+  if ((connect_is_held && released.count(comm->rank) == 0) ||
+      comm->world->arrived < comm->world->size) {
     return hvd::kNcclSuccess;
   }
   if (comm->in_progress > 0 && --comm->in_progress > 0) {
@@ -378,14 +381,20 @@ void* FakeNccl::Find(const char* name) {
 void FakeNccl::Reset() {
   const std::lock_guard<std::mutex> lock(mutex);
   connect_is_held = false;
+  released.clear();
   connect_fails_on = launch_fails_on = async_fails_on = -1;
   completed_groups = next_identity = 0;
   worlds.clear();
 }
 
-void FakeNccl::HoldConnect(bool is_held) {
+void FakeNccl::HoldConnect() {
   const std::lock_guard<std::mutex> lock(mutex);
-  connect_is_held = is_held;
+  connect_is_held = true;
+}
+
+void FakeNccl::ReleaseConnect(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  released.insert(rank);
 }
 
 void FakeNccl::FailConnect(int rank) {

@@ -13,8 +13,9 @@ class FakeNccl {
 
   // Forgets the faults below, and what was counted.
   static void Reset();
-  // No communicator gets ready while it is held.
-  static void HoldConnect(bool is_held);
+  // No communicator gets ready before Release.
+  static void HoldConnect();
+  static void ReleaseConnect(int rank);
   // The rank's communicators never get ready, and then fail.
   static void FailConnect(int rank);
   // The rank's next group of calls is not started.

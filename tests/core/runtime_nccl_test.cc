@@ -57,19 +57,20 @@ bool BecomesDirect(int rank, int size, Runtime* runtime, TestCard* card,
                    milliseconds limit = milliseconds(10000)) {
   const int before = FakeNccl::completed();
   const auto end = std::chrono::steady_clock::now() + limit;
-  for (int step = 0; std::chrono::steady_clock::now() < end; ++step) {
+  for (;;) {
     CardCall sum(card, runtime, "warm", Filled(10, 1.0f + rank));
     EXPECT_EQ(sum.Wait().message(), "");
     EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
-    // All ranks must leave together.
-    float mine = FakeNccl::completed() > before ? 1.0f : 0.0f;
+    // All ranks must leave together, so they agree on it.
+    const float mine = FakeNccl::completed() > before           ? 2.0f
+                       : std::chrono::steady_clock::now() > end ? 1.0f
+                                                                : 0.0f;
     PendingPtr all =
         Start(runtime, {"done", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
     EXPECT_EQ(all->Wait().message(), "");
-    if (all->out[0][0] > 0) return true;
+    if (all->out[0][0] > 0) return all->out[0][0] > 1;
     std::this_thread::sleep_for(milliseconds(5));
   }
-  return false;
 }
 
 TEST(cards_come_to_reduce_among_themselves) {
@@ -176,7 +177,8 @@ void CheckStaged(int size,
                  const std::function<void(int, Runtime*, TestCard*)>& prepare,
                  const std::function<Result<const NcclLibrary*>(int)>& find,
                  const std::string& why,
-                 const Options& options = Options::Defaults()) {
+                 const Options& options = Options::Defaults(),
+                 milliseconds connect_limit = CudaLanes::kConnectLimit) {
   Lines lines;
   RunOnCards(
       size,
@@ -185,7 +187,7 @@ void CheckStaged(int size,
         EXPECT_FALSE(
             BecomesDirect(rank, size, runtime, card, milliseconds(400)));
       },
-      find, {}, options);
+      find, {}, options, connect_limit);
   std::vector<std::string> found;
   for (const std::string& line : lines.taken()) {
     if (Contains(line, "reduced in host memory, not by NCCL: ")) {
@@ -233,6 +235,13 @@ TEST(a_rank_that_does_not_connect) {
   CheckStaged(3, Nothing, Nccl, "NCCL failed: unhandled system error (2)");
 }
 
+TEST(ranks_that_cannot_reach_each_other) {
+  FakeNccl::Reset();
+  FakeNccl::HoldConnect();
+  CheckStaged(3, Nothing, Nccl, "NCCL did not connect within 0 s",
+              Options::Defaults(), milliseconds(50));
+}
+
 // --- What goes on beside them ---
 
 Status JoinAll(Runtime* runtime) {
@@ -269,42 +278,44 @@ TEST(a_rank_that_has_joined) {
       Nccl);
 }
 
-// It is connected while it has joined, and says so.
+// It is connected while it has joined, and says so while the others meet again
+// and again. It must not ask twice.
 TEST(a_rank_that_joins_while_it_connects) {
-  FakeNccl::Reset();
-  FakeNccl::HoldConnect(true);
   const int size = 3;
-  RunOnCards(
-      size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        const auto sum_up = [&](float sum) {
-          CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
-          EXPECT_EQ(call.Wait().message(), "");
-          EXPECT_TRUE(call.Values() == Filled(10, sum));
-        };
-        // All know of the communicator once rank 0 has given it an identity,
-        // and some batches have followed.
-        const auto end = std::chrono::steady_clock::now() + milliseconds(8000);
-        for (int after = 0; after < 5;) {
-          sum_up(6.0f);
-          float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
-          PendingPtr all = Start(
-              runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
-          EXPECT_EQ(all->Wait().message(), "");
-          after += all->out[0][0] > 0 ? 1 : 0;
-          ASSERT_TRUE(std::chrono::steady_clock::now() < end);
-        }
-        if (rank != 1) {
-          for (int step = 0; step < 30; ++step) {
-            sum_up(4.0f);
-            if (step == 10) FakeNccl::HoldConnect(false);
-            std::this_thread::sleep_for(milliseconds(2));
+  for (int round = 0; round < 10; ++round) {
+    FakeNccl::Reset();
+    FakeNccl::HoldConnect();
+    RunOnCards(
+        size,
+        [&](int rank, Runtime* runtime, TestCard* card) {
+          const auto sum_up = [&](float sum) {
+            CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
+            EXPECT_EQ(call.Wait().message(), "");
+            EXPECT_TRUE(call.Values() == Filled(10, sum));
+          };
+          // All know of the communicator once rank 0 has given it an identity,
+          // and some batches have followed.
+          for (int after = 0; after < 3;) {
+            sum_up(6.0f);
+            const float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
+            PendingPtr all = Start(
+                runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
+            ASSERT_EQ(all->Wait().message(), "");
+            after += all->out[0][0] > 0 ? 1 : 0;
           }
-        }
-        EXPECT_EQ(JoinAll(runtime).message(), "");
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
-      },
-      Nccl);
+          FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
+          if (rank != 1) {
+            for (int step = 0; step < 40; ++step) {
+              sum_up(4.0f);
+              if (rank == 0 && step == 10 + round) FakeNccl::ReleaseConnect(1);
+            }
+          }
+          ASSERT_EQ(JoinAll(runtime).message(), "");
+          EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+        },
+        Nccl);
+    if (test::failures > 0) return;
+  }
 }
 
 TEST(another_set_stages) {

@@ -62,18 +62,16 @@ LaneOwner BackgroundLoop::OwnerOfLane(int serial) {
   // A meeting is a barrier in the lane's memory.
   owner.ask_to_meet = [this, serial](
                           const Status& error,
-                          std::function<void(const Status&)> failed) {
+                          std::function<void(const Status&)> answered) {
     auto entry = std::make_shared<Entry>();
     entry->request.key.name = "hvd_tf.lane_of_gpus";
     entry->request.signature.verb = Verb::kBarrier;
     entry->request.signature.memory = MemoryKind::kCuda;
     entry->request.error = error;
-    entry->done = [failed](const Status& status) {
-      if (!status.ok()) failed(status);
-    };
+    entry->done = answered;
     Command command = EnqueueCommand{serial, std::move(entry)};
     const Status pushed = queue_->Push(std::move(command));
-    if (!pushed.ok()) failed(pushed);
+    if (!pushed.ok()) answered(pushed);
   };
   return owner;
 }

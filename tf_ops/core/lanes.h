@@ -39,12 +39,14 @@ static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 // Runtime, whose background thread alone uses it.
 // What a set offers to a lane of its.
 struct LaneOwner {
-  // Asks all ranks to meet. Once all have asked, Transport::Meet is called on
-  // each, at the same place in the order of batches. With an error here, or if
-  // the set ends, `failed` is called instead, on all ranks that have asked. It
-  // may be called at once, or after the lane has gone.
+  // Asks all ranks to meet. Once all have asked that have not joined,
+  // Transport::Meet is called on every rank, at the same place in the order of
+  // batches. Then `answered` is called with Ok, on ranks that had asked. With
+  // an error here, or if the set ends, it is called with a failure instead, on
+  // all ranks that have asked. It may be called at once, or after the lane has
+  // gone. Nobody asks again before that.
   std::function<void(const Status& error,
-                     std::function<void(const Status&)> failed)>
+                     std::function<void(const Status&)> answered)>
       ask_to_meet;
   // The set is that of all ranks.
   bool is_global = false;

@@ -163,9 +163,8 @@ class Transport {
   virtual ChunkLimits chunk_limits() const { return {}; }
   virtual void SetChunkBytes(int64_t) {}
 
-  // All ranks have met here in the order of batches, as this one has asked for:
-  // see LaneOwner. It is called on ranks that have joined, too. Then `all_came`
-  // is false, on every rank.
+  // The ranks have met here in the order of batches: see LaneOwner. Where one
+  // has joined, and had not asked, `all_came` is false on every rank.
   virtual void Meet(bool all_came) { (void)all_came; }
 
   // A member ends. It serves what it has started for some seconds, unless it

@@ -177,7 +177,7 @@ _RULES = (
         ("--num-nccl-streams",),
         "library_options.num_nccl_streams",
         _whole,
-        no_effect="this build has no NCCL",
+        no_effect="hvd_tf gives NCCL one stream",
     ),
     _Rule(
         ("--thread-affinity",),

@@ -11,9 +11,11 @@
 namespace hvd {
 
 CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
-                     NcclCommunicators::Find find)
+                     NcclCommunicators::Find find,
+                     std::chrono::milliseconds connect_limit)
     : doorbell_(std::move(doorbell)),
       find_(std::move(find)),
+      connect_limit_(connect_limit),
       device_(std::make_shared<CudaDevice>()) {}
 
 std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
@@ -24,7 +26,7 @@ std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
   }
   return std::make_unique<DirectLane>(
       host, device_, std::make_unique<NcclCommunicators>(find_), wake,
-      std::move(owner));
+      std::move(owner), connect_limit_);
 }
 
 }  // namespace hvd

@@ -3,6 +3,7 @@
 #ifndef HVD_TRANSPORT_CUDA_CUDA_LANES_H_
 #define HVD_TRANSPORT_CUDA_CUDA_LANES_H_
 
+#include <chrono>
 #include <memory>
 
 #include "core/doorbell.h"
@@ -15,15 +16,22 @@ namespace hvd {
 // All lanes share one card. That of the set of all ranks uses NCCL where it can
 // be had, and the others stage in host memory. NCCL's kernels of several sets
 // would have to be queued in one order on all ranks.
+//
+// Many hosts take NCCL a minute. Longer than that it mostly waits for a host
+// that it cannot reach.
 class CudaLanes final : public DeviceLanes {
  public:
+  static constexpr std::chrono::minutes kConnectLimit{2};
+
   explicit CudaLanes(std::shared_ptr<Doorbell> doorbell,
-                     NcclCommunicators::Find find = &NcclLibrary::OfMachine);
+                     NcclCommunicators::Find find = &NcclLibrary::OfMachine,
+                     std::chrono::milliseconds connect_limit = kConnectLimit);
   std::unique_ptr<Transport> NewLane(Transport* host, LaneOwner owner) override;
 
  private:
   const std::shared_ptr<Doorbell> doorbell_;
   const NcclCommunicators::Find find_;
+  const std::chrono::milliseconds connect_limit_;
   const std::shared_ptr<Device> device_;
 };
 

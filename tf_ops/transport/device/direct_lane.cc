@@ -22,12 +22,14 @@ constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
 
 DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
                        std::unique_ptr<Communicators> communicators,
-                       std::function<void()> wake, LaneOwner owner)
+                       std::function<void()> wake, LaneOwner owner,
+                       std::chrono::milliseconds connect_limit)
     : host_(host),
       wake_(std::move(wake)),
       device_(device),
       communicators_(std::move(communicators)),
       owner_(std::move(owner)),
+      connect_limit_(connect_limit),
       staging_(host, device, wake_),
       self_(std::make_shared<DirectLane*>(this)) {}
 

@@ -38,9 +38,11 @@ class DirectLane final : public Transport {
  public:
   // `host` outlives this object. `wake` is called by any thread when a card has
   // done something, so that Progress is called.
+  // A communicator that is not ready after `connect_limit` is given up.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
              std::unique_ptr<Communicators> communicators,
-             std::function<void()> wake, LaneOwner owner);
+             std::function<void()> wake, LaneOwner owner,
+             std::chrono::milliseconds connect_limit);
   ~DirectLane() override;
 
   int rank() const override { return host_->rank(); }
@@ -103,6 +105,7 @@ class DirectLane final : public Transport {
   // Asks to meet if it is time to. `batch` has a tensor of this rank.
   void AskToMeet(const Batch& batch);
   void Ask(State next, const Status& error);
+  void HearAnswer(const Status& answer);
   void StartOffering();
   // True if anything moved.
   bool Advance();
@@ -131,11 +134,13 @@ class DirectLane final : public Transport {
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<Communicators> communicators_;
   const LaneOwner owner_;
+  const std::chrono::milliseconds connect_limit_;
   HostStaging staging_;
   State state_ = State::kStaged;
   // Of the first batch: it says which card.
   std::shared_ptr<const void> ready_;
   std::shared_ptr<Offering> offering_;
+  Clock::time_point connecting_since_;
   // Goes with this object: what is told later finds nobody.
   const std::shared_ptr<DirectLane*> self_;
 

@@ -41,20 +41,26 @@ void DirectLane::Ask(State next, const Status& error) {
   owner_.ask_to_meet(
       error, [self = std::weak_ptr<DirectLane*>(self_)](const Status& why) {
         const auto lane = self.lock();
-        if (lane != nullptr && *lane != nullptr) (*lane)->StayStaged(why);
+        if (lane != nullptr && *lane != nullptr) (*lane)->HearAnswer(why);
       });
 }
 
+void DirectLane::HearAnswer(const Status& answer) {
+  if (!answer.ok()) return StayStaged(answer);
+  // Not all came, or Meet has gone on from here. Only now may it ask again: a
+  // rank that had joined may have asked after the others had met.
+  if (state_ == State::kMeeting) state_ = State::kStaged;
+  if (state_ == State::kMeetingAgain) state_ = State::kConnected;
+}
+
 void DirectLane::Meet(bool all_came) {
+  // A rank that has joined cannot say what card it has, nor whether it is
+  // connected.
+  if (!all_came) return;
   if (state_ == State::kMeeting) {
-    if (!all_came) {
-      state_ = State::kStaged;
-      return;
-    }
     StartOffering();
   } else if (state_ == State::kMeetingAgain) {
-    // A rank that has joined cannot say whether it is connected.
-    state_ = all_came ? State::kDirect : State::kConnected;
+    state_ = State::kDirect;
   }
 }
 
@@ -137,15 +143,21 @@ bool DirectLane::AdvanceOffering() {
   communicator_ = std::move(made.value());
   stream_ = std::move(stream.value());
   state_ = State::kConnecting;
+  connecting_since_ = Clock::now();
   return true;
 }
 
 bool DirectLane::AdvanceConnecting() {
   const Result<bool> is_ready = communicator_->IsReady();
-  if (is_ready.ok() && !is_ready.value()) return false;
+  Status status = is_ready.status();
+  if (is_ready.ok() && !is_ready.value()) {
+    if (Clock::now() < connecting_since_ + connect_limit_) return false;
+    status = FailedPrecondition("NCCL did not connect within " +
+                                std::to_string(connect_limit_.count() / 1000) +
+                                " s; NCCL_DEBUG=INFO shows what it waits for");
+  }
   Ask(State::kMeetingAgain,
-      is_ready.ok() ? Status::Ok()
-                    : FailedPrecondition(is_ready.status().message()));
+      status.ok() ? status : FailedPrecondition(status.message()));
   return true;
 }
 
