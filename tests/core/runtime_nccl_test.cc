@@ -229,6 +229,13 @@ TEST(a_rank_that_looks_for_nan) {
               options);
 }
 
+TEST(a_rank_that_is_told_not_to) {
+  FakeNccl::Reset();
+  Options options = Options::Defaults();
+  options.nccl = 0;
+  CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_NCCL is 0", options);
+}
+
 TEST(a_rank_that_does_not_connect) {
   FakeNccl::Reset();
   FakeNccl::FailConnect(2);

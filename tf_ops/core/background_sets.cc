@@ -58,7 +58,12 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
 LaneOwner BackgroundLoop::OwnerOfLane(int serial) {
   LaneOwner owner;
   owner.is_global = serial == 0;
-  owner.checks_finite = options_.check_numerics != 0;
+  if (options_.check_numerics != 0) {
+    owner.refusal =
+        "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";
+  } else if (options_.nccl == 0) {
+    owner.refusal = "HVD_NCCL is 0";
+  }
   // A meeting is a barrier in the lane's memory.
   owner.ask_to_meet = [this, serial](
                           const Status& error,

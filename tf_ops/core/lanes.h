@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/status.h"
@@ -50,8 +51,8 @@ struct LaneOwner {
       ask_to_meet;
   // The set is that of all ranks.
   bool is_global = false;
-  // Values that are not finite are looked for.
-  bool checks_finite = false;
+  // Why this rank's cards may not reduce among themselves. Empty: they may.
+  std::string refusal;
 };
 
 class DeviceLanes {

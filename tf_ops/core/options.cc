@@ -92,7 +92,9 @@ const Knob kKnobs[] = {
     {"HVD_HOST_ID", nullptr, &Options::host_id, "", 0, 0,
      "ranks with equal ids share a host, whatever the machine says"},
     {"HVD_GPU_LANE", nullptr, &Options::gpu_lane, "0", 0, 1,
-     "1: tensors on a GPU are copied to the host in batches, by hvd_tf"},
+     "1: tensors on a GPU are carried by hvd_tf, not copied by TensorFlow"},
+    {"HVD_NCCL", nullptr, &Options::nccl, "1", 0, 1,
+     "0: tensors on GPUs are reduced in host memory, not by NCCL"},
 };
 
 std::string Expected(const Knob& knob) {

@@ -69,10 +69,8 @@ void DirectLane::StartOffering() {
   offering_ = std::make_shared<Offering>();
   Offering& offering = *offering_;
   const Result<Communicators::Offer> found = communicators_->Look(ready_);
-  if (owner_.checks_finite) {
-    offering.mine.Refuse(
-        "HVD_CHECK_NUMERICS is set, which looks at tensors "
-        "on the host");
+  if (!owner_.refusal.empty()) {
+    offering.mine.Refuse(owner_.refusal);
   } else if (!found.ok()) {
     offering.mine.Refuse(found.status().message());
   } else {
