@@ -340,8 +340,6 @@ int NewScaledSum(int* op, void* scalar, int dtype, int residence,
   return hvd::kNcclSuccess;
 }
 
-int DeleteOp(int /*op*/, ncclComm* /*comm*/) { return hvd::kNcclSuccess; }
-
 const char* TextOfError(int result) {
   return result == kSystemError            ? "unhandled system error"
          : result == hvd::kNcclRemoteError ? "remote process exited"
@@ -368,7 +366,6 @@ void* FakeNccl::Find(const char* name) {
       {"ncclGroupEnd", reinterpret_cast<void*>(&EndGroup)},
       {"ncclAllReduce", reinterpret_cast<void*>(&Allreduce)},
       {"ncclRedOpCreatePreMulSum", reinterpret_cast<void*>(&NewScaledSum)},
-      {"ncclRedOpDestroy", reinterpret_cast<void*>(&DeleteOp)},
       {"ncclGetErrorString", reinterpret_cast<void*>(&TextOfError)},
       {"ncclGetLastError", reinterpret_cast<void*>(&LastError)},
   };

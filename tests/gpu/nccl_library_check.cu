@@ -35,7 +35,6 @@ static_assert(AreAlike(&NcclLibrary::end_group, &ncclGroupEnd));
 static_assert(AreAlike(&NcclLibrary::allreduce, &ncclAllReduce));
 static_assert(AreAlike(&NcclLibrary::new_scaled_sum,
                        &ncclRedOpCreatePreMulSum));
-static_assert(AreAlike(&NcclLibrary::delete_op, &ncclRedOpDestroy));
 static_assert(AreAlike(&NcclLibrary::text_of_error, &ncclGetErrorString));
 static_assert(AreAlike(&NcclLibrary::last_error, &ncclGetLastError));
 

@@ -44,7 +44,6 @@ Result<NcclLibrary> NcclLibrary::Find(
   set(&nccl.end_group, "ncclGroupEnd");
   set(&nccl.allreduce, "ncclAllReduce");
   set(&nccl.new_scaled_sum, "ncclRedOpCreatePreMulSum");
-  set(&nccl.delete_op, "ncclRedOpDestroy");
   set(&nccl.text_of_error, "ncclGetErrorString");
   set(&nccl.last_error, "ncclGetLastError");
   if (missing == nullptr) return nccl;

@@ -67,7 +67,6 @@ struct NcclLibrary {
                    NcclComm comm, CudaStream stream) = nullptr;
   int (*new_scaled_sum)(int* op, void* scalar, int dtype, int residence,
                         NcclComm comm) = nullptr;
-  int (*delete_op)(int op, NcclComm comm) = nullptr;
   const char* (*text_of_error)(int result) = nullptr;
   // What was wrong last, in words. `comm` may be null.
   const char* (*last_error)(NcclComm comm) = nullptr;
