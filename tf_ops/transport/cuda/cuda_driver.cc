@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 
+#include "transport/cuda/found_functions.h"
+
 namespace hvd {
 namespace {
 
@@ -27,33 +29,28 @@ Result<CudaDriver> Load() {
 Result<CudaDriver> CudaDriver::Find(
     const std::function<void*(const char* name)>& find) {
   CudaDriver driver;
-  const char* missing = nullptr;
-  const auto set = [&](auto* function, const char* name) {
-    void* const found = find(name);
-    if (found == nullptr && missing == nullptr) missing = name;
-    *function =
-        reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
-  };
-  set(&driver.push_context, "cuCtxPushCurrent_v2");
-  set(&driver.pop_context, "cuCtxPopCurrent_v2");
-  set(&driver.current_card, "cuCtxGetDevice");
-  set(&driver.uuid, "cuDeviceGetUuid_v2");
-  set(&driver.context_of_stream, "cuStreamGetCtx");
-  set(&driver.new_stream, "cuStreamCreate");
-  set(&driver.delete_stream, "cuStreamDestroy_v2");
-  set(&driver.wait_for_event, "cuStreamWaitEvent");
+  FoundFunctions found(find);
+  found.Set(&driver.push_context, "cuCtxPushCurrent_v2");
+  found.Set(&driver.pop_context, "cuCtxPopCurrent_v2");
+  found.Set(&driver.current_card, "cuCtxGetDevice");
+  found.Set(&driver.uuid, "cuDeviceGetUuid_v2");
+  found.Set(&driver.context_of_stream, "cuStreamGetCtx");
+  found.Set(&driver.new_stream, "cuStreamCreate");
+  found.Set(&driver.delete_stream, "cuStreamDestroy_v2");
+  found.Set(&driver.wait_for_event, "cuStreamWaitEvent");
   // cuLaunchHostFunc would not call back after an error of the card.
-  set(&driver.call_back, "cuStreamAddCallback");
-  set(&driver.new_event, "cuEventCreate");
-  set(&driver.delete_event, "cuEventDestroy_v2");
-  set(&driver.record_event, "cuEventRecord");
-  set(&driver.query_event, "cuEventQuery");
-  set(&driver.copy, "cuMemcpyAsync");
-  set(&driver.new_pinned, "cuMemHostAlloc");
-  set(&driver.delete_pinned, "cuMemFreeHost");
-  set(&driver.name_of_error, "cuGetErrorName");
-  if (missing == nullptr) return driver;
-  return FailedPrecondition(std::string(kLibrary) + " has no " + missing +
+  found.Set(&driver.call_back, "cuStreamAddCallback");
+  found.Set(&driver.new_event, "cuEventCreate");
+  found.Set(&driver.delete_event, "cuEventDestroy_v2");
+  found.Set(&driver.record_event, "cuEventRecord");
+  found.Set(&driver.query_event, "cuEventQuery");
+  found.Set(&driver.copy, "cuMemcpyAsync");
+  found.Set(&driver.new_pinned, "cuMemHostAlloc");
+  found.Set(&driver.delete_pinned, "cuMemFreeHost");
+  found.Set(&driver.name_of_error, "cuGetErrorName");
+  if (found.missing() == nullptr) return driver;
+  return FailedPrecondition(std::string(kLibrary) + " has no " +
+                            found.missing() +
                             "; install a newer driver of the GPU");
 }
 

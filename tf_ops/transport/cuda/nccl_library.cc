@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#include <type_traits>
+#include "transport/cuda/found_functions.h"
 
 namespace hvd {
 namespace {
@@ -28,27 +28,21 @@ Result<NcclLibrary> Load() {
 Result<NcclLibrary> NcclLibrary::Find(
     const std::function<void*(const char* name)>& find) {
   NcclLibrary nccl;
-  const char* missing = nullptr;
-  const auto set = [&](auto* function, const char* name) {
-    void* const found = find(name);
-    if (found == nullptr && missing == nullptr) missing = name;
-    *function =
-        reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
-  };
-  set(&nccl.get_version, "ncclGetVersion");
-  set(&nccl.new_id, "ncclGetUniqueId");
-  set(&nccl.connect, "ncclCommInitRankConfig");
-  set(&nccl.get_async_error, "ncclCommGetAsyncError");
-  set(&nccl.abort, "ncclCommAbort");
-  set(&nccl.begin_group, "ncclGroupStart");
-  set(&nccl.end_group, "ncclGroupEnd");
-  set(&nccl.allreduce, "ncclAllReduce");
-  set(&nccl.new_scaled_sum, "ncclRedOpCreatePreMulSum");
-  set(&nccl.text_of_error, "ncclGetErrorString");
-  set(&nccl.last_error, "ncclGetLastError");
-  if (missing == nullptr) return nccl;
-  return FailedPrecondition(std::string(kLibrary) + " has no " + missing +
-                            "; install NCCL 2.14 or newer");
+  FoundFunctions found(find);
+  found.Set(&nccl.get_version, "ncclGetVersion");
+  found.Set(&nccl.new_id, "ncclGetUniqueId");
+  found.Set(&nccl.connect, "ncclCommInitRankConfig");
+  found.Set(&nccl.get_async_error, "ncclCommGetAsyncError");
+  found.Set(&nccl.abort, "ncclCommAbort");
+  found.Set(&nccl.begin_group, "ncclGroupStart");
+  found.Set(&nccl.end_group, "ncclGroupEnd");
+  found.Set(&nccl.allreduce, "ncclAllReduce");
+  found.Set(&nccl.new_scaled_sum, "ncclRedOpCreatePreMulSum");
+  found.Set(&nccl.text_of_error, "ncclGetErrorString");
+  found.Set(&nccl.last_error, "ncclGetLastError");
+  if (found.missing() == nullptr) return nccl;
+  return FailedPrecondition(std::string(kLibrary) + " has no " +
+                            found.missing() + "; install NCCL 2.14 or newer");
 }
 
 Result<const NcclLibrary*> NcclLibrary::OfMachine() {
