@@ -3,6 +3,8 @@
 #ifndef HVD_TESTS_CORE_FAKE_NCCL_H_
 #define HVD_TESTS_CORE_FAKE_NCCL_H_
 
+#include "transport/device/communicator_calls.h"
+
 namespace hvd {
 
 // No call waits. What a call begins is in progress for some time.
@@ -23,8 +25,17 @@ class FakeNccl {
   // From its next group on the rank's communicators report an error, and their
   // kernels do not end before they are aborted.
   static void FailAsync(int rank);
+  // The rank's kernels have read, but do not end before ReleaseKernels.
+  static void HoldKernels(int rank);
+  static void ReleaseKernels();
   // Groups of calls that kernels of all ranks have completed.
   static int completed();
+  // Calls of that kind that kernels were launched with.
+  static int calls(CommunicatorCall::Kind kind);
+  // Calls of a rank that a peer's do not fit to.
+  static int misfitting();
+  // Communicators that went while a peer's card had still to do with them.
+  static int gone_early();
   // Identities that were asked for.
   static int identities();
 };

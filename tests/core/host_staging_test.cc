@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "card_backend.h"
 #include "harness.h"
 #include "on_card.h"
 #include "test_card.h"
@@ -23,33 +24,6 @@
 
 namespace hvd {
 namespace {
-
-// Whose transports carry what is on a card of the rank's own.
-class CardBackend final : public Backend {
- public:
-  CardBackend(std::unique_ptr<Backend> base, int64_t least_piece_bytes)
-      : base_(std::move(base)), least_piece_bytes_(least_piece_bytes) {}
-  const Topology& topology() const override { return base_->topology(); }
-  Channel& channel() override { return base_->channel(); }
-  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
-    return base_->Exchange(mine);
-  }
-  Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    auto host = base_->NewTransport(slot, ranks);
-    if (!host.ok()) return host.status();
-    return std::unique_ptr<Transport>(std::make_unique<OnCard>(
-        std::move(host.value()), card_, least_piece_bytes_));
-  }
-  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
-  bool arrivals_ring() const override { return base_->arrivals_ring(); }
-  void Abort(int exit_code) override { base_->Abort(exit_code); }
-
- private:
-  const std::unique_ptr<Backend> base_;
-  const int64_t least_piece_bytes_;
-  const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
-};
 
 void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
   for (const ContractCase& one : ContractCases()) {
@@ -62,7 +36,11 @@ void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
     const int before = test::failures;
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
-      CardBackend backend(world.Open(rank), least_piece_bytes);
+      CardBackend backend(world.Open(rank),
+                          [=](Transport* host, const auto& card) {
+                            return std::make_unique<HostStaging>(
+                                host, card->device(), [] {}, least_piece_bytes);
+                          });
       ContractRank self(&backend, 0, chunk_bytes);
       one.run(&self);
     });

@@ -13,7 +13,6 @@
 
 #include "core/transport.h"
 #include "test_card.h"
-#include "transport/device/host_staging.h"
 
 namespace hvd {
 
@@ -23,12 +22,12 @@ namespace hvd {
 // framework's stream when they get it.
 class OnCard final : public Transport {
  public:
+  // `lane` uses `host`.
   OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card,
-         int64_t least_piece_bytes)
+         std::unique_ptr<Transport> lane)
       : card_(std::move(card)),
         host_(std::move(host)),
-        lane_(std::make_unique<HostStaging>(
-            host_.get(), card_->device(), [] {}, least_piece_bytes)) {}
+        lane_(std::move(lane)) {}
 
   int rank() const override { return lane_->rank(); }
   int size() const override { return lane_->size(); }
@@ -88,6 +87,7 @@ class OnCard final : public Transport {
     lane_->Cancel(id, why);
     // Cases expect that it is done now.
     while (running_.count(id) > 0) {
+      host_->Progress();
       card_->Step();
       lane_->Progress();
     }
@@ -207,7 +207,7 @@ class OnCard final : public Transport {
   const std::shared_ptr<TestCard> card_;
   const std::unique_ptr<Transport> host_;
   std::set<BatchId> running_;
-  std::unique_ptr<HostStaging> lane_;
+  const std::unique_ptr<Transport> lane_;
 };
 
 }  // namespace hvd

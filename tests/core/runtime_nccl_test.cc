@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime with tensors on cards that reduce among themselves by NCCL: how they
 // come to it, what they leave to the host, and what goes wrong.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -325,21 +328,70 @@ TEST(a_rank_that_joins_while_it_connects) {
   }
 }
 
-TEST(another_set_stages) {
+// Each rank comes to its sets in an order of its own. The card does one batch
+// at a time.
+TEST(sets_that_share_ranks) {
   FakeNccl::Reset();
-  RunOnCards(3,
-             [](int rank, Runtime* runtime, TestCard* card) {
-               ASSERT_TRUE(BecomesDirect(rank, 3, runtime, card));
-               if (rank == 2) return;
-               const int before = FakeNccl::completed();
-               CardCall sum(card, runtime,
-                            CardAsk{"of two", ReduceOp::kSum, 1, 1, 1},
-                            Filled(10, 1.0f + rank));
-               EXPECT_EQ(sum.Wait().message(), "");
-               EXPECT_TRUE(sum.Values() == Filled(10, 3.0f));
-               EXPECT_EQ(FakeNccl::completed(), before);
-             },
-             Nccl, {{0, 1}});
+  const std::vector<std::vector<int>> sets = {
+      {0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {2}};
+  std::atomic<int> direct{0};
+  RunOnCards(
+      3,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        std::mt19937 draw(static_cast<unsigned>(rank));
+        for (int step = 0; step < 60; ++step) {
+          std::vector<int> mine;
+          for (int i = 0; i < 15; ++i) {
+            const std::vector<int>& set = sets[static_cast<size_t>(i % 5)];
+            if (std::count(set.begin(), set.end(), rank) > 0) mine.push_back(i);
+          }
+          std::shuffle(mine.begin(), mine.end(), draw);
+          std::map<int, std::unique_ptr<CardCall>> calls;
+          for (const int i : mine) {
+            const auto values = Filled(static_cast<size_t>(i) * 31 + 1,
+                                       static_cast<float>(rank + step));
+            calls[i] = std::make_unique<CardCall>(
+                card, runtime,
+                CardAsk{"t" + std::to_string(i), ReduceOp::kSum, 1, 1, i % 5},
+                values);
+          }
+          for (const auto& [i, call] : calls) {
+            float sum = 0;
+            for (const int r : sets[static_cast<size_t>(i % 5)]) {
+              sum += static_cast<float>(r + step);
+            }
+            EXPECT_EQ(call->Wait().message(), "");
+            EXPECT_TRUE(call->Values() ==
+                        Filled(static_cast<size_t>(i) * 31 + 1, sum));
+          }
+          if (step == 50) direct = FakeNccl::completed();
+        }
+      },
+      Nccl, {sets.begin() + 1, sets.end()});
+  // One of each set, and by then all batches went that way.
+  EXPECT_EQ(FakeNccl::identities(), 5);
+  EXPECT_TRUE(FakeNccl::completed() > direct + 9 * 5);
+  EXPECT_EQ(FakeNccl::gone_early(), 0);
+}
+
+// Its card has done with the last batch long before the other's has.
+TEST(a_rank_that_leaves_first) {
+  FakeNccl::Reset();
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        if (rank == 1) FakeNccl::HoldKernels(1);
+        CardCall sum(card, runtime, "last", Filled(100, 1.0f + rank));
+        if (rank == 1) {
+          std::this_thread::sleep_for(milliseconds(500));
+          FakeNccl::ReleaseKernels();
+        }
+        EXPECT_EQ(sum.Wait().message(), "");
+        EXPECT_TRUE(sum.Values() == Filled(100, 3.0f));
+      },
+      Nccl);
+  EXPECT_EQ(FakeNccl::gone_early(), 0);
 }
 
 // Its entry ends with the step's words, and the next step is right.

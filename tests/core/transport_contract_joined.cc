@@ -69,6 +69,7 @@ void CheckAllreduce(Transport* transport, Batch batch,
   Segment segment{is_absent ? nullptr : in.data(),
                   is_absent ? nullptr : out.data(), kCount};
   batch.segments = {segment, segment};
+  batch.has_absent = !absent.empty();
   std::vector<char> second(bytes);
   if (!is_absent) batch.segments[1].out = second.data();
   Status result = Internal("not done");
@@ -121,6 +122,7 @@ void JoinedRanksDropWhatComes(ContractRank* self) {
       const int64_t rows = self->Elements(3) + 7;
       Batch batch;
       batch.verb = verb;
+      batch.has_absent = !absent.empty();
       std::vector<int64_t>& counts = batch.rows.emplace_back();
       int64_t arriving = 0, leaving = 0;
       for (int peer = 0; peer < size; ++peer) {

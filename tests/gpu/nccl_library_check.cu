@@ -33,6 +33,12 @@ static_assert(AreAlike(&NcclLibrary::abort, &ncclCommAbort));
 static_assert(AreAlike(&NcclLibrary::begin_group, &ncclGroupStart));
 static_assert(AreAlike(&NcclLibrary::end_group, &ncclGroupEnd));
 static_assert(AreAlike(&NcclLibrary::allreduce, &ncclAllReduce));
+static_assert(AreAlike(&NcclLibrary::reducescatter, &ncclReduceScatter));
+static_assert(AreAlike(&NcclLibrary::reduce, &ncclReduce));
+static_assert(AreAlike(&NcclLibrary::broadcast, &ncclBroadcast));
+static_assert(AreAlike(&NcclLibrary::allgather, &ncclAllGather));
+static_assert(AreAlike(&NcclLibrary::send, &ncclSend));
+static_assert(AreAlike(&NcclLibrary::receive, &ncclRecv));
 static_assert(AreAlike(&NcclLibrary::new_scaled_sum,
                        &ncclRedOpCreatePreMulSum));
 static_assert(AreAlike(&NcclLibrary::text_of_error, &ncclGetErrorString));

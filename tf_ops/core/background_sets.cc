@@ -34,7 +34,7 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   LaneTable lanes = LaneTable::HostOnly(std::move(transport.value()));
   if (device_lanes_ != nullptr) {
     lanes.of(MemoryKind::kCuda) = device_lanes_->NewLane(
-        lanes.of(MemoryKind::kHost).get(), OwnerOfLane(members.serial));
+        lanes.of(MemoryKind::kHost).get(), OwnerOfLane(members));
   }
   auto executor = std::make_unique<Executor>(std::move(lanes),
                                              options_.check_numerics != 0);
@@ -55,9 +55,9 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   return set;
 }
 
-LaneOwner BackgroundLoop::OwnerOfLane(int serial) {
+LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   LaneOwner owner;
-  owner.is_global = serial == 0;
+  owner.set_id = members.id;
   if (options_.check_numerics != 0) {
     owner.refusal =
         "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";
@@ -65,7 +65,7 @@ LaneOwner BackgroundLoop::OwnerOfLane(int serial) {
     owner.refusal = "HVD_NCCL is 0";
   }
   // A meeting is a barrier in the lane's memory.
-  owner.ask_to_meet = [this, serial](
+  owner.ask_to_meet = [this, serial = members.serial](
                           const Status& error,
                           std::function<void(const Status&)> answered) {
     auto entry = std::make_shared<Entry>();

@@ -49,8 +49,8 @@ struct LaneOwner {
   std::function<void(const Status& error,
                      std::function<void(const Status&)> answered)>
       ask_to_meet;
-  // The set is that of all ranks.
-  bool is_global = false;
+  // Of the set: the same on all its ranks, and of no other set that lives.
+  int set_id = 0;
   // Why this rank's cards may not reduce among themselves. Empty: they may.
   std::string refusal;
 };

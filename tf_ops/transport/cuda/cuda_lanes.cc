@@ -6,7 +6,6 @@
 
 #include "transport/cuda/cuda_device.h"
 #include "transport/device/direct_lane.h"
-#include "transport/device/host_staging.h"
 
 namespace hvd {
 
@@ -16,17 +15,15 @@ CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
     : doorbell_(std::move(doorbell)),
       find_(std::move(find)),
       connect_limit_(connect_limit),
-      device_(std::make_shared<CudaDevice>()) {}
+      device_(std::make_shared<CudaDevice>()),
+      queue_(std::make_shared<CardQueue>(device_)) {}
 
 std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
                                               LaneOwner owner) {
-  const auto wake = [doorbell = doorbell_] { doorbell->Ring(); };
-  if (!owner.is_global) {
-    return std::make_unique<HostStaging>(host, device_, wake);
-  }
   return std::make_unique<DirectLane>(
-      host, device_, std::make_unique<NcclCommunicators>(find_), wake,
-      std::move(owner), connect_limit_);
+      host, device_, queue_, std::make_unique<NcclCommunicators>(find_),
+      [doorbell = doorbell_] { doorbell->Ring(); }, std::move(owner),
+      connect_limit_);
 }
 
 }  // namespace hvd

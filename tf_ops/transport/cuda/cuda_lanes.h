@@ -9,13 +9,13 @@
 #include "core/doorbell.h"
 #include "core/lanes.h"
 #include "transport/cuda/nccl_communicator.h"
+#include "transport/device/card_queue.h"
 #include "transport/device/device.h"
 
 namespace hvd {
 
-// All lanes share one card. That of the set of all ranks uses NCCL where it can
-// be had, and the others stage in host memory. NCCL's kernels of several sets
-// would have to be queued in one order on all ranks.
+// All lanes share one card, and each set has a communicator of NCCL of its own
+// where it can be had.
 //
 // Many hosts take NCCL a minute. Longer than that it mostly waits for a host
 // that it cannot reach.
@@ -33,6 +33,7 @@ class CudaLanes final : public DeviceLanes {
   const NcclCommunicators::Find find_;
   const std::chrono::milliseconds connect_limit_;
   const std::shared_ptr<Device> device_;
+  const std::shared_ptr<CardQueue> queue_;
 };
 
 }  // namespace hvd

@@ -112,24 +112,20 @@ class NcclCommunicator final : public Communicator {
     return state == kNcclSuccess;
   }
 
-  Status Allreduce(const std::vector<CopySegment>& tensors, DataType dtype,
-                   ReduceOp op, double scale, DeviceStream* stream) override {
+  Status Launch(const CommunicatorCalls& calls, DeviceStream* stream) override {
     const InCudaContext within(card_.driver, card_.context);
     HVD_RETURN_IF_ERROR(within.status());
-    int nccl_op = NcclOp(op).value_or(kNcclSum);
-    if (scale != 1.0) {
-      const Result<int> scaled = ScaledSum(dtype, scale);
+    const int dtype = NcclType(calls.dtype).value_or(kNcclFloat32);
+    int op = NcclOp(calls.op).value_or(kNcclSum);
+    if (calls.scale != 1.0) {
+      const Result<int> scaled = ScaledSum(calls.dtype, calls.scale);
       if (!scaled.ok()) return scaled.status();
-      nccl_op = scaled.value();
+      op = scaled.value();
     }
-    const CudaStream on = StreamOf(*stream);
     HVD_RETURN_IF_ERROR(Check(nccl_->begin_group()));
     Status status;
-    for (const CopySegment& tensor : tensors) {
-      if (tensor.count == 0 || !status.ok()) continue;
-      status = Check(nccl_->allreduce(
-          tensor.from, tensor.to, static_cast<size_t>(tensor.count),
-          NcclType(dtype).value_or(kNcclFloat32), nccl_op, comm_, on));
+    for (const CommunicatorCall& call : calls.calls) {
+      if (status.ok()) status = Check(Make(call, dtype, op, StreamOf(*stream)));
     }
     const Status ended = Check(nccl_->end_group());
     return status.ok() ? ended : status;
@@ -143,8 +139,34 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  int Make(const CommunicatorCall& call, int dtype, int op, CudaStream stream) {
+    using Kind = CommunicatorCall::Kind;
+    const auto count = static_cast<size_t>(call.count);
+    switch (call.kind) {
+      case Kind::kAllreduce:
+        return nccl_->allreduce(call.in, call.out, count, dtype, op, comm_,
+                                stream);
+      case Kind::kReducescatter:
+        return nccl_->reducescatter(call.in, call.out, count, dtype, op, comm_,
+                                    stream);
+      case Kind::kReduce:
+        return nccl_->reduce(call.in, call.out, count, dtype, op, call.peer,
+                             comm_, stream);
+      case Kind::kBroadcast:
+        return nccl_->broadcast(call.in, call.out, count, dtype, call.peer,
+                                comm_, stream);
+      case Kind::kAllgather:
+        return nccl_->allgather(call.in, call.out, count, dtype, comm_, stream);
+      case Kind::kSend:
+        return nccl_->send(call.in, count, dtype, call.peer, comm_, stream);
+      case Kind::kReceive:
+        return nccl_->receive(call.out, count, dtype, call.peer, comm_, stream);
+    }
+    return kNcclSuccess;
+  }
+
   Status Check(int result) const {
-    return nccl_->Check(result, "NCCL did not start to reduce", comm_);
+    return nccl_->Check(result, "NCCL did not start a batch", comm_);
   }
 
   // They are kept: a model has one or two.

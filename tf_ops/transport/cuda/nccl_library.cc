@@ -37,6 +37,12 @@ Result<NcclLibrary> NcclLibrary::Find(
   found.Set(&nccl.begin_group, "ncclGroupStart");
   found.Set(&nccl.end_group, "ncclGroupEnd");
   found.Set(&nccl.allreduce, "ncclAllReduce");
+  found.Set(&nccl.reducescatter, "ncclReduceScatter");
+  found.Set(&nccl.reduce, "ncclReduce");
+  found.Set(&nccl.broadcast, "ncclBroadcast");
+  found.Set(&nccl.allgather, "ncclAllGather");
+  found.Set(&nccl.send, "ncclSend");
+  found.Set(&nccl.receive, "ncclRecv");
   found.Set(&nccl.new_scaled_sum, "ncclRedOpCreatePreMulSum");
   found.Set(&nccl.text_of_error, "ncclGetErrorString");
   found.Set(&nccl.last_error, "ncclGetLastError");

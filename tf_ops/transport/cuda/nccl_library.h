@@ -65,6 +65,18 @@ struct NcclLibrary {
   int (*end_group)() = nullptr;
   int (*allreduce)(const void* in, void* out, size_t count, int dtype, int op,
                    NcclComm comm, CudaStream stream) = nullptr;
+  int (*reducescatter)(const void* in, void* out, size_t count_out, int dtype,
+                       int op, NcclComm comm, CudaStream stream) = nullptr;
+  int (*reduce)(const void* in, void* out, size_t count, int dtype, int op,
+                int root, NcclComm comm, CudaStream stream) = nullptr;
+  int (*broadcast)(const void* in, void* out, size_t count, int dtype, int root,
+                   NcclComm comm, CudaStream stream) = nullptr;
+  int (*allgather)(const void* in, void* out, size_t count_in, int dtype,
+                   NcclComm comm, CudaStream stream) = nullptr;
+  int (*send)(const void* in, size_t count, int dtype, int peer, NcclComm comm,
+              CudaStream stream) = nullptr;
+  int (*receive)(void* out, size_t count, int dtype, int peer, NcclComm comm,
+                 CudaStream stream) = nullptr;
   int (*new_scaled_sum)(int* op, void* scalar, int dtype, int residence,
                         NcclComm comm) = nullptr;
   const char* (*text_of_error)(int result) = nullptr;

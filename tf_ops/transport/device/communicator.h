@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator: cards of a set's ranks that reduce among themselves.
+// Communicator: cards of a set's ranks that work among themselves.
 //
 // Vendor-free, so that lanes are tested on cards that are made up.
 #ifndef HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_
@@ -7,11 +7,10 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/status.h"
 #include "core/types.h"
-#include "transport/device/copy_table.h"
+#include "transport/device/communicator_calls.h"
 #include "transport/device/device.h"
 
 namespace hvd {
@@ -26,13 +25,11 @@ class Communicator {
   // stream. Not Ok: it is of no use any more.
   virtual Result<bool> IsReady() = 0;
 
-  // The sums over ranks, or the other op's, of elements of each tensor, as work
-  // of the stream. Each input is multiplied by `scale` before, unless that is
-  // 1. It is 1 unless Takes said otherwise. All ranks make the same calls in
-  // the same order. Only once IsReady says so.
-  virtual Status Allreduce(const std::vector<CopySegment>& tensors,
-                           DataType dtype, ReduceOp op, double scale,
-                           DeviceStream* stream) = 0;
+  // Queues the calls, of which there are some, as work of the stream. All ranks
+  // make calls that fit together, in the same order. Only once IsReady says so.
+  // What is reduced is something that Takes has agreed to.
+  virtual Status Launch(const CommunicatorCalls& calls,
+                        DeviceStream* stream) = 0;
 
   // Ends what is under way on this card, though peers do not take part. It is
   // of no use any more.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a communicator: the byte before them, the launch, and the end.
+// Batches of a communicator: what goes before them, the launch, and the end.
 #include "transport/device/direct_lane.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/batch_times.h"
+#include "transport/device/communicator_calls.h"
 
 namespace hvd {
 namespace {
@@ -21,20 +22,23 @@ constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
 }  // namespace
 
 DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
+                       std::shared_ptr<CardQueue> queue,
                        std::unique_ptr<Communicators> communicators,
                        std::function<void()> wake, LaneOwner owner,
                        std::chrono::milliseconds connect_limit)
     : host_(host),
       wake_(std::move(wake)),
-      device_(device),
+      queue_(std::move(queue)),
       communicators_(std::move(communicators)),
       owner_(std::move(owner)),
       connect_limit_(connect_limit),
-      staging_(host, device, wake_),
+      staging_(host, std::move(device), wake_),
       self_(std::make_shared<DirectLane*>(this)) {}
 
 DirectLane::~DirectLane() {
   *self_ = nullptr;
+  // Other sets do not wait for what ends here.
+  for (const auto& [id, flight] : flights_) Leave(flight.get());
   // Before the memory that its kernels use goes.
   communicator_.reset();
 }
@@ -56,68 +60,19 @@ BatchId DirectLane::Start(Batch batch, BatchDone done) {
   return id;
 }
 
-double DirectLane::ScaleOf(const Batch& batch, int size) {
-  const double divisor =
-      batch.reduce_op != ReduceOp::kAverage
-          ? 1.0
-          : static_cast<double>(batch.divisor > 0 ? batch.divisor : size);
-  return batch.prescale * batch.postscale / divisor;
-}
-
-// Everything here is the same on all ranks.
-bool DirectLane::IsForCards(const Batch& batch) const {
-  return state_ == State::kDirect && batch.verb == Verb::kAllreduce &&
-         !batch.has_absent && batch.wire_dtype == batch.dtype &&
-         communicators_->Takes(batch.dtype, batch.reduce_op,
-                               ScaleOf(batch, size()));
-}
-
-Status DirectLane::CheckCards(const Batch& batch) const {
-  HVD_RETURN_IF_ERROR(batch.local_error);
-  HVD_RETURN_IF_ERROR(broken_);
-  for (const Segment& segment : batch.segments) {
-    if (segment.count == 0) continue;
-    if (segment.ready == nullptr) {
-      return Internal("a tensor on a GPU has no stream.");
-    }
-    HVD_RETURN_IF_ERROR(stream_->CheckCard(segment.ready));
-  }
-  return Status::Ok();
-}
-
-void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
-  const auto flight = std::make_shared<Flight>();
-  flights_[id] = flight;
-  flight->scale = ScaleOf(batch, size());
-  flight->done = std::move(done);
-  Batch byte;
-  byte.verb = Verb::kAllreduce;
-  byte.dtype = byte.wire_dtype = DataType::kUint8;
-  byte.reduce_op = ReduceOp::kMax;
-  byte.local_error = CheckCards(batch);
-  const auto value = std::make_shared<uint8_t>(uint8_t{0});
-  Segment& segment = byte.segments.emplace_back();
-  segment.in = segment.out = value.get();
-  segment.count = segment.rows = 1;
-  segment.name = batch.segments.empty() ? nullptr : batch.segments[0].name;
-  flight->batch = std::move(batch);
-  flight->host_id =
-      host_->Start(std::move(byte), [flight, value](const Status& status) {
-        flight->phase = status.ok() ? Phase::kMet : Phase::kOver;
-        if (flight->status.ok()) flight->status = status;
-      });
+void DirectLane::Leave(Flight* flight) {
+  flight->phase = Phase::kOver;
+  *flight->is_left = true;
+  queue_->order().End(flight->proposed);
 }
 
 bool DirectLane::Progress() {
   bool moved = Advance();
   EndWithMember();
   std::vector<FlightPtr> ended;
-  bool is_first = true;
   for (auto at = flights_.begin(); at != flights_.end();) {
     const FlightPtr flight = at->second;
-    moved |= Step(flight.get(), is_first);
-    // The cards must be given batches in one order.
-    is_first &= flight->phase >= Phase::kRunning;
+    moved |= Step(flight.get());
     if (IsOver(flight.get())) {
       ended.push_back(flight);
       at = flights_.erase(at);
@@ -131,11 +86,15 @@ bool DirectLane::Progress() {
   return moved || !ended.empty();
 }
 
-bool DirectLane::Step(Flight* flight, bool is_first) {
+bool DirectLane::Step(Flight* flight) {
   switch (flight->phase) {
+    case Phase::kMeeting:
+      return FindOutputs(flight);
     case Phase::kMet:
-      if (broken_.ok()) return is_first && Launch(flight);
-      flight->phase = Phase::kOver;
+      if (broken_.ok()) {
+        return queue_->order().IsNext(flight->proposed) && Launch(flight);
+      }
+      Leave(flight);
       return true;
     case Phase::kLaunched:
       return Record(flight);
@@ -145,7 +104,7 @@ bool DirectLane::Step(Flight* flight, bool is_first) {
       if (!reached.ok() && flight->status.ok()) {
         flight->status = reached.status();
       }
-      flight->phase = Phase::kOver;
+      Leave(flight);
       return true;
     }
     default:
@@ -160,17 +119,29 @@ bool DirectLane::Launch(Flight* flight) {
     return true;
   }
   if (!is_ready.value()) return true;  // in a moment
-  std::vector<CopySegment> tensors;
+  const Batch& batch = flight->batch;
+  DeviceStream* const stream = queue_->stream();
   Status status;
-  for (const Segment& segment : flight->batch.segments) {
+  std::shared_ptr<const void> ready;
+  for (const Segment& segment : batch.segments) {
+    if (segment.ready != nullptr) ready = segment.ready;
     if (segment.count == 0) continue;
-    if (status.ok()) status = stream_->Wait(segment.ready);
-    tensors.push_back({segment.in, segment.out, segment.count});
+    if (status.ok()) status = stream->Wait(segment.ready);
   }
-  if (status.ok() && !tensors.empty()) {
-    status = communicator_->Allreduce(tensors, flight->batch.dtype,
-                                      flight->batch.reduce_op, flight->scale,
-                                      stream_.get());
+  const Sizes none, *sizes = flight->sizes.get();
+  if (sizes == nullptr) {
+    sizes = &none;
+  } else if (status.ok()) {
+    status = sizes->status;
+  }
+  // The framework's stream may still have to do with memory that it gave.
+  if (status.ok() && flight->sizes != nullptr && ready != nullptr) {
+    status = stream->CatchUp(ready);
+  }
+  if (status.ok()) {
+    const CommunicatorCalls calls =
+        CallsOf(batch, sizes->outputs, sizes->rows, rank(), size());
+    if (!calls.calls.empty()) status = communicator_->Launch(calls, stream);
   }
   flight->phase = Phase::kLaunched;
   if (BatchTimes* const times = flight->batch.times.get()) {
@@ -189,14 +160,16 @@ bool DirectLane::Record(Flight* flight) {
     if (!is_queued.ok()) Break(is_queued.status());
     if (is_queued.ok() && !is_queued.value()) return true;  // in a moment
   }
-  auto event = stream_->Record(wake_);
+  auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
+    // The card keeps the order from here on.
+    queue_->order().End(flight->proposed);
     return true;
   }
   Break(event.status());
-  flight->phase = Phase::kOver;
+  Leave(flight);
   return true;
 }
 
@@ -241,28 +214,39 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   if (found == flights_.end()) return;
   const FlightPtr flight = found->second;
   if (flight->status.ok()) flight->status = why;
+  const bool is_lost = why.code() == StatusCode::kPeerLost;
   // Its peers may have come to it, and would wait for this card.
-  if (why.code() != StatusCode::kPeerLost) return;
-  Break(why);
-  if (flight->phase == Phase::kMeeting) host_->Cancel(flight->host_id, why);
-  (void)Step(flight.get(), false);
+  const bool has_come = flight->sizes == nullptr || flight->sizes->has_outputs;
+  if (has_come && !is_lost) return;
+  if (is_lost) Break(why);
+  if (flight->sizes != nullptr) host_->Cancel(flight->sizes->host_id, why);
+  if (flight->phase == Phase::kMeeting) host_->Cancel(flight->before, why);
+  if (is_lost) host_->Cancel(flight->behind, why);
+  // What was not launched is not going to be.
+  (void)Step(flight.get());
   if (!IsOver(flight.get())) return;  // the card is at it; Progress ends it
   flights_.erase(id);
   flight->done(flight->status);
 }
 
+// The host transport counts what goes before and behind a batch, which counts
+// once.
 int DirectLane::in_flight() const {
-  return staging_.in_flight() +
-         static_cast<int>(std::count_if(
-             flights_.begin(), flights_.end(), [](const auto& one) {
-               return one.second->phase != Phase::kMeeting;
-             }));
+  int count = staging_.in_flight();
+  for (const auto& [id, flight] : flights_) count -= HostBatches(*flight) - 1;
+  return count;
 }
 
 int DirectLane::count_of(BatchId id) const {
   const auto staged = staged_.find(id);
   if (staged != staged_.end()) return staging_.count_of(staged->second);
-  return static_cast<int>(flights_.count(id));
+  const auto found = flights_.find(id);
+  return found == flights_.end() ? 0 : HostBatches(*found->second);
+}
+
+int DirectLane::HostBatches(const Flight& flight) {
+  const bool sizes = flight.sizes != nullptr && !flight.sizes->is_known;
+  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0);
 }
 
 }  // namespace hvd

@@ -13,6 +13,7 @@
 
 #include "core/lanes.h"
 #include "core/transport.h"
+#include "transport/device/card_queue.h"
 #include "transport/device/communicator.h"
 #include "transport/device/device.h"
 #include "transport/device/host_staging.h"
@@ -22,14 +23,16 @@ namespace hvd {
 
 // It starts as HostStaging. At the first batch its ranks meet, tell each other
 // what cards they have, and connect a communicator. They meet again when it is
-// ready on all of them. From there on allreduces that it can do go through it.
+// ready on all of them. From there on batches that it can do go through it.
 // If it cannot be had, the first rank says why in one line, and all stays as it
 // was.
 //
-// A batch of the communicator has a byte on the host transport that goes before
-// it, at the batch's place in the order. So a rank that cannot take part says
-// so in time, and no card waits for a rank that has not come to the batch. Then
-// the batches are queued on the card in the order of Start.
+// A batch of the communicator has a number on the host transport that goes
+// before it, at the batch's place in the order. So a rank that cannot take part
+// says so in time, and no card waits for a rank that has not come to the batch.
+// The number also puts the batches of all sets in one order: see LaunchOrder. A
+// byte on the host transport goes behind each batch. So no rank's communicator
+// goes while a peer's card still uses it.
 //
 // Other than the contract says, a batch that is cancelled is done when the
 // peers' cards have done with it, unless a peer is lost. Then the communicator
@@ -38,8 +41,10 @@ class DirectLane final : public Transport {
  public:
   // `host` outlives this object. `wake` is called by any thread when a card has
   // done something, so that Progress is called.
-  // A communicator that is not ready after `connect_limit` is given up.
+  // A communicator that is not ready after `connect_limit` is given up. All
+  // lanes of the card have the same `queue`.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
+             std::shared_ptr<CardQueue> queue,
              std::unique_ptr<Communicators> communicators,
              std::function<void()> wake, LaneOwner owner,
              std::chrono::milliseconds connect_limit);
@@ -72,18 +77,33 @@ class DirectLane final : public Transport {
     kStagedForGood,
   };
   enum class Phase {
-    kMeeting,   // the byte is on the host transport
+    kMeeting,   // its number is on the host transport
     kMet,       // to be launched in its turn
     kLaunched,  // given to the communicator, maybe not yet to the card
     kRunning,   // the card has it
     kOver,
   };
+  // How many rows outputs have, where nobody knows that before.
+  struct Sizes {
+    std::vector<int64_t> sent, received;
+    BatchId host_id = 0;
+    bool is_known = false;  // or failed
+    bool has_outputs = false;
+    Status status;
+    // See CallsOf.
+    RankCounts rows;
+    std::vector<void*> outputs;
+  };
   struct Flight {
     Batch batch;
     BatchDone done;
-    double scale = 1.0;
+    std::shared_ptr<Sizes> sizes;  // null: they are known
     Phase phase = Phase::kMeeting;
-    BatchId host_id = 0;
+    LaunchOrder::Place proposed = 0;
+    // What goes before it and behind it, on the host transport.
+    BatchId before = 0, behind = 0;
+    // This card has done with it, or will never have to do with it.
+    std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
     std::unique_ptr<DeviceEvent> finished;
     // Not Ok: the batch has failed, or was cancelled.
     Status status;
@@ -114,15 +134,23 @@ class DirectLane final : public Transport {
   void StayStaged(const Status& why);
 
   // --- Batches of the communicator ---
-  // What inputs are multiplied by before they are summed.
-  static double ScaleOf(const Batch& batch, int size);
   bool IsForCards(const Batch& batch) const;
-  void StartFlight(BatchId id, Batch batch, BatchDone done);
   Status CheckCards(const Batch& batch) const;
-  // Moves a flight on. `is_first`: all before it have been launched.
-  bool Step(Flight* flight, bool is_first);
+  void StartFlight(BatchId id, Batch batch, BatchDone done);
+  // `error`: why this rank cannot take part.
+  void StartSizes(const FlightPtr& flight, const Status& error);
+  void StartBefore(const FlightPtr& flight, const Status& error);
+  void StartBehind(Flight* flight);
+  // Once sizes are known. True if they have got known.
+  bool FindOutputs(Flight* flight);
+  // How many the flight has on the host transport.
+  static int HostBatches(const Flight& flight);
+  // Moves a flight on.
+  bool Step(Flight* flight);
   bool Launch(Flight* flight);
   bool Record(Flight* flight);
+  // The flight has no more to do with the card.
+  void Leave(Flight* flight);
   bool IsOver(Flight* flight);
   // Fails what is left, when its time has come.
   void EndWithMember();
@@ -131,7 +159,7 @@ class DirectLane final : public Transport {
 
   Transport* const host_;
   const std::function<void()> wake_;
-  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<CardQueue> queue_;
   const std::unique_ptr<Communicators> communicators_;
   const LaneOwner owner_;
   const std::chrono::milliseconds connect_limit_;
@@ -144,7 +172,6 @@ class DirectLane final : public Transport {
   // Goes with this object: what is told later finds nobody.
   const std::shared_ptr<DirectLane*> self_;
 
-  std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<Communicator> communicator_;
   // Not Ok: the communicator is of no use any more, since then.
   Status broken_;

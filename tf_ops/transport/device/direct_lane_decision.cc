@@ -5,24 +5,13 @@
 
 #include "core/log.h"
 #include "transport/device/direct_lane.h"
+#include "transport/device/small_batch.h"
 
 namespace hvd {
 namespace {
 
 // That of a communicator, with room for a library that needs more.
 constexpr size_t kIdBytes = 128;
-
-// Its one segment is `bytes` of host memory, from this rank and for it.
-Batch BytesOf(Verb verb, const void* in, void* out, size_t bytes) {
-  Batch batch;
-  batch.verb = verb;
-  batch.dtype = batch.wire_dtype = DataType::kUint8;
-  Segment& segment = batch.segments.emplace_back();
-  segment.in = in;
-  segment.out = out;
-  segment.count = segment.rows = static_cast<int64_t>(bytes);
-  return batch;
-}
 
 }  // namespace
 
@@ -80,8 +69,8 @@ void DirectLane::StartOffering() {
   }
   offering.all.resize(static_cast<size_t>(size()));
   offering.id.resize(kIdBytes);
-  Batch offers = BytesOf(Verb::kAllgather, &offering.mine, offering.all.data(),
-                         sizeof(LaneOffer));
+  Batch offers = SmallBatch(Verb::kAllgather, DataType::kUint8, &offering.mine,
+                            offering.all.data(), sizeof(LaneOffer));
   offers.rows = {
       std::vector<int64_t>(static_cast<size_t>(size()), sizeof(LaneOffer))};
   (void)host_->Start(std::move(offers), [given = offering_](const Status& why) {
@@ -89,8 +78,8 @@ void DirectLane::StartOffering() {
     given->has_offers = true;
   });
   // It has its place in the order, and waits for the decision.
-  Batch identity = BytesOf(Verb::kBroadcast, offering.id.data(),
-                           offering.id.data(), kIdBytes);
+  Batch identity = SmallBatch(Verb::kBroadcast, DataType::kUint8,
+                              offering.id.data(), offering.id.data(), kIdBytes);
   identity.inputs_are_ready = [given = offering_] { return given->is_decided; };
   (void)host_->Start(std::move(identity),
                      [given = offering_](const Status& why) {
@@ -132,14 +121,12 @@ bool DirectLane::AdvanceOffering() {
   }
   // One of zeros: rank 0 could not make one. Its ranks refuse it alike.
   auto made = communicators_->Connect(ended->id, rank(), size(), ready_);
-  auto stream = device_->NewStream(ready_);
-  const Status status = made.ok() ? stream.status() : made.status();
+  const Status status = made.ok() ? queue_->OpenStream(ready_) : made.status();
   if (!status.ok()) {
     Ask(State::kMeetingAgain, FailedPrecondition(status.message()));
     return true;
   }
   communicator_ = std::move(made.value());
-  stream_ = std::move(stream.value());
   state_ = State::kConnecting;
   connecting_since_ = Clock::now();
   return true;
@@ -162,9 +149,10 @@ bool DirectLane::AdvanceConnecting() {
 void DirectLane::StayStaged(const Status& why) {
   state_ = State::kStagedForGood;
   communicator_.reset();
-  stream_.reset();
   // Else the job ends, and has other words for it.
   if (rank() != 0 || why.code() != StatusCode::kFailedPrecondition) return;
+  // Sets mostly have it in common.
+  if (!queue_->IsNews(why.message())) return;
   Log(LogLevel::kWarning,
       "tensors on GPUs are reduced in host memory, not by NCCL: " +
           why.message());

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// CardBackend: transports whose batches are on a card of the rank's own, for
+// the contract.
+#ifndef HVD_TESTS_CORE_CARD_BACKEND_H_
+#define HVD_TESTS_CORE_CARD_BACKEND_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/backend.h"
+#include "on_card.h"
+#include "test_card.h"
+
+namespace hvd {
+
+class CardBackend final : public Backend {
+ public:
+  // The lane of a set, over its host transport.
+  using NewLane = std::function<std::unique_ptr<Transport>(
+      Transport* host, const std::shared_ptr<TestCard>& card)>;
+
+  CardBackend(std::unique_ptr<Backend> base, NewLane new_lane)
+      : base_(std::move(base)), new_lane_(std::move(new_lane)) {}
+  const Topology& topology() const override { return base_->topology(); }
+  Channel& channel() override { return base_->channel(); }
+  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
+    return base_->Exchange(mine);
+  }
+  Result<std::unique_ptr<Transport>> NewTransport(
+      int slot, const std::vector<int>& ranks) override {
+    auto host = base_->NewTransport(slot, ranks);
+    if (!host.ok()) return host.status();
+    auto lane = new_lane_(host.value().get(), card_);
+    return std::unique_ptr<Transport>(std::make_unique<OnCard>(
+        std::move(host.value()), card_, std::move(lane)));
+  }
+  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
+  bool arrivals_ring() const override { return base_->arrivals_ring(); }
+  void Abort(int exit_code) override { base_->Abort(exit_code); }
+
+ private:
+  const std::unique_ptr<Backend> base_;
+  // It outlives what lanes share.
+  const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
+  const NewLane new_lane_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TESTS_CORE_CARD_BACKEND_H_

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// DirectLane over an NCCL that is made up: the contract of transports, whose
+// tensors are on cards that work among themselves.
+#include "transport/device/direct_lane.h"
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "card_backend.h"
+#include "fake_nccl.h"
+#include "harness.h"
+#include "test_card.h"
+#include "thread_backend.h"
+#include "transport/cuda/nccl_communicator.h"
+#include "transport_contract.h"
+
+namespace hvd {
+namespace {
+
+Result<const NcclLibrary*> Nccl() {
+  static const Result<NcclLibrary> library = NcclLibrary::Find(&FakeNccl::Find);
+  return &library.value();
+}
+
+// Makes lanes of a rank, whose cards work among themselves from the first batch
+// on. All members make them at the same time.
+class Lanes {
+ public:
+  std::unique_ptr<Transport> New(Transport* host,
+                                 const std::shared_ptr<TestCard>& card) {
+    if (queue_ == nullptr) {
+      queue_ = std::make_shared<CardQueue>(card->device());
+    }
+    LaneOwner owner;
+    owner.set_id = next_set_++;
+    std::function<void(const Status&)> answered;
+    owner.ask_to_meet = [&](const Status& error, auto answer) {
+      EXPECT_EQ(error.message(), "");
+      answered = std::move(answer);
+    };
+    auto lane = std::make_unique<DirectLane>(
+        host, card->device(), queue_,
+        std::make_unique<NcclCommunicators>(&Nccl), [] {}, std::move(owner),
+        std::chrono::minutes(1));
+    Call warm({1.0f}, 1);
+    Batch batch;
+    batch.memory = MemoryKind::kCuda;
+    const auto memory = card->Allocate(sizeof(float));
+    Segment& segment = batch.segments.emplace_back();
+    segment.in = segment.out = memory.get();
+    segment.count = segment.rows = 1;
+    segment.ready = card->Mark();
+    warm.Start(lane.get(), std::move(batch));
+    // Both times all ask behind the same batch.
+    for (int meeting = 0; meeting < 2; ++meeting) {
+      while (!answered) {
+        host->Progress();
+        card->Step();
+        lane->Progress();
+      }
+      lane->Meet(true);
+      std::exchange(answered, nullptr)(Status::Ok());
+    }
+    while (!warm.done()) {
+      host->Progress();
+      card->Step();
+      lane->Progress();
+    }
+    EXPECT_EQ(warm.status().message(), "");
+    EXPECT_TRUE(lane->is_direct());
+    return lane;
+  }
+
+ private:
+  std::shared_ptr<CardQueue> queue_;
+  int next_set_ = 0;
+};
+
+std::set<std::string> Exceptions() {
+  // A card does one batch after another.
+  std::set<std::string> names = {"SmallBatchPassesALargeOne",
+                                 "FrozenSetStopsNoOther", "FrozenBetweenPhases",
+                                 "SmallBatchPassesTheSecondPhase"};
+  // NCCL adds in an order of its own.
+  names.insert("SumsAreInFixedOrder");
+  names.insert("ChunksMayChangeBetweenBatches");
+  // Cards need all ranks of a broadcast.
+  names.insert("ReceiverOfABroadcastFailsAlone");
+  // Where a rank looks for NaN, all stage.
+  names.insert("PoisonInThePhaseOfSizes");
+  for (const ContractCase& one : FiniteCases()) names.insert(one.name);
+  return names;
+}
+
+using Kind = CommunicatorCall::Kind;
+
+void RunContract(int size, const std::vector<Kind>& kinds) {
+  const int64_t chunk_bytes = 1024;
+  const std::set<std::string> exceptions = Exceptions();
+  std::map<Kind, int> calls;
+  for (const ContractCase& one : ContractCases()) {
+    if (exceptions.count(one.name) > 0) continue;
+    FakeNccl::Reset();
+    const int before = test::failures;
+    ThreadWorld world(size, {}, chunk_bytes);
+    RunRanks(size, [&](int rank) {
+      CardBackend backend(world.Open(rank),
+                          [lanes = std::make_shared<Lanes>()](
+                              Transport* host, const auto& card) {
+                            return lanes->New(host, card);
+                          });
+      ContractRank self(&backend, 0, chunk_bytes);
+      one.run(&self);
+    });
+    EXPECT_EQ(FakeNccl::misfitting(), 0);
+    for (const Kind kind : kinds) calls[kind] += FakeNccl::calls(kind);
+    if (test::failures != before) {
+      std::printf("  in %s with %d ranks\n", one.name, size);
+    }
+  }
+  for (const Kind kind : kinds) EXPECT_TRUE(calls[kind] >= 10);
+}
+
+TEST(ContractWith1Rank) { RunContract(1, {Kind::kAllreduce}); }
+TEST(ContractWith2Ranks) {
+  RunContract(
+      2, {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather, Kind::kReduce,
+          Kind::kReducescatter, Kind::kSend, Kind::kReceive});
+}
+// NCCL multiplies by a third where the contract divides by three.
+TEST(ContractWith4Ranks) {
+  RunContract(4, {Kind::kReduce, Kind::kReducescatter, Kind::kReceive});
+}
+
+}  // namespace
+}  // namespace hvd

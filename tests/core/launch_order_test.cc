@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// LaunchOrder: ranks of overlapping sets launch their batches in one order.
+#include "transport/device/launch_order.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "harness.h"
+
+namespace hvd {
+namespace {
+
+using Place = LaunchOrder::Place;
+
+TEST(BatchesOfOneSetGoInTheirOrder) {
+  LaunchOrder order;
+  const Place first = order.Begin(3), second = order.Begin(3);
+  EXPECT_TRUE(first < second);
+  order.Settle(second, second);
+  EXPECT_FALSE(order.IsNext(second));  // the first may still come before it
+  order.Settle(first, first);
+  EXPECT_TRUE(order.IsNext(first));
+  EXPECT_FALSE(order.IsNext(second));
+  order.End(first);
+  EXPECT_TRUE(order.IsNext(second));
+  order.End(second);
+  order.End(second);
+  EXPECT_FALSE(order.IsNext(second));
+}
+
+TEST(ABatchThatIsSettledLaterMayGoBehind) {
+  LaunchOrder order;
+  const Place mine = order.Begin(1), other = order.Begin(2);
+  order.Settle(other, other);
+  EXPECT_FALSE(order.IsNext(other));
+  order.Settle(mine, mine + 5 * LaunchOrder::kSets);
+  EXPECT_TRUE(order.IsNext(other));
+  EXPECT_FALSE(order.IsNext(mine));
+  // What begins now goes behind all that is known.
+  EXPECT_TRUE(order.Begin(2) > mine + 5 * LaunchOrder::kSets);
+}
+
+TEST(ABatchThatIsGivenUpHoldsNothingUp) {
+  LaunchOrder order;
+  const Place lost = order.Begin(1), other = order.Begin(2);
+  order.Settle(other, other);
+  order.End(lost);
+  EXPECT_TRUE(order.IsNext(other));
+  order.Settle(lost, lost);  // comes too late
+  EXPECT_FALSE(order.IsNext(lost));
+}
+
+// Cards that run one batch at a time, which all ranks of its set must have
+// begun: they would stand still if two had two batches in opposite order.
+class Cards {
+ public:
+  Cards(std::vector<std::vector<int>> sets, int ranks, unsigned seed)
+      : sets_(std::move(sets)),
+        ranks_(static_cast<size_t>(ranks)),
+        draw_(seed) {}
+
+  // False: they stand still.
+  bool Run(int batches_of_a_set) {
+    int left = 0;
+    for (const auto& set : sets_) {
+      left += batches_of_a_set * static_cast<int>(set.size());
+    }
+    for (int idle = 0; left > 0 && idle < 100000; ++idle) {
+      const auto r = static_cast<size_t>(Draw(static_cast<int>(ranks_.size())));
+      const int set = Draw(static_cast<int>(sets_.size()));
+      Begin(r, set, batches_of_a_set);
+      Settle(set);
+      left -= Launch(r);
+      Finish();
+    }
+    return left == 0;
+  }
+
+ private:
+  using Batch = std::pair<int, int>;  // set, number
+  struct Rank {
+    LaunchOrder order;
+    std::map<int, int> begun;  // by set
+    std::map<Batch, Place> proposed;
+    std::vector<Batch> queue;  // of the card
+  };
+
+  int Draw(int below) {
+    return std::uniform_int_distribution<int>(0, below - 1)(draw_);
+  }
+  bool IsIn(size_t rank, int set) const {
+    const std::vector<int>& ranks = sets_[static_cast<size_t>(set)];
+    return std::count(ranks.begin(), ranks.end(), static_cast<int>(rank)) > 0;
+  }
+
+  void Begin(size_t r, int set, int most) {
+    Rank& rank = ranks_[r];
+    if (!IsIn(r, set) || rank.begun[set] == most) return;
+    const Batch batch{set, rank.begun[set]++};
+    rank.proposed[batch] = rank.order.Begin(set);
+    proposals_[batch].push_back(rank.proposed[batch]);
+    // A rank hears of the result at some later time.
+    if (proposals_[batch].size() == sets_[static_cast<size_t>(set)].size()) {
+      for (const int member : sets_[static_cast<size_t>(set)]) {
+        news_.push_back({member, batch});
+      }
+    }
+  }
+
+  void Settle(int) {
+    if (news_.empty()) return;
+    const auto at = news_.begin() + Draw(static_cast<int>(news_.size()));
+    const auto [member, batch] = *at;
+    news_.erase(at);
+    const std::vector<Place>& all = proposals_.at(batch);
+    Rank& rank = ranks_[static_cast<size_t>(member)];
+    rank.order.Settle(rank.proposed.at(batch),
+                      *std::max_element(all.begin(), all.end()));
+  }
+
+  int Launch(size_t r) {
+    Rank& rank = ranks_[r];
+    for (const auto& [batch, proposed] : rank.proposed) {
+      if (!rank.order.IsNext(proposed)) continue;
+      rank.queue.push_back(batch);
+      rank.order.End(proposed);
+      rank.proposed.erase(batch);
+      return 1;
+    }
+    return 0;
+  }
+
+  // A kernel ends when it is at the head of all its ranks' queues.
+  void Finish() {
+    for (size_t set = 0; set < sets_.size(); ++set) {
+      const auto& first_queue =
+          ranks_[static_cast<size_t>(sets_[set][0])].queue;
+      if (first_queue.empty()) continue;
+      const Batch batch = first_queue.front();
+      if (batch.first != static_cast<int>(set)) continue;
+      const bool all =
+          std::all_of(sets_[set].begin(), sets_[set].end(), [&](int member) {
+            const auto& queue = ranks_[static_cast<size_t>(member)].queue;
+            return !queue.empty() && queue.front() == batch;
+          });
+      if (!all) continue;
+      for (const int member : sets_[set]) {
+        auto& queue = ranks_[static_cast<size_t>(member)].queue;
+        queue.erase(queue.begin());
+        ++finished_;
+      }
+    }
+  }
+
+ public:
+  bool AllHaveFinished() {
+    for (size_t i = 0; i < 1000; ++i) Finish();
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const Rank& rank) { return rank.queue.empty(); });
+  }
+  int finished() const { return finished_; }
+
+ private:
+  const std::vector<std::vector<int>> sets_;
+  std::vector<Rank> ranks_;
+  std::map<Batch, std::vector<Place>> proposals_;
+  std::vector<std::pair<int, Batch>> news_;
+  std::mt19937 draw_;
+  int finished_ = 0;
+};
+
+TEST(CardsOfOverlappingSetsDoNotWaitForEachOther) {
+  const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2},
+                                              {2, 3, 0},    {0, 3}, {1}};
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    Cards cards(sets, 4, seed);
+    ASSERT_TRUE(cards.Run(6));
+    EXPECT_TRUE(cards.AllHaveFinished());
+    EXPECT_EQ(cards.finished(), 6 * (4 + 2 + 2 + 3 + 2 + 1));
+    if (test::failures > 0) return;
+  }
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of DirectLane for what a batch needs of the host transport before it
+// is launched, and behind it.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/collectives/batch_check.h"
+#include "transport/device/communicator_calls.h"
+#include "transport/device/direct_lane.h"
+#include "transport/device/small_batch.h"
+
+namespace hvd {
+namespace {
+
+bool Reduces(Verb verb) {
+  return verb == Verb::kAllreduce || verb == Verb::kReducescatter;
+}
+
+bool IsMoved(Verb verb) {
+  return verb == Verb::kBroadcast || verb == Verb::kAllgather ||
+         verb == Verb::kAlltoall;
+}
+
+// Integers are cut off when they have been scaled before the sum, and again
+// behind it. One factor would not do that.
+bool IsScaledTwice(const Batch& batch) {
+  return !IsFloating(batch.dtype) &&
+         (batch.prescale != 1.0 || batch.postscale != 1.0);
+}
+
+}  // namespace
+
+// Everything here is the same on all ranks.
+bool DirectLane::IsForCards(const Batch& batch) const {
+  if (state_ != State::kDirect || batch.has_absent) return false;
+  if (IsMoved(batch.verb)) return true;
+  return Reduces(batch.verb) && batch.wire_dtype == batch.dtype &&
+         !IsScaledTwice(batch) &&
+         communicators_->Takes(batch.dtype, batch.reduce_op,
+                               ScaleOf(batch, size()));
+}
+
+Status DirectLane::CheckCards(const Batch& batch) const {
+  HVD_RETURN_IF_ERROR(batch.local_error);
+  HVD_RETURN_IF_ERROR(broken_);
+  HVD_RETURN_IF_ERROR(CheckBatch(batch, rank(), size()));
+  for (const Segment& segment : batch.segments) {
+    if (segment.count == 0) continue;
+    if (segment.ready == nullptr) {
+      return Internal("a tensor on a GPU has no stream.");
+    }
+    HVD_RETURN_IF_ERROR(queue_->stream()->CheckCard(segment.ready));
+  }
+  return Status::Ok();
+}
+
+void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
+  const auto flight = std::make_shared<Flight>();
+  flights_[id] = flight;
+  flight->done = std::move(done);
+  flight->batch = std::move(batch);
+  const Status error = CheckCards(flight->batch);
+  const Verb verb = flight->batch.verb;
+  if (verb == Verb::kAllgather || verb == Verb::kAlltoall) {
+    StartSizes(flight, error);
+  }
+  StartBefore(flight, error);
+  StartBehind(flight.get());
+}
+
+void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
+  const Batch& batch = flight->batch;
+  const auto sizes = flight->sizes = std::make_shared<Sizes>();
+  if (batch.verb == Verb::kAllgather && !batch.rows.empty()) {
+    sizes->rows = batch.rows;
+    sizes->is_known = true;
+    return;
+  }
+  const auto ranks = static_cast<size_t>(size());
+  const size_t segments = batch.segments.size();
+  const bool gathers = batch.verb == Verb::kAllgather;
+  std::vector<int64_t> mine;
+  for (size_t rank = 0; rank < (gathers ? 1 : ranks); ++rank) {
+    for (size_t s = 0; s < segments && error.ok(); ++s) {
+      mine.push_back(gathers ? batch.segments[s].rows : batch.rows[s][rank]);
+    }
+  }
+  mine.resize((gathers ? 1 : ranks) * segments);
+  sizes->sent = std::move(mine);
+  sizes->received.resize(ranks * segments);
+  Batch numbers = SmallBatch(batch.verb, DataType::kInt64, sizes->sent.data(),
+                             sizes->received.data(), sizes->sent.size());
+  // A row is what goes to one rank.
+  const auto row = static_cast<int64_t>(segments);
+  numbers.segments[0].row_count = row;
+  numbers.segments[0].rows = gathers ? 1 : size();
+  numbers.segments[0].name = NameOf(batch);
+  numbers.rows = {std::vector<int64_t>(ranks, 1)};
+  numbers.local_error = error;
+  sizes->host_id = host_->Start(
+      std::move(numbers), [flight, sizes, segments](const Status& status) {
+        sizes->is_known = true;
+        sizes->status = status;
+        // What goes before it fails as well, and ends it.
+        if (flight->status.ok()) flight->status = status;
+        sizes->rows.resize(segments);
+        for (size_t i = 0; i < sizes->received.size(); ++i) {
+          sizes->rows[i % segments].push_back(sizes->received[i]);
+        }
+      });
+}
+
+void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
+  flight->proposed = queue_->order().Begin(owner_.set_id);
+  const auto place = std::make_shared<LaunchOrder::Place>(flight->proposed);
+  Batch number = LargestOf(DataType::kInt64, place.get());
+  number.local_error = error;
+  number.segments[0].name = NameOf(flight->batch);
+  if (flight->sizes != nullptr) {
+    number.inputs_are_ready = [sizes = flight->sizes] {
+      return sizes->has_outputs;
+    };
+  }
+  flight->before = host_->Start(
+      std::move(number), [this, flight, place](const Status& status) {
+        if (flight->status.ok()) flight->status = status;
+        if (!status.ok()) return Leave(flight.get());
+        queue_->order().Settle(flight->proposed, *place);
+        flight->phase = Phase::kMet;
+      });
+}
+
+bool DirectLane::FindOutputs(Flight* flight) {
+  Sizes* const sizes = flight->sizes.get();
+  if (sizes == nullptr || !sizes->is_known || sizes->has_outputs) return false;
+  sizes->has_outputs = true;
+  if (!sizes->status.ok()) return true;
+  const Batch& batch = flight->batch;
+  if (batch.allocate) {
+    sizes->status = batch.allocate(sizes->rows, &sizes->outputs);
+  } else {
+    for (const Segment& segment : batch.segments) {
+      sizes->outputs.push_back(segment.out);
+    }
+  }
+  if (sizes->status.ok() && sizes->outputs.size() != batch.segments.size()) {
+    sizes->status = Internal(
+        "a batch has " + std::to_string(batch.segments.size()) +
+        " segments but " + std::to_string(sizes->outputs.size()) + " outputs.");
+  }
+  // Peers must not wait for this rank.
+  if (!sizes->status.ok()) host_->Cancel(flight->before, sizes->status);
+  return true;
+}
+
+void DirectLane::StartBehind(Flight* flight) {
+  const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
+  Batch byte = LargestOf(DataType::kUint8, nothing.get());
+  byte.inputs_are_ready = [is_left = flight->is_left] { return *is_left; };
+  flight->behind = host_->Start(std::move(byte), [nothing](const Status&) {});
+}
+
+}  // namespace hvd

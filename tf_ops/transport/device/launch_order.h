@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// LaunchOrder: in which order one card is given batches of several sets, so
+// that all their ranks have the same.
+#ifndef HVD_TRANSPORT_DEVICE_LAUNCH_ORDER_H_
+#define HVD_TRANSPORT_DEVICE_LAUNCH_ORDER_H_
+
+#include <cstdint>
+#include <map>
+
+namespace hvd {
+
+// A kernel of a communicator waits on its card for those of its peers. So two
+// batches that share two ranks must come in one order on both, though their
+// sets are independent of each other.
+//
+// A rank that begins a batch proposes a place for it, behind all places that it
+// knows of. The largest proposal of the batch's ranks is its place. A batch is
+// launched when it has its place, and no other that has begun here can get an
+// earlier one. This is D. Skeen's total order, as K. Birman and T. Joseph
+// describe it in "Reliable Communication in the Presence of Failures", ACM
+// TOCS, 1987.
+//
+// One for each card. One thread uses it.
+class LaunchOrder {
+ public:
+  using Place = int64_t;
+
+  // Begins a batch of a set, and returns what this rank proposes. It names the
+  // batch below. `set` is the set's on all its ranks, below kSets, and of no
+  // other set that lives.
+  Place Begin(int set);
+
+  // All ranks have come. Their largest proposal is `place`.
+  void Settle(Place proposed, Place place);
+
+  // Whether it can be launched now.
+  bool IsNext(Place proposed) const;
+
+  // It is launched, or will never be. More often than once is no harm.
+  void End(Place proposed) { pending_.erase(proposed); }
+
+  static constexpr Place kSets = Place{1} << 20;
+
+ private:
+  struct Pending {
+    Place earliest;  // the place, once it is settled
+    bool is_settled = false;
+  };
+
+  // Places are clock * kSets + set, so no two batches have the same.
+  Place clock_ = 0;
+  std::map<Place, Pending> pending_;  // by what was proposed
+};
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_LAUNCH_ORDER_H_
