@@ -29,7 +29,8 @@ def install(plan: environment.Plan, version: str, destination: Path, in_place: b
     _build(build, cmake_arguments(plan, build, in_place), "hvd_native")
     destination.mkdir(parents=True, exist_ok=True)
     _replace(build / "_native.so", destination / "_native.so")
-    info = json.dumps(build_info(plan, version, compiler_of(build)), indent=2) + "\n"
+    facts = build_info(plan, version, compiler_of(build), has_gpu_kernels(build))
+    info = json.dumps(facts, indent=2) + "\n"
     (destination / "_build_info.json").write_text(info)
 
 
@@ -72,6 +73,7 @@ def cmake_arguments(plan: environment.Plan, build: Path, in_place: bool) -> list
         "HVD_TF_INCLUDE": str(tensorflow.root / "include"),
         "HVD_TF_LIB": str(tensorflow.root),
         "HVD_RPATH": ";".join(rpath(mpi, in_place)),
+        "HVD_NVCC": nvcc(),
     }
     return _arguments(plan, build, values)
 
@@ -114,7 +116,23 @@ def rpath(mpi: environment.Mpi, in_place: bool) -> list[str]:
     return [*paths, fallback]
 
 
-def build_info(plan: environment.Plan, version: str, compiler: str) -> dict[str, str | bool]:
+def nvcc() -> str:
+    """CUDA's compiler, for kernels that nothing else needs. HVD_NVCC names it; empty: none."""
+    named = os.environ.get("HVD_NVCC")
+    if named is not None:
+        return named
+    folders = [os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(folders)) or ""
+
+
+def has_gpu_kernels(build: Path) -> bool:
+    """Whether CMake found that compiler to work."""
+    return _cache(build).get("HVD_HAS_GPU_KERNELS") == "ON"
+
+
+def build_info(
+    plan: environment.Plan, version: str, compiler: str, gpu_kernels: bool
+) -> dict[str, str | bool]:
     """What hvd_tf/_internal/native.py compares with what it finds at run time."""
     assert plan.mpi is not None
     return {
@@ -124,7 +142,7 @@ def build_info(plan: environment.Plan, version: str, compiler: str) -> dict[str,
         "mpi": plan.mpi.flavour,
         "compiler": compiler,
         "with_mpi": True,
-        "with_nccl": False,
+        "with_gpu_kernels": gpu_kernels,
     }
 
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/cuda/copy_kernels.h"
+#include "loaded_kernels.h"
 
 namespace hvd {
 namespace {
@@ -127,7 +127,8 @@ class Benchmark {
     };
     const auto copies = [&](const std::vector<CopySegment>& segments,
                             CopyOperation operation) {
-      return [=] { Check(LaunchCopies(segments, operation, stream_)); };
+      return
+          [=] { Check(LoadedKernels().Launch(segments, operation, stream_)); };
     };
     const DataType single = DataType::kFloat32, half = DataType::kFloat16;
     Way ways[] = {

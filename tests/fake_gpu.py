@@ -19,6 +19,7 @@ GPU_VARIABLE = "HVD_TEST_GPU"
 IS_REAL = os.environ.get(GPU_VARIABLE) == "real"
 
 SOURCES = Path(__file__).parent / "card"
+ENGINE = Path(__file__).parent.parent / "tf_ops"
 CACHE = Path(__file__).parent.parent / "build" / "card"
 
 
@@ -34,11 +35,13 @@ def library() -> Path:
         "-shared",
         # By this name hvd_tf finds it, once TensorFlow has loaded it.
         "-Wl,-soname,libcuda.so.1",
+        f"-I{ENGINE}",
         f"-I{tf.sysconfig.get_include()}",
         f"-L{tf.sysconfig.get_lib()}",
     ]
     sources = sorted(SOURCES.iterdir())
-    texts = [*flags, *(path.read_text() for path in sources)]
+    kernels = [ENGINE / "transport" / "device" / f"copy_{part}.h" for part in ("table", "tile")]
+    texts = [*flags, *(path.read_text() for path in [*sources, *kernels])]
     stamp = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     built = CACHE / stamp / "libcuda.so.1"
     built.parent.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,9 @@ class Job:
         while self.process.poll() is None and time.monotonic() < deadline and not give_up():
             time.sleep(0.05)
         timed_out = self.process.poll() is None
+        states = ""
         if timed_out:
+            states = "".join(map(threads_of, self.processes()))
             self._dump_stacks()
         seconds = time.monotonic() - self._start
         left = [] if timed_out else self._processes_left()
@@ -156,7 +158,7 @@ class Job:
         if not timed_out:
             left += self._files_left()
         outputs = [self.output(rank) for rank in range(self.n)] if self._own_ranks else []
-        return Result(returncode, timed_out, seconds, outputs, _read(self._log), left)
+        return Result(returncode, timed_out, seconds, outputs, _read(self._log) + states, left)
 
     def pid(self, rank: int) -> int:
         """The process of a rank, once it runs."""
@@ -259,6 +261,21 @@ class Job:
                 _signal(pid, signal.SIGKILL)
             self.process.poll()
             time.sleep(0.02)
+
+
+def threads_of(pid: int) -> str:
+    """What each thread of a process does: its state, CPU seconds, and where the kernel has it."""
+    lines = [f"process {pid}: {_command(pid):.200}\n"]
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        # Behind the name, which may have any character in it.
+        name, _, stat = _read(task / "stat").partition(" (")[2].rpartition(") ")
+        fields = stat.split()
+        if fields:
+            ticks = int(fields[11]) + int(fields[12])
+            cpu_s = ticks / os.sysconf("SC_CLK_TCK")
+            place = _read(task / "wchan")
+            lines.append(f"  {task.name} {name}: {fields[0]}, {cpu_s:.1f} s, {place}\n")
+    return "".join(lines)
 
 
 def is_open_mpi() -> bool:

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "fake_kernels.h"
+
 // A name with internal linkage would be of no use to dlsym.
 #define HVD_FAKE_CUDA extern "C" __attribute__((visibility("default"))) int
 
@@ -18,6 +20,8 @@ struct CUevent_st {
   FakeCard* card = nullptr;
   FakeCard::PointPtr point;
 };
+struct CUfunc_st;
+struct CUmod_st;
 struct CUstream_st;
 
 namespace {
@@ -27,6 +31,7 @@ constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
+constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kIllegalAddress = 700;
 
@@ -136,6 +141,34 @@ HVD_FAKE_CUDA cuMemcpyAsync(void* to, const void* from, size_t bytes,
   return kSuccess;
 }
 
+HVD_FAKE_CUDA cuModuleLoadData(CUmod_st** module, const void* image) {
+  if (image == nullptr) return kInvalidValue;
+  *module = reinterpret_cast<CUmod_st*>(CurrentCard());
+  return *module == nullptr ? kInvalidContext : kSuccess;
+}
+
+HVD_FAKE_CUDA cuModuleGetFunction(CUfunc_st** function, CUmod_st* module,
+                                  const char* name) {
+  if (module == nullptr) return kInvalidValue;
+  const hvd::FakeKernel* const kernel = hvd::FindFakeKernel(name);
+  *function =
+      reinterpret_cast<CUfunc_st*>(const_cast<hvd::FakeKernel*>(kernel));
+  return kernel == nullptr ? kNotFound : kSuccess;
+}
+
+HVD_FAKE_CUDA cuLaunchKernel(CUfunc_st* function, unsigned grid_x,
+                             unsigned /*grid_y*/, unsigned /*grid_z*/,
+                             unsigned block_x, unsigned /*block_y*/,
+                             unsigned /*block_z*/, unsigned /*shared_bytes*/,
+                             CUstream_st* stream, void** arguments,
+                             void** /*extra*/) {
+  const auto& kernel = *reinterpret_cast<hvd::FakeKernel*>(function);
+  FakeCard* const card = StreamOf(stream)->card;
+  // The arguments are read now.
+  card->Queue(StreamOf(stream), kernel(card, grid_x, block_x, arguments));
+  return kSuccess;
+}
+
 HVD_FAKE_CUDA cuMemHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
   *memory = CurrentCard()->AllocatePinned(bytes);
   return *memory == nullptr ? kOutOfMemory : kSuccess;
@@ -180,8 +213,9 @@ void* FindFakeCuda(const char* name) {
       HVD_KNOWN(cuStreamAddCallback), HVD_KNOWN(cuEventCreate),
       HVD_KNOWN(cuEventDestroy_v2),   HVD_KNOWN(cuEventRecord),
       HVD_KNOWN(cuEventQuery),        HVD_KNOWN(cuMemcpyAsync),
-      HVD_KNOWN(cuMemHostAlloc),      HVD_KNOWN(cuMemFreeHost),
-      HVD_KNOWN(cuGetErrorName),
+      HVD_KNOWN(cuModuleLoadData),    HVD_KNOWN(cuModuleGetFunction),
+      HVD_KNOWN(cuLaunchKernel),      HVD_KNOWN(cuMemHostAlloc),
+      HVD_KNOWN(cuMemFreeHost),       HVD_KNOWN(cuGetErrorName),
 #undef HVD_KNOWN
   };
   for (const auto& one : known) {

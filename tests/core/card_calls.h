@@ -92,14 +92,18 @@ inline void RunOnCards(
     const std::function<Result<const NcclLibrary*>(int rank)>& find,
     const std::vector<std::vector<int>>& sets = {},
     const Options& options = Options::Defaults(),
-    std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit) {
+    std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit,
+    const std::function<const void*(int rank)>& kernels = [](int) {
+      return FakeKernelImage();
+    }) {
   ThreadWorld world(size, {}, 4096);
   RunRanks(size, [&](int rank) {
     TestCard card;
     card.card().WorkAlone();
     auto backend = world.Open(rank);
     auto lanes = std::make_unique<CudaLanes>(
-        backend->doorbell(), [&, rank] { return find(rank); }, connect_limit);
+        backend->doorbell(), [&, rank] { return find(rank); }, connect_limit,
+        kernels(rank));
     Runtime runtime(std::move(backend), options, std::move(lanes));
     EXPECT_EQ(runtime.Start(sets).message(), "");
     body(rank, &runtime, &card);

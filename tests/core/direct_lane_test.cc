@@ -33,10 +33,13 @@ Result<const NcclLibrary*> Nccl() {
 // on. All members make them at the same time.
 class Lanes {
  public:
+  explicit Lanes(const void* kernels) : kernels_(kernels) {}
+
   std::unique_ptr<Transport> New(Transport* host,
                                  const std::shared_ptr<TestCard>& card) {
     if (queue_ == nullptr) {
-      queue_ = std::make_shared<CardQueue>(card->device());
+      device_ = std::make_shared<CudaDevice>(kernels_);
+      queue_ = std::make_shared<CardQueue>(device_);
     }
     LaneOwner owner;
     owner.set_id = next_set_++;
@@ -46,9 +49,8 @@ class Lanes {
       answered = std::move(answer);
     };
     auto lane = std::make_unique<DirectLane>(
-        host, card->device(), queue_,
-        std::make_unique<NcclCommunicators>(&Nccl), [] {}, std::move(owner),
-        std::chrono::minutes(1));
+        host, device_, queue_, std::make_unique<NcclCommunicators>(&Nccl),
+        [] {}, std::move(owner), std::chrono::minutes(1));
     Call warm({1.0f}, 1);
     Batch batch;
     batch.memory = MemoryKind::kCuda;
@@ -79,11 +81,13 @@ class Lanes {
   }
 
  private:
+  const void* const kernels_;
+  std::shared_ptr<Device> device_;
   std::shared_ptr<CardQueue> queue_;
   int next_set_ = 0;
 };
 
-std::set<std::string> Exceptions() {
+std::set<std::string> Exceptions(int size, bool have_kernels) {
   // A card does one batch after another.
   std::set<std::string> names = {"SmallBatchPassesALargeOne",
                                  "FrozenSetStopsNoOther", "FrozenBetweenPhases",
@@ -91,6 +95,11 @@ std::set<std::string> Exceptions() {
   // NCCL adds in an order of its own.
   names.insert("SumsAreInFixedOrder");
   names.insert("ChunksMayChangeBetweenBatches");
+  // An allreduce is scaled before the sum and behind it, by our kernels.
+  if (have_kernels) names.insert("ReducescatterHasTheBitsOfAllreduce");
+  // NCCL adds float16 as such, so it is divided by the ranks before that. The
+  // smallest ones lose two bits more with four ranks.
+  if (have_kernels && size > 2) names.insert("HalvesKeepTheirPrecision");
   // Cards need all ranks of a broadcast.
   names.insert("ReceiverOfABroadcastFailsAlone");
   // Where a rank looks for NaN, all stage.
@@ -101,9 +110,10 @@ std::set<std::string> Exceptions() {
 
 using Kind = CommunicatorCall::Kind;
 
-void RunContract(int size, const std::vector<Kind>& kinds) {
+void RunContract(int size, const void* kernels,
+                 const std::vector<Kind>& kinds) {
   const int64_t chunk_bytes = 1024;
-  const std::set<std::string> exceptions = Exceptions();
+  const std::set<std::string> exceptions = Exceptions(size, kernels != nullptr);
   std::map<Kind, int> calls;
   for (const ContractCase& one : ContractCases()) {
     if (exceptions.count(one.name) > 0) continue;
@@ -112,7 +122,7 @@ void RunContract(int size, const std::vector<Kind>& kinds) {
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
       CardBackend backend(world.Open(rank),
-                          [lanes = std::make_shared<Lanes>()](
+                          [lanes = std::make_shared<Lanes>(kernels)](
                               Transport* host, const auto& card) {
                             return lanes->New(host, card);
                           });
@@ -128,16 +138,23 @@ void RunContract(int size, const std::vector<Kind>& kinds) {
   for (const Kind kind : kinds) EXPECT_TRUE(calls[kind] >= 10);
 }
 
-TEST(ContractWith1Rank) { RunContract(1, {Kind::kAllreduce}); }
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST(ContractWith1Rank) {
+  RunContract(1, FakeKernelImage(), {Kind::kAllreduce});
+}
 TEST(ContractWith2Ranks) {
   RunContract(
-      2, {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather, Kind::kReduce,
-          Kind::kReducescatter, Kind::kSend, Kind::kReceive});
+      2, FakeKernelImage(),
+      {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather, Kind::kReduce,
+       Kind::kReducescatter, Kind::kSend, Kind::kReceive});
 }
+#endif
 // NCCL multiplies by a third where the contract divides by three.
 TEST(ContractWith4Ranks) {
-  RunContract(4, {Kind::kReduce, Kind::kReducescatter, Kind::kReceive});
+  RunContract(4, FakeKernelImage(),
+              {Kind::kReduce, Kind::kReducescatter, Kind::kReceive});
 }
+TEST(ContractWithoutKernels) { RunContract(2, nullptr, {Kind::kAllreduce}); }
 
 }  // namespace
 }  // namespace hvd

@@ -51,7 +51,7 @@ void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
 }
 
 TEST(ContractWith3RanksInPieces) { RunContract(3, 1024, 512); }
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST(ContractWith3Ranks) { RunContract(3, 1024, kLeastPieceBytes); }
 TEST(ContractWith1Rank) { RunContract(1, 1024, kLeastPieceBytes); }
 TEST(ContractWith2Ranks) { RunContract(2, 4096, kLeastPieceBytes); }

@@ -141,7 +141,6 @@ TEST(ops_and_scales) {
             {{"product", ReduceOp::kProduct}, 24},
             {{"scaled", ReduceOp::kSum, 0.5, 3.0}, 13.5},
             {{"scaled mean", ReduceOp::kAverage, 2.0, 0.25}, 1.5},
-            // Not for NCCL.
             {{"scaled least", ReduceOp::kMin, 2.0, 1.0}, 4},
         };
         for (const auto& one : cases) {
@@ -152,7 +151,13 @@ TEST(ops_and_scales) {
           }
         }
         // Nobody is ahead of the others by more than the last, which staged.
-        EXPECT_EQ(FakeNccl::completed() - before, 7);
+        // By then all cards have done with them.
+        EXPECT_EQ(
+            Start(runtime, {"done", Verb::kAllreduce, ReduceOp::kMin}, {{1}})
+                ->Wait()
+                .message(),
+            "");
+        EXPECT_EQ(FakeNccl::completed() - before, 8);
       },
       Nccl);
 }
@@ -250,6 +255,67 @@ TEST(ranks_that_cannot_reach_each_other) {
   FakeNccl::HoldConnect();
   CheckStaged(3, Nothing, Nccl, "NCCL did not connect within 0 s",
               Options::Defaults(), milliseconds(50));
+}
+
+// --- Tensors that travel together ---
+
+// They are one call of NCCL where all cards can pack them.
+TEST(tensors_travel_in_one_buffer) {
+  for (const bool all_can : {true, false}) {
+    FakeNccl::Reset();
+    RunOnCards(
+        2,
+        [&](int rank, Runtime* runtime, TestCard* card) {
+          ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+          for (int step = 0; step < 10; ++step) {
+            std::vector<std::unique_ptr<CardCall>> calls;
+            for (int t = 0; t < 20; ++t) {
+              // Larger than the buffer was before, and then smaller.
+              const auto count =
+                  static_cast<size_t>((step % 4) * 1000 + t * 77 + 1);
+              calls.push_back(std::make_unique<CardCall>(
+                  card, runtime,
+                  CardAsk{"t" + std::to_string(t), ReduceOp::kAverage, 0.5, 3},
+                  Filled(count, static_cast<float>(rank + step))));
+            }
+            for (const auto& call : calls) {
+              EXPECT_EQ(call->Wait().message(), "");
+              for (const float value : call->Values()) {
+                EXPECT_NEAR(value, 1.5 * (step + 0.5), 1e-5);
+              }
+            }
+          }
+        },
+        Nccl, {}, Options::Defaults(), CudaLanes::kConnectLimit,
+        [&](int rank) {
+          return rank == 0 || all_can ? FakeKernelImage() : nullptr;
+        });
+    const int of_tensors = FakeNccl::calls(CommunicatorCall::Kind::kAllreduce);
+    const int groups = FakeNccl::completed() * 2;
+    EXPECT_EQ(of_tensors == groups, all_can);
+    EXPECT_EQ(FakeNccl::misfitting(), 0);
+  }
+}
+
+// The ranks whose cards have some hear of the one that has none, and go on.
+TEST(a_card_without_memory_for_them) {
+  FakeNccl::Reset();
+  RunOnCards(
+      3,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 3, runtime, card));
+        if (rank == 1) card->RunOutOfBuffers();
+        const CardAsk scaled = {"scaled", ReduceOp::kSum, 0.5};
+        CardCall large(card, runtime, scaled, Filled(5000, 1.0f));
+        const Status status = large.Wait();
+        EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+        EXPECT_TRUE(Contains(status.message(),
+                             rank == 1 ? "has no memory for 20032 bytes"
+                                       : "rank 1 had no memory"));
+        // Whole tensors go as they lie.
+        EXPECT_TRUE(BecomesDirect(rank, 3, runtime, card));
+      },
+      Nccl);
 }
 
 // --- What goes on beside them ---

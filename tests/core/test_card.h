@@ -4,10 +4,12 @@
 #ifndef HVD_TESTS_CORE_TEST_CARD_H_
 #define HVD_TESTS_CORE_TEST_CARD_H_
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "card/fake_card.h"
 #include "card/fake_cuda.h"
@@ -20,6 +22,9 @@ inline const CudaDriver* FakeDriver() {
   static const CudaDriver driver = CudaDriver::Find(FindFakeCuda).value();
   return &driver;
 }
+
+// The driver that is made up looks at none.
+inline const void* FakeKernelImage() { return "kernels"; }
 
 // Nothing is done before Step.
 class TestCard {
@@ -50,13 +55,33 @@ class TestCard {
     card_->Queue(stream_, [is_open = std::move(is_open)] { return *is_open; });
   }
   // What the framework's stream has come to.
-  Ready Mark() { return MarkStream(FakeDriver(), stream_).value(); }
+  Ready Mark() {
+    return MarkStream(FakeDriver(), stream_,
+                      [this](size_t bytes) { return NewBuffer(bytes); })
+        .value();
+  }
+  // No more buffers are to be had from now on.
+  void RunOutOfBuffers() { has_buffers_ = false; }
   FakeCard::Stream* framework_stream() { return stream_; }
 
  private:
+  // Memory that the framework's stream still writes, as it does to what a
+  // tensor had before.
+  std::shared_ptr<void> NewBuffer(size_t bytes) {
+    if (!has_buffers_) return nullptr;
+    std::shared_ptr<void> buffer = Allocate(bytes);
+    Compute([this, buffer, bytes] {
+      const std::vector<std::byte> old(bytes, std::byte{0x5a});
+      card_->Write(buffer.get(), old.data(), bytes);
+    });
+    return buffer;
+  }
+
+  std::atomic<bool> has_buffers_{true};
   const std::unique_ptr<FakeCard> card_ = std::make_unique<FakeCard>();
   FakeCard::Stream* const stream_ = card_->NewStream();
-  const std::shared_ptr<Device> device_ = std::make_shared<CudaDevice>();
+  const std::shared_ptr<Device> device_ =
+      std::make_shared<CudaDevice>(FakeKernelImage());
 };
 
 }  // namespace hvd

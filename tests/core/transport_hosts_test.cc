@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 // The thread sanitizer sees as much with the hosts of the two cases below.
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST(ContractOf2HostsOf2) {
   RunSharedContract(4, 1024, 1 << 20, {"a", "a", "b", "b"});
 }

@@ -13,7 +13,7 @@ TEST(ContractOfBlocksPastTheCache) {
   options.shm_non_temporal = StoreChoice::kAlways;
   RunSharedContract(2, options);
   // It does not know how a byte was stored.
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   RunSharedContract(9, options);
   RunSharedContract(4, options, {"a", "a", "b", "b"});
   options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import needs_estimator
+from cases import in_full, needs_estimator
 from mpi import ROOT, Result, run_ranks
 
 CTR = ROOT / "estimator_examples" / "ctr"
@@ -40,7 +40,7 @@ def test_logs_of_different_lengths_are_read_to_their_ends(tmp_path: Path) -> Non
     assert 0.7 < report["auc"] < report["ceiling"] < 0.9, result.text
 
 
-@pytest.mark.parametrize("model", ["deep", "canned"])
+@pytest.mark.parametrize("model", ["deep", pytest.param("canned", marks=in_full)])
 def test_weak_scaling(model: str, tmp_path: Path) -> None:
     """Two ranks share gradients, and two processes do not."""
     small = ("--batch=64", "--ids=5000", "--steps=10", "--warm-up=5", "--rounds=1")

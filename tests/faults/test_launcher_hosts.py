@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import two_hosts
+from cases import in_full
 from launching import gone
 from mpi import ROOT, Job, is_open_mpi
 
@@ -91,7 +92,7 @@ def test_no_value_stands_on_a_command_line(hosts: two_hosts.TwoHosts, tmp_path: 
         assert "sesame" not in job.launcher_output()
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=in_full), True])
 def test_ctrl_c(hosts: two_hosts.TwoHosts, tmp_path: Path, frozen: bool) -> None:
     with started(hosts, tmp_path, "forever") as job:
         wait_for_ranks(job)

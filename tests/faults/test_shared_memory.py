@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import in_full
 from mpi import Result, run_ranks
 
 PROGRAM = """
@@ -45,7 +46,7 @@ def run(tmp_path: Path, n: int, *arguments: str, **env: str) -> Result:
         (2, {"HVD_SHM": "0"}, 0),
         # More than there is: it goes over MPI, and one rank says so.
         (2, {"HVD_SHM_BYTES": str(10**12)}, 1),
-        (2, {"HVD_SHM_BYTES": str(10**12), "HVD_LOG_LEVEL": "3"}, 0),
+        pytest.param(2, {"HVD_SHM_BYTES": str(10**12), "HVD_LOG_LEVEL": "3"}, 0, marks=in_full),
         # Little: one chunk after another.
         (3, {"HVD_SHM_BYTES": "65536"}, 0),
     ],

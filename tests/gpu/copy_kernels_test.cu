@@ -12,7 +12,7 @@
 #include "cpu/elementwise.h"
 #include "gpu_call.h"
 #include "harness.h"
-#include "transport/cuda/copy_kernels.h"
+#include "loaded_kernels.h"
 
 namespace hvd {
 namespace {
@@ -107,7 +107,7 @@ void CheckCopies(const CopyOperation& operation, std::mt19937* random) {
   cudaStream_t stream;
   CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CheckCuda(cudaDeviceSynchronize());
-  EXPECT_EQ(LaunchCopies(segments, operation, stream).message(), "");
+  EXPECT_EQ(LoadedKernels().Launch(segments, operation, stream).message(), "");
   CheckCuda(cudaStreamSynchronize(stream));
   CheckCuda(cudaStreamDestroy(stream));
   std::vector<unsigned char> found = to.Read();
@@ -154,7 +154,9 @@ TEST(HostMemoryThatIsPinned) {
   CheckCuda(cudaMallocHost(&pinned, bytes));
   std::memset(pinned, kPoison, bytes);
   const CopyOperation move = {DataType::kUint8, DataType::kUint8, 1.0};
-  EXPECT_TRUE(LaunchCopies({{from.data(), pinned, bytes}}, move, nullptr).ok());
+  EXPECT_TRUE(LoadedKernels()
+                  .Launch({{from.data(), pinned, bytes}}, move, nullptr)
+                  .ok());
   CheckCuda(cudaDeviceSynchronize());
   EXPECT_EQ(std::memcmp(pinned, from.host().data(), bytes), 0);
   CheckCuda(cudaFreeHost(pinned));
@@ -162,7 +164,7 @@ TEST(HostMemoryThatIsPinned) {
 
 TEST(IntegersAreNotScaled) {
   const CopyOperation scaled = {DataType::kInt32, DataType::kInt32, 0.5};
-  EXPECT_EQ(LaunchCopies({}, scaled, nullptr).message(),
+  EXPECT_EQ(LoadedKernels().Launch({}, scaled, nullptr).message(),
             "a GPU is asked to scale or convert int32 to int32.");
 }
 

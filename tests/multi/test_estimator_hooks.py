@@ -19,7 +19,8 @@ from one_weight import (
 
 import hvd_tf
 
-RANKS = (1, 3)
+RANKS = (3,)
+IN_FULL = (1,)
 
 v1 = tf.compat.v1
 train = v1.train

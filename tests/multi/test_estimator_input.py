@@ -11,7 +11,8 @@ import tensorflow as tf
 
 import hvd_tf as hvd
 
-RANKS = (1, 3)
+RANKS = (3,)
+IN_FULL = (1,)
 
 try:
     hvd.estimator.provide_tf_estimator()

@@ -289,8 +289,26 @@ def test_a_copied_build_directory_is_thrown_away(tmp_path: Path, tools: dict[str
 
 
 def test_build_info() -> None:
-    info = native.build_info(environment.Plan(TF215, None, SYSTEM_MPI), "0.1.0+tf2.15.1", "g++ 12")
+    plan = environment.Plan(TF215, None, SYSTEM_MPI)
+    info = native.build_info(plan, "0.1.0+tf2.15.1", "g++ 12", True)
     assert info["tensorflow_distribution"] == "tensorflow-cpu"
     assert info["tensorflow_version"] == "2.15.1"
     assert info["mpi"] == "Open MPI 4.1.4"
-    assert info["with_mpi"] is True and info["with_nccl"] is False
+    assert info["with_mpi"] is True and info["with_gpu_kernels"] is True
+
+
+def test_nvcc_is_looked_for_where_cuda_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tmp_path / "cuda" / "bin" / "nvcc"
+    found.parent.mkdir(parents=True)
+    found.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.delenv("HVD_NVCC", raising=False)
+    assert native.nvcc() == str(found)
+    monkeypatch.setenv("HVD_NVCC", "")
+    assert native.nvcc() == ""
+    monkeypatch.setenv("HVD_NVCC", "/opt/nvcc")
+    assert native.nvcc() == "/opt/nvcc"
+    monkeypatch.delenv("HVD_NVCC")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "empty"))
+    assert native.nvcc() == ""

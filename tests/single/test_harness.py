@@ -52,6 +52,8 @@ def test_time_limit_shows_stacks_and_leaves_nothing(tmp_path: Path) -> None:
         assert time.monotonic() - start < 15
         assert result.timed_out and job.processes() == []
     assert all("waits_for_ever" in output for output in result.outputs)
+    # Of the ranks and of their children.
+    assert len(re.findall(rf"process .* {path}\n  \d+ python\S*: S, ", result.launcher_output)) == 4
     assert not job.directory.exists()
 
 

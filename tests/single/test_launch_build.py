@@ -46,6 +46,8 @@ def test_for_people(tmp_path: Path, built: dict[str, object], option: str) -> No
     result = run(tmp_path, [option])
     assert result.stdout.startswith(f"hvd_tf {built['hvd_tf']}, Python ")
     assert f"[X] MPI: {built['mpi']}\n" in result.stdout or not built["with_mpi"]
+    kernels = "[X] GPU kernels\n" if built["with_gpu_kernels"] else "[ ] GPU kernels: there was no"
+    assert kernels in result.stdout
 
 
 def test_the_gpu_lane_and_nccl(tmp_path: Path, built: dict[str, object]) -> None:

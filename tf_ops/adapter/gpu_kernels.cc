@@ -2,6 +2,8 @@
 // Registers kernels when asked to, and finds the stream of a kernel's GPU.
 #include "adapter/gpu_kernels.h"
 
+#include <cstddef>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -27,6 +29,16 @@ void Register(const GpuKernel& kernel) {
   // TensorFlow owns the definition. The registrar itself has no state.
   tf::kernel_factory::OpKernelRegistrar(definition.Build(), kernel.op,
                                         kernel.make);
+}
+
+// Null: there is none now. The caller must not wait for it.
+std::shared_ptr<void> NewGpuBuffer(tf::Allocator* allocator, size_t bytes) {
+  tf::AllocationAttributes at_once;
+  at_once.retry_on_failure = false;
+  void* const memory = allocator->AllocateRaw(
+      tf::Allocator::kAllocatorAlignment, bytes, at_once);
+  if (memory == nullptr) return nullptr;
+  return {memory, [allocator](void* gone) { allocator->DeallocateRaw(gone); }};
 }
 
 }  // namespace
@@ -55,7 +67,11 @@ Result<std::shared_ptr<const void>> ReadyOf(tf::OpKernelContext* ctx,
   if (device == nullptr || device->stream() == nullptr) {
     return Internal("TensorFlow's GPU has no stream");
   }
-  return MarkDeviceStream(PlatformStream(*device->stream()));
+  tf::Allocator* const allocator =
+      ctx->device()->GetAllocator(tf::AllocatorAttributes());
+  return MarkDeviceStream(
+      PlatformStream(*device->stream()),
+      [allocator](size_t bytes) { return NewGpuBuffer(allocator, bytes); });
 }
 
 }  // namespace hvd

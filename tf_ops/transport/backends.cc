@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/cuda/copy_kernels.h"
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/cuda/cuda_lanes.h"
@@ -60,13 +61,15 @@ std::unique_ptr<DeviceLanes> OpenDeviceLanes(
   return std::make_unique<CudaLanes>(std::move(doorbell));
 }
 
-Result<std::shared_ptr<const void>> MarkDeviceStream(void* stream) {
+Result<std::shared_ptr<const void>> MarkDeviceStream(
+    void* stream,
+    std::function<std::shared_ptr<void>(size_t bytes)> new_buffer) {
   const Result<const CudaDriver*> driver = CudaDriver::OfMachine();
   if (!driver.ok()) return driver.status();
-  return MarkStream(driver.value(), stream);
+  return MarkStream(driver.value(), stream, std::move(new_buffer));
 }
 
 int NcclBuilt() { return 0; }
-bool CudaBuilt() { return false; }
+bool CudaBuilt() { return CopyKernelImage() != nullptr; }
 
 }  // namespace hvd

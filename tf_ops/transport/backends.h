@@ -3,6 +3,8 @@
 #ifndef HVD_TRANSPORT_BACKENDS_H_
 #define HVD_TRANSPORT_BACKENDS_H_
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "core/backend.h"
@@ -27,8 +29,11 @@ namespace hvd {
 // What Segment::ready is for tensors on a GPU: the place that a stream of the
 // framework has come to. `stream` is the platform's own, which outlives it. Any
 // thread that has the stream's card. Not Ok: the GPU's driver is of no use.
+// `new_buffer` allocates memory of the card for it, by any thread, or returns
+// null.
 [[nodiscard]] Result<std::shared_ptr<const void>> MarkDeviceStream(
-    void* stream);
+    void* stream,
+    std::function<std::shared_ptr<void>(size_t bytes)> new_buffer = {});
 
 // Whether MPI provides MPI_THREAD_MULTIPLE. False before OpenBackend.
 [[nodiscard]] bool MpiThreadsSupported();

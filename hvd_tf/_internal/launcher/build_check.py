@@ -14,6 +14,7 @@ from hvd_tf._internal.launcher.errors import LaunchError
 
 _CUDA_DRIVER = "libcuda.so.1"
 _NO_DRIVER = f"no {_CUDA_DRIVER} here, which NVIDIA's driver brings"
+_NO_KERNELS = ": there was no nvcc that worked when hvd_tf was built"
 _NO_NCCL = "no libnccl.so.2 here; pip install nvidia-nccl-cu12"
 
 
@@ -41,6 +42,7 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         # Every build can use them, and looks for them when a tensor on a GPU comes.
         "cuda_driver": _CUDA_DRIVER if nccl.can_load(_CUDA_DRIVER) else None,
         "nccl": nccl.find_nccl(),
+        "gpu_kernels": info.get("with_gpu_kernels", False),
         "compiler": info.get("compiler"),
         "problem": wrong,
     }
@@ -67,6 +69,7 @@ def report(found: Mapping[str, Any]) -> str:
         _line(launcher, f"mpirun: {launcher['path'] if launcher else 'no'}"),
         _line(found["cuda_driver"], f"GPU lane: {found['cuda_driver'] or _NO_DRIVER}"),
         _line(found["nccl"], f"NCCL: {found['nccl'] or _NO_NCCL}"),
+        _line(found["gpu_kernels"], f"GPU kernels{'' if found['gpu_kernels'] else _NO_KERNELS}"),
         f"    compiler: {found['compiler'] or 'unknown'}",
     ]
     if found["problem"]:

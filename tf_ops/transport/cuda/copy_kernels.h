@@ -1,33 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies many tensors on a GPU with few launches, and scales and converts them
-// on the way.
+// CopyKernels: copies many tensors on a GPU with few launches, and scales and
+// converts them on the way.
 #ifndef HVD_TRANSPORT_CUDA_COPY_KERNELS_H_
 #define HVD_TRANSPORT_CUDA_COPY_KERNELS_H_
 
-#include <cuda_runtime.h>
-
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
 #include "core/types.h"
+#include "transport/cuda/cuda_driver.h"
 #include "transport/device/copy_table.h"
+#include "transport/device/device.h"
 
 namespace hvd {
 
-// What is done with each element.
-struct CopyOperation {
-  DataType from = DataType::kFloat32;
-  DataType to = DataType::kFloat32;
-  // Not 1: both types are floating.
-  double scale = 1.0;
-};
+// What CUDA's compiler made of copy_kernels.cu. Null: this was built without
+// it.
+[[nodiscard]] const void* CopyKernelImage();
 
-// Queues the copies on the stream and returns. Segments may be in memory of the
-// stream's device, or in host memory that it can reach. Nothing is allocated.
-// `segments` may go when it returns.
-[[nodiscard]] Status LaunchCopies(const std::vector<CopySegment>& segments,
-                                  const CopyOperation& operation,
-                                  cudaStream_t stream);
+// Those of a context, which is current in all calls. They stay loaded.
+class CopyKernels {
+ public:
+  // `image` is one of CopyKernelImage. Not Ok: the driver cannot use it, such
+  // as one that is older than the compiler.
+  [[nodiscard]] static Result<CopyKernels> Load(const CudaDriver* driver,
+                                                const void* image);
+
+  // Queues the copies on the stream and returns. Segments may be in memory of
+  // the stream's card, or in host memory that it can reach. Nothing is
+  // allocated on the card. `segments` may go when it returns.
+  [[nodiscard]] Status Launch(const std::vector<CopySegment>& segments,
+                              const CopyOperation& operation,
+                              CudaStream stream) const;
+
+ private:
+  explicit CopyKernels(const CudaDriver* driver) : driver_(driver) {}
+
+  // Launches the kernel for each table of the segments. Behind the table it
+  // gets `argument`.
+  template <typename Table>
+  Status LaunchTables(const std::vector<CopySegment>& segments,
+                      int64_t tile_elements, CudaFunction kernel,
+                      void* argument, CudaStream stream) const;
+
+  const CudaDriver* driver_;
+  CudaFunction move_few_ = nullptr, move_many_ = nullptr;
+  std::map<std::pair<DataType, DataType>, CudaFunction> convert_;
+};
 
 }  // namespace hvd
 

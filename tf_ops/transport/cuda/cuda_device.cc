@@ -43,12 +43,18 @@ class OwnedEvent {
 };
 
 struct Mark {
-  Mark(const CudaDriver* found_by, CudaContext of, CudaStream at)
-      : driver(found_by), context(of), stream(at), event(found_by, of) {}
+  Mark(const CudaDriver* found_by, CudaContext of, CudaStream at,
+       NewCardBuffer by)
+      : driver(found_by),
+        context(of),
+        stream(at),
+        new_buffer(std::move(by)),
+        event(found_by, of) {}
 
   const CudaDriver* const driver;
   const CudaContext context;
   const CudaStream stream;
+  const NewCardBuffer new_buffer;
   OwnedEvent event;
 };
 
@@ -84,10 +90,12 @@ void CallAndDelete(CudaStream /*stream*/, int /*result*/, void* argument) {
   (*then)();
 }
 
+using LoadedKernels = std::shared_ptr<const Result<CopyKernels>>;
+
 class Stream final : public DeviceStream {
  public:
-  Stream(const CudaDriver* driver, CudaContext context)
-      : driver_(driver), context_(context) {}
+  Stream(const CudaDriver* driver, CudaContext context, LoadedKernels kernels)
+      : driver_(driver), context_(context), kernels_(std::move(kernels)) {}
   ~Stream() override {
     if (stream_ == nullptr) return;
     const InCudaContext within(driver_, context_);
@@ -147,6 +155,16 @@ class Stream final : public DeviceStream {
     return Status::Ok();
   }
 
+  Status CheckKernels() const override { return kernels_->status(); }
+
+  Status CopyElements(const std::vector<CopySegment>& copies,
+                      const CopyOperation& operation) override {
+    HVD_RETURN_IF_ERROR(kernels_->status());
+    const InCudaContext within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    return kernels_->value().Launch(copies, operation, stream_);
+  }
+
   Result<std::unique_ptr<DeviceEvent>> Record(
       std::function<void()> then) override {
     const InCudaContext within(driver_, context_);
@@ -176,18 +194,21 @@ class Stream final : public DeviceStream {
 
   const CudaDriver* const driver_;
   const CudaContext context_;
+  const LoadedKernels kernels_;
   CudaStream stream_ = nullptr;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
-                                               void* stream) {
+                                               void* stream,
+                                               NewCardBuffer new_buffer) {
   const auto at = static_cast<CudaStream>(stream);
   CudaContext context = nullptr;
   HVD_RETURN_IF_ERROR(driver->Check(driver->context_of_stream(at, &context),
                                     "a GPU's stream has no context"));
-  auto mark = std::make_shared<Mark>(driver, context, at);
+  auto mark =
+      std::make_shared<Mark>(driver, context, at, std::move(new_buffer));
   const InCudaContext within(driver, context);
   HVD_RETURN_IF_ERROR(within.status());
   HVD_RETURN_IF_ERROR(mark->event.Record(at));
@@ -219,10 +240,24 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
   if (driver_ == nullptr) {
     driver_ = MarkOf(ready).driver;
     context_ = MarkOf(ready).context;
+    const InCudaContext within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    kernels_ = std::make_shared<const Result<CopyKernels>>(
+        CopyKernels::Load(driver_, kernel_image_));
   }
-  auto stream = std::make_unique<Stream>(driver_, context_);
+  auto stream = std::make_unique<Stream>(driver_, context_, kernels_);
   HVD_RETURN_IF_ERROR(stream->Open());
   return std::unique_ptr<DeviceStream>(std::move(stream));
+}
+
+Result<std::shared_ptr<void>> CudaDevice::NewBuffer(
+    const std::shared_ptr<const void>& ready, size_t bytes) {
+  const NewCardBuffer& make = MarkOf(ready).new_buffer;
+  std::shared_ptr<void> buffer = make ? make(bytes) : nullptr;
+  if (buffer != nullptr) return buffer;
+  return ResourceExhausted("this rank's GPU has no memory for " +
+                           std::to_string(bytes) +
+                           " bytes in which tensors travel together");
 }
 
 Result<std::shared_ptr<void>> CudaDevice::NewPinned(size_t bytes) {

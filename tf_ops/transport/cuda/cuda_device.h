@@ -4,10 +4,12 @@
 #define HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "core/status.h"
+#include "transport/cuda/copy_kernels.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/device/device.h"
 
@@ -16,8 +18,11 @@ namespace hvd {
 // The place that a stream of the framework has come to: what Segment::ready
 // points to in memory of a card. `stream` is a CUstream. It and `driver`
 // outlive it. Any thread. Where the stream is null, its context is current.
+// `new_buffer` allocates memory of the card for it, by any thread, or returns
+// null.
+using NewCardBuffer = std::function<std::shared_ptr<void>(size_t bytes)>;
 [[nodiscard]] Result<std::shared_ptr<const void>> MarkStream(
-    const CudaDriver* driver, void* stream);
+    const CudaDriver* driver, void* stream, NewCardBuffer new_buffer = {});
 
 // A card that a process uses: the framework's context of it.
 struct CudaCard {
@@ -38,14 +43,23 @@ struct CudaCard {
 // Marks of other cards are refused.
 class CudaDevice final : public Device {
  public:
+  // The kernels of its streams: see CopyKernelImage.
+  explicit CudaDevice(const void* kernel_image = CopyKernelImage())
+      : kernel_image_(kernel_image) {}
+
   Result<std::unique_ptr<DeviceStream>> NewStream(
       const std::shared_ptr<const void>& ready) override;
+  Result<std::shared_ptr<void>> NewBuffer(
+      const std::shared_ptr<const void>& ready, size_t bytes) override;
   Result<std::shared_ptr<void>> NewPinned(size_t bytes) override;
 
  private:
+  const void* const kernel_image_;
   // Of the first mark. Null before.
   const CudaDriver* driver_ = nullptr;
   CudaContext context_ = nullptr;
+  // Of all its streams, loaded with the first.
+  std::shared_ptr<const Result<CopyKernels>> kernels_;
 };
 
 }  // namespace hvd

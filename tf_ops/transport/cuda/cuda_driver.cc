@@ -45,6 +45,9 @@ Result<CudaDriver> CudaDriver::Find(
   found.Set(&driver.record_event, "cuEventRecord");
   found.Set(&driver.query_event, "cuEventQuery");
   found.Set(&driver.copy, "cuMemcpyAsync");
+  found.Set(&driver.load_module, "cuModuleLoadData");
+  found.Set(&driver.find_kernel, "cuModuleGetFunction");
+  found.Set(&driver.launch, "cuLaunchKernel");
   found.Set(&driver.new_pinned, "cuMemHostAlloc");
   found.Set(&driver.delete_pinned, "cuMemFreeHost");
   found.Set(&driver.name_of_error, "cuGetErrorName");

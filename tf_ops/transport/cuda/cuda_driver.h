@@ -15,12 +15,16 @@
 // As cuda.h declares them.
 struct CUctx_st;
 struct CUevent_st;
+struct CUfunc_st;
+struct CUmod_st;
 struct CUstream_st;
 
 namespace hvd {
 
 using CudaContext = CUctx_st*;
 using CudaEvent = CUevent_st*;
+using CudaFunction = CUfunc_st*;
+using CudaModule = CUmod_st*;
 using CudaStream = CUstream_st*;
 // CUuuid.
 struct CudaUuid {
@@ -56,6 +60,13 @@ struct CudaDriver {
   int (*query_event)(CudaEvent event) = nullptr;
   int (*copy)(void* to, const void* from, size_t bytes,
               CudaStream stream) = nullptr;
+  int (*load_module)(CudaModule* module, const void* image) = nullptr;
+  int (*find_kernel)(CudaFunction* kernel, CudaModule module,
+                     const char* name) = nullptr;
+  int (*launch)(CudaFunction kernel, unsigned grid_x, unsigned grid_y,
+                unsigned grid_z, unsigned block_x, unsigned block_y,
+                unsigned block_z, unsigned shared_bytes, CudaStream stream,
+                void** arguments, void** extra) = nullptr;
   int (*new_pinned)(void** memory, size_t bytes, unsigned flags) = nullptr;
   int (*delete_pinned)(void* memory) = nullptr;
   int (*name_of_error)(int result, const char** name) = nullptr;

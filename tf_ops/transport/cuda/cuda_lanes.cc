@@ -11,11 +11,12 @@ namespace hvd {
 
 CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
                      NcclCommunicators::Find find,
-                     std::chrono::milliseconds connect_limit)
+                     std::chrono::milliseconds connect_limit,
+                     const void* kernel_image)
     : doorbell_(std::move(doorbell)),
       find_(std::move(find)),
       connect_limit_(connect_limit),
-      device_(std::make_shared<CudaDevice>()),
+      device_(std::make_shared<CudaDevice>(kernel_image)),
       queue_(std::make_shared<CardQueue>(device_)) {}
 
 std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,

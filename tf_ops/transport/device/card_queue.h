@@ -4,6 +4,7 @@
 #ifndef HVD_TRANSPORT_DEVICE_CARD_QUEUE_H_
 #define HVD_TRANSPORT_DEVICE_CARD_QUEUE_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,27 @@ class CardQueue {
   }
   DeviceStream* stream() const { return stream_.get(); }
 
+  // Memory of the card in which tensors travel together. Batches may share it,
+  // because the stream does one after the other.
+  struct Buffer {
+    std::shared_ptr<void> memory;
+    size_t bytes = 0;
+    // The stream may use it: what the framework had done with the memory before
+    // has ended.
+    bool is_free = false;
+  };
+  // One of at least so many bytes, the last one where that will do.
+  Result<std::shared_ptr<Buffer>> BufferOf(
+      size_t bytes, const std::shared_ptr<const void>& ready) {
+    if (buffer_ != nullptr && buffer_->bytes >= bytes) return buffer_;
+    auto memory = device_->NewBuffer(ready, bytes);
+    if (!memory.ok()) return memory.status();
+    buffer_ = std::make_shared<Buffer>();
+    buffer_->memory = std::move(memory.value());
+    buffer_->bytes = bytes;
+    return buffer_;
+  }
+
   LaunchOrder& order() { return order_; }
 
   // Whether a set's reason not to use the card in this way is news.
@@ -42,6 +64,7 @@ class CardQueue {
  private:
   const std::shared_ptr<Device> device_;
   std::unique_ptr<DeviceStream> stream_;
+  std::shared_ptr<Buffer> buffer_;
   LaunchOrder order_;
   std::string last_reason_;
 };

@@ -98,12 +98,13 @@ class Lister {
 
 }  // namespace
 
+double DivisorOf(const Batch& batch, int size) {
+  if (batch.reduce_op != ReduceOp::kAverage) return 1.0;
+  return static_cast<double>(batch.divisor > 0 ? batch.divisor : size);
+}
+
 double ScaleOf(const Batch& batch, int size) {
-  const double divisor =
-      batch.reduce_op != ReduceOp::kAverage
-          ? 1.0
-          : static_cast<double>(batch.divisor > 0 ? batch.divisor : size);
-  return batch.prescale * batch.postscale / divisor;
+  return batch.prescale * batch.postscale / DivisorOf(batch, size);
 }
 
 CommunicatorCalls CallsOf(const Batch& batch, const std::vector<void*>& outputs,

@@ -46,6 +46,9 @@ struct CommunicatorCalls {
   std::vector<CommunicatorCall> calls;
 };
 
+// What a sum is divided by, or 1.
+double DivisorOf(const Batch& batch, int size);
+
 // What inputs of a batch that is reduced are multiplied by before that.
 double ScaleOf(const Batch& batch, int size);
 

@@ -11,9 +11,18 @@
 #include <vector>
 
 #include "core/status.h"
+#include "core/types.h"
 #include "transport/device/copy_table.h"
 
 namespace hvd {
+
+// What is done with each element that is copied.
+struct CopyOperation {
+  DataType from = DataType::kFloat32;
+  DataType to = DataType::kFloat32;
+  // Not 1: both types are floating.
+  double scale = 1.0;
+};
 
 // A place in the order of a stream's work.
 class DeviceEvent {
@@ -43,6 +52,14 @@ class DeviceStream {
   // must not go before they are done.
   virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;
 
+  // Whether CopyElements can be called. Ok, or why not.
+  virtual Status CheckKernels() const = 0;
+
+  // Queues copies of elements between memory of the card. Each element is
+  // multiplied by the scale, and rounded to the other type.
+  virtual Status CopyElements(const std::vector<CopySegment>& copies,
+                              const CopyOperation& operation) = 0;
+
   // An event behind all that is queued so far. When it is reached, or the
   // stream has failed, some thread calls `then`, which must not block.
   virtual Result<std::unique_ptr<DeviceEvent>> Record(
@@ -57,6 +74,11 @@ class Device {
   // A stream of the card that `ready` is of. See Segment::ready.
   virtual Result<std::unique_ptr<DeviceStream>> NewStream(
       const std::shared_ptr<const void>& ready) = 0;
+
+  // Memory of the card, by the framework's allocator. Streams may use it once
+  // they have caught up with `ready`.
+  virtual Result<std::shared_ptr<void>> NewBuffer(
+      const std::shared_ptr<const void>& ready, size_t bytes) = 0;
 
   // Host memory that streams can read and write, aligned to 64 bytes. Called
   // after NewStream. It may take long, so pinned memory is kept: see

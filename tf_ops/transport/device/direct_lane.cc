@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/batch_times.h"
+#include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
 
 namespace hvd {
@@ -119,30 +120,7 @@ bool DirectLane::Launch(Flight* flight) {
     return true;
   }
   if (!is_ready.value()) return true;  // in a moment
-  const Batch& batch = flight->batch;
-  DeviceStream* const stream = queue_->stream();
-  Status status;
-  std::shared_ptr<const void> ready;
-  for (const Segment& segment : batch.segments) {
-    if (segment.ready != nullptr) ready = segment.ready;
-    if (segment.count == 0) continue;
-    if (status.ok()) status = stream->Wait(segment.ready);
-  }
-  const Sizes none, *sizes = flight->sizes.get();
-  if (sizes == nullptr) {
-    sizes = &none;
-  } else if (status.ok()) {
-    status = sizes->status;
-  }
-  // The framework's stream may still have to do with memory that it gave.
-  if (status.ok() && flight->sizes != nullptr && ready != nullptr) {
-    status = stream->CatchUp(ready);
-  }
-  if (status.ok()) {
-    const CommunicatorCalls calls =
-        CallsOf(batch, sizes->outputs, sizes->rows, rank(), size());
-    if (!calls.calls.empty()) status = communicator_->Launch(calls, stream);
-  }
+  const Status status = Queue(flight);
   flight->phase = Phase::kLaunched;
   if (BatchTimes* const times = flight->batch.times.get()) {
     times->among_cards = true;
@@ -153,6 +131,44 @@ bool DirectLane::Launch(Flight* flight) {
   return true;
 }
 
+Status DirectLane::Queue(Flight* flight) {
+  const Batch& batch = flight->batch;
+  DeviceStream* const stream = queue_->stream();
+  std::shared_ptr<const void> ready;
+  for (const Segment& segment : batch.segments) {
+    if (segment.ready != nullptr) ready = segment.ready;
+    if (segment.count == 0) continue;
+    HVD_RETURN_IF_ERROR(stream->Wait(segment.ready));
+  }
+  // The framework's stream may still have to do with memory that it gave.
+  const bool has_new_memory =
+      flight->buffer != nullptr ? !std::exchange(flight->buffer->is_free, true)
+                                : flight->sizes != nullptr;
+  if (has_new_memory && ready != nullptr) {
+    HVD_RETURN_IF_ERROR(stream->CatchUp(ready));
+  }
+  if (flight->buffer != nullptr) {
+    const CardFusion fusion =
+        FuseInto(flight->buffer->memory.get(), batch, size());
+    HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
+    return communicator_->Launch(fusion.calls, stream);
+  }
+  const Sizes none;
+  const Sizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
+  HVD_RETURN_IF_ERROR(sizes.status);
+  const CommunicatorCalls calls =
+      CallsOf(batch, sizes.outputs, sizes.rows, rank(), size());
+  return calls.calls.empty() ? Status::Ok()
+                             : communicator_->Launch(calls, stream);
+}
+
+Status DirectLane::QueueOutputs(const Flight& flight) {
+  if (flight.buffer == nullptr || !broken_.ok()) return Status::Ok();
+  const CardFusion fusion =
+      FuseInto(flight.buffer->memory.get(), flight.batch, size());
+  return queue_->stream()->CopyElements(fusion.out, fusion.unpack);
+}
+
 // What is queued behind a kernel that is not queued yet would not wait for it.
 bool DirectLane::Record(Flight* flight) {
   if (broken_.ok()) {
@@ -160,6 +176,7 @@ bool DirectLane::Record(Flight* flight) {
     if (!is_queued.ok()) Break(is_queued.status());
     if (is_queued.ok() && !is_queued.value()) return true;  // in a moment
   }
+  if (const Status status = QueueOutputs(*flight); !status.ok()) Break(status);
   auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {
     flight->finished = std::move(event.value());

@@ -96,6 +96,8 @@ class DirectLane final : public Transport {
   };
   struct Flight {
     Batch batch;
+    // Tensors travel together in it. Null: as they lie.
+    std::shared_ptr<CardQueue::Buffer> buffer;
     BatchDone done;
     std::shared_ptr<Sizes> sizes;  // null: they are known
     Phase phase = Phase::kMeeting;
@@ -136,6 +138,8 @@ class DirectLane final : public Transport {
   // --- Batches of the communicator ---
   bool IsForCards(const Batch& batch) const;
   Status CheckCards(const Batch& batch) const;
+  // Memory in which the batch's tensors travel together, if they do.
+  Status FindBuffer(Flight* flight);
   void StartFlight(BatchId id, Batch batch, BatchDone done);
   // `error`: why this rank cannot take part.
   void StartSizes(const FlightPtr& flight, const Status& error);
@@ -148,6 +152,10 @@ class DirectLane final : public Transport {
   // Moves a flight on.
   bool Step(Flight* flight);
   bool Launch(Flight* flight);
+  // Gives the batch to the communicator, behind what it waits for.
+  Status Queue(Flight* flight);
+  // Behind what the communicator was given.
+  Status QueueOutputs(const Flight& flight);
   bool Record(Flight* flight);
   // The flight has no more to do with the card.
   void Leave(Flight* flight);
@@ -173,6 +181,8 @@ class DirectLane final : public Transport {
   const std::shared_ptr<DirectLane*> self_;
 
   std::unique_ptr<Communicator> communicator_;
+  // The cards of all ranks can copy elements.
+  bool all_have_kernels_ = false;
   // Not Ok: the communicator is of no use any more, since then.
   Status broken_;
   Clock::time_point broken_at_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of DirectLane for how its ranks come to have a communicator.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -62,7 +63,10 @@ void DirectLane::StartOffering() {
     offering.mine.Refuse(owner_.refusal);
   } else if (!found.ok()) {
     offering.mine.Refuse(found.status().message());
+  } else if (const Status opened = queue_->OpenStream(ready_); !opened.ok()) {
+    offering.mine.Refuse(opened.message());
   } else {
+    offering.mine.has_kernels = queue_->stream()->CheckKernels().ok() ? 1 : 0;
     offering.mine.version = found.value().version;
     std::memcpy(offering.mine.card, found.value().card.data(),
                 std::min(found.value().card.size(), LaneOffer::kCardBytes));
@@ -121,11 +125,13 @@ bool DirectLane::AdvanceOffering() {
   }
   // One of zeros: rank 0 could not make one. Its ranks refuse it alike.
   auto made = communicators_->Connect(ended->id, rank(), size(), ready_);
-  const Status status = made.ok() ? queue_->OpenStream(ready_) : made.status();
-  if (!status.ok()) {
-    Ask(State::kMeetingAgain, FailedPrecondition(status.message()));
+  if (!made.ok()) {
+    Ask(State::kMeetingAgain, FailedPrecondition(made.status().message()));
     return true;
   }
+  all_have_kernels_ = std::all_of(
+      ended->all.begin(), ended->all.end(),
+      [](const LaneOffer& offer) { return offer.has_kernels != 0; });
   communicator_ = std::move(made.value());
   state_ = State::kConnecting;
   connecting_since_ = Clock::now();

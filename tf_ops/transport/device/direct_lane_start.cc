@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transport/collectives/batch_check.h"
+#include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
 #include "transport/device/direct_lane.h"
 #include "transport/device/small_batch.h"
@@ -38,8 +39,12 @@ bool IsScaledTwice(const Batch& batch) {
 bool DirectLane::IsForCards(const Batch& batch) const {
   if (state_ != State::kDirect || batch.has_absent) return false;
   if (IsMoved(batch.verb)) return true;
-  return Reduces(batch.verb) && batch.wire_dtype == batch.dtype &&
-         !IsScaledTwice(batch) &&
+  if (!Reduces(batch.verb) || IsScaledTwice(batch)) return false;
+  // Kernels of ours scale and convert floating elements.
+  if (all_have_kernels_ && IsFused(batch, size()) && IsFloating(batch.dtype)) {
+    return communicators_->Takes(batch.wire_dtype, batch.reduce_op, 1.0);
+  }
+  return batch.wire_dtype == batch.dtype &&
          communicators_->Takes(batch.dtype, batch.reduce_op,
                                ScaleOf(batch, size()));
 }
@@ -63,13 +68,29 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
   flights_[id] = flight;
   flight->done = std::move(done);
   flight->batch = std::move(batch);
-  const Status error = CheckCards(flight->batch);
+  Status error = CheckCards(flight->batch);
+  // Peers must not wait for a rank that finds no memory.
+  if (error.ok()) error = FindBuffer(flight.get());
   const Verb verb = flight->batch.verb;
   if (verb == Verb::kAllgather || verb == Verb::kAlltoall) {
     StartSizes(flight, error);
   }
   StartBefore(flight, error);
   StartBehind(flight.get());
+}
+
+Status DirectLane::FindBuffer(Flight* flight) {
+  const Batch& batch = flight->batch;
+  if (!all_have_kernels_ || !IsFused(batch, size())) return Status::Ok();
+  for (const Segment& segment : batch.segments) {
+    if (segment.count == 0) continue;
+    auto found = queue_->BufferOf(static_cast<size_t>(FusionBytes(batch)),
+                                  segment.ready);
+    if (!found.ok()) return found.status();
+    flight->buffer = std::move(found.value());
+    break;
+  }
+  return Status::Ok();
 }
 
 void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {

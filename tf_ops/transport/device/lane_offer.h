@@ -17,7 +17,8 @@ struct LaneOffer {
   static constexpr size_t kCardBytes = 16;
   static constexpr size_t kTextBytes = 360;
 
-  int32_t version = 0;  // of the library
+  int32_t version = 0;      // of the library
+  int32_t has_kernels = 0;  // its card can copy elements
   char card[kCardBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};

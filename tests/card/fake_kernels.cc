@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment is copied to the host, to as odd a place, and worked on there.
+#include "fake_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <type_traits>
+#include <vector>
+
+#include "cpu/float16.h"
+#include "transport/device/copy_table.h"
+#include "transport/device/copy_tile.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kBoundary = 16;
+
+// Host memory whose distance from a boundary is that of a place on the card.
+class HostTwin {
+ public:
+  HostTwin(const void* on_card, size_t bytes)
+      : memory_(bytes + 2 * kBoundary), bytes_(bytes) {
+    const auto here = reinterpret_cast<uintptr_t>(memory_.data());
+    const auto there = reinterpret_cast<uintptr_t>(on_card);
+    data_ = memory_.data() + (there - here) % kBoundary;
+  }
+  unsigned char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<unsigned char> memory_;
+  const size_t bytes_;
+  unsigned char* data_;
+};
+
+// Runs `part(from, to, elements, thread)` for each thread of each tile.
+template <typename Table, typename Part>
+void RunTiles(FakeCard* card, const Table& table, unsigned blocks,
+              unsigned threads, int from_bytes, int to_bytes, Part part) {
+  for (int s = 0; s < table.segment_count; ++s) {
+    const CopySegment& whole = table.segments[s];
+    const auto count = static_cast<size_t>(whole.count);
+    const HostTwin from(whole.from, count * static_cast<size_t>(from_bytes));
+    const HostTwin to(whole.to, count * static_cast<size_t>(to_bytes));
+    card->Read(from.data(), whole.from, from.bytes());
+    card->Read(to.data(), whole.to, to.bytes());
+    for (uint32_t tile = table.first_tile[s];
+         tile < table.first_tile[s + 1] && tile < blocks; ++tile) {
+      const CopySegment place = TileOf(table, tile, from_bytes, to_bytes);
+      const auto in_at = static_cast<const unsigned char*>(place.from) -
+                         static_cast<const unsigned char*>(whole.from);
+      const auto out_at = static_cast<unsigned char*>(place.to) -
+                          static_cast<unsigned char*>(whole.to);
+      for (int64_t thread = 0; thread < threads; ++thread) {
+        part(from.data() + in_at, to.data() + out_at, place.count,
+             TileThread{thread, threads});
+      }
+    }
+    card->Write(whole.to, to.data(), to.bytes());
+  }
+}
+
+template <typename Table>
+FakeCard::Work Move(FakeCard* card, unsigned blocks, unsigned threads,
+                    void** arguments) {
+  const Table table = *static_cast<Table*>(arguments[0]);
+  const int bytes = *static_cast<int*>(arguments[1]);
+  return [=] {
+    RunTiles(card, table, blocks, threads, bytes, bytes,
+             [=](const void* from, void* to, int64_t count, TileThread thread) {
+               MoveTile(from, to, count * bytes, thread);
+             });
+    return true;
+  };
+}
+
+template <typename From, typename To>
+FakeCard::Work Convert(FakeCard* card, unsigned blocks, unsigned threads,
+                       void** arguments) {
+  const LargeCopyTable table = *static_cast<LargeCopyTable*>(arguments[0]);
+  const double scale = *static_cast<double*>(arguments[1]);
+  return [=] {
+    RunTiles(card, table, blocks, threads, sizeof(From), sizeof(To),
+             [=](const void* from, void* to, int64_t count, TileThread thread) {
+               ConvertTile(static_cast<const From*>(from), static_cast<To*>(to),
+                           count, scale, thread);
+             });
+    return true;
+  };
+}
+
+using Kernels = std::map<std::string, FakeKernel>;
+
+template <typename From>
+void AddConversions(const std::string& from, Kernels* kernels) {
+  (*kernels)["hvd_" + from + "_to_float16"] = Convert<From, Float16>;
+  (*kernels)["hvd_" + from + "_to_bfloat16"] = Convert<From, Bfloat16>;
+  (*kernels)["hvd_" + from + "_to_float32"] = Convert<From, float>;
+  (*kernels)["hvd_" + from + "_to_float64"] = Convert<From, double>;
+}
+
+Kernels All() {
+  Kernels kernels;
+  kernels["hvd_move_few"] = Move<CopyTable>;
+  kernels["hvd_move_many"] = Move<LargeCopyTable>;
+  AddConversions<Float16>("float16", &kernels);
+  AddConversions<Bfloat16>("bfloat16", &kernels);
+  AddConversions<float>("float32", &kernels);
+  AddConversions<double>("float64", &kernels);
+  return kernels;
+}
+
+}  // namespace
+
+const FakeKernel* FindFakeKernel(const std::string& name) {
+  static const Kernels kernels = All();
+  const auto found = kernels.find(name);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+}  // namespace hvd

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads the kernels by CUDA's driver, and launches one block for each tile.
+#include "transport/cuda/copy_kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+namespace hvd {
+namespace {
+
+// As copy_kernels.cu has it.
+constexpr unsigned kThreads = 256;
+// Of the wider type: eight accesses of each thread.
+constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
+
+constexpr DataType kFloating[] = {DataType::kFloat16, DataType::kBfloat16,
+                                  DataType::kFloat32, DataType::kFloat64};
+
+}  // namespace
+
+Result<CopyKernels> CopyKernels::Load(const CudaDriver* driver,
+                                      const void* image) {
+  if (image == nullptr) {
+    return FailedPrecondition("hvd_tf was built without CUDA's compiler");
+  }
+  CudaModule module = nullptr;
+  HVD_RETURN_IF_ERROR(driver->Check(driver->load_module(&module, image),
+                                    "a GPU's driver loads no kernels"));
+  CopyKernels kernels(driver);
+  const auto find = [&](CudaFunction* kernel, const std::string& name) {
+    return driver->Check(driver->find_kernel(kernel, module, name.c_str()),
+                         "a GPU has no kernel " + name);
+  };
+  HVD_RETURN_IF_ERROR(find(&kernels.move_few_, "hvd_move_few"));
+  HVD_RETURN_IF_ERROR(find(&kernels.move_many_, "hvd_move_many"));
+  for (const DataType from : kFloating) {
+    for (const DataType to : kFloating) {
+      HVD_RETURN_IF_ERROR(
+          find(&kernels.convert_[{from, to}],
+               std::string("hvd_") + Name(from) + "_to_" + Name(to)));
+    }
+  }
+  return kernels;
+}
+
+template <typename Table>
+Status CopyKernels::LaunchTables(const std::vector<CopySegment>& segments,
+                                 int64_t tile_elements, CudaFunction kernel,
+                                 void* argument, CudaStream stream) const {
+  for (Table& table : MakeCopyTables<Table>(segments, tile_elements)) {
+    void* arguments[] = {&table, argument};
+    HVD_RETURN_IF_ERROR(driver_->Check(
+        driver_->launch(kernel, table.tile_count(), 1, 1, kThreads, 1, 1, 0,
+                        stream, arguments, nullptr),
+        "a GPU did not start to copy"));
+  }
+  return Status::Ok();
+}
+
+Status CopyKernels::Launch(const std::vector<CopySegment>& segments,
+                           const CopyOperation& operation,
+                           CudaStream stream) const {
+  const size_t from_bytes = SizeOf(operation.from);
+  const size_t to_bytes = SizeOf(operation.to);
+  const int64_t tile_elements =
+      kTileBytes / static_cast<int64_t>(std::max(from_bytes, to_bytes));
+  if (operation.from == operation.to && operation.scale == 1.0) {
+    int element_bytes = static_cast<int>(from_bytes);
+    return segments.size() <= CopyTable::kMostSegments
+               ? LaunchTables<CopyTable>(segments, tile_elements, move_few_,
+                                         &element_bytes, stream)
+               : LaunchTables<LargeCopyTable>(segments, tile_elements,
+                                              move_many_, &element_bytes,
+                                              stream);
+  }
+  const auto found = convert_.find({operation.from, operation.to});
+  if (found == convert_.end()) {
+    return Internal(std::string("a GPU is asked to scale or convert ") +
+                    Name(operation.from) + " to " + Name(operation.to) + ".");
+  }
+  double scale = operation.scale;
+  return LaunchTables<LargeCopyTable>(segments, tile_elements, found->second,
+                                      &scale, stream);
+}
+
+}  // namespace hvd

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// CardFusion: the tensors of an allreduce side by side in one buffer of the
+// card, scaled and converted on the way there and back.
+#ifndef HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
+#define HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/transport.h"
+#include "transport/device/communicator_calls.h"
+#include "transport/device/copy_table.h"
+#include "transport/device/device.h"
+
+namespace hvd {
+
+// Whether an allreduce is worth the copies, or needs them: it has several
+// tensors, or a scale, or another type crosses the wire. The same on all ranks.
+bool IsFused(const Batch& batch, int size);
+
+// Bytes of the buffer.
+int64_t FusionBytes(const Batch& batch);
+
+// What is to be done with a buffer of so many bytes. Between its tensors it has
+// bytes that nobody reads.
+struct CardFusion {
+  std::vector<CopySegment> in, out;
+  CopyOperation pack, unpack;
+  CommunicatorCalls calls;
+};
+CardFusion FuseInto(void* buffer, const Batch& batch, int size);
+
+}  // namespace hvd
+
+#endif  // HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
