@@ -198,12 +198,13 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # built on these.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py tape.py \
   keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py \
-  sync_batch_norm.py as_horovod.py optimizer.py functions.py gpu_lane.py hooks.py data_training.py \
-  estimator_evaluation.py estimator_train_and_evaluate.py metric_state.py) \
+  sync_batch_norm.py as_horovod.py optimizer.py functions.py gpu_lane.py hooks.py \
+  estimator_train_and_evaluate.py) \
   tests/examples/test_keras_examples.py tests/examples/test_examples_run.py::test_short_scripts
 MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gradients.py \
   keras_join.py elastic.py optimizer_checkpoints.py accumulation.py gpu_pinning.py data.py \
-  data_files.py data_bad_files.py estimator_config.py estimator_hooks.py estimator_uneven.py \
+  data_files.py data_bad_files.py data_training.py metric_state.py estimator_evaluation.py \
+  estimator_config.py estimator_hooks.py estimator_uneven.py \
   estimator_input.py flights_input.py) \
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
   tests/examples/test_examples_run.py

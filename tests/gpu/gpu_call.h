@@ -44,7 +44,12 @@ class FrameworkStream {
 
   cudaStream_t get() const { return stream_; }
   std::shared_ptr<const void> Mark() const {
-    auto mark = MarkDeviceStream(stream_);
+    auto mark = MarkDeviceStream(stream_, [](size_t bytes) {
+      void* memory = nullptr;
+      (void)cudaMalloc(&memory, bytes);
+      return std::shared_ptr<void>(memory,
+                                   [](void* gone) { (void)cudaFree(gone); });
+    });
     if (mark.ok()) return mark.value();
     std::printf("%s\n", mark.status().message().c_str());
     std::exit(1);
