@@ -35,10 +35,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip's own progress is a line for every package, or nothing: this shows the few that take time.
 INSTALL_SHOWN := $(BIN)/python _build/progress.py $(PIP) install -v --progress-bar off
 NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
-  tf_ops/*/*.cu tf_ops/*/*/*.cc tf_ops/*/*/*.h tf_ops/*/*/*.cu _build/*.py setup.py pyproject.toml)
+  tf_ops/*/*.cu tf_ops/*/*/*.cc tf_ops/*/*/*.h tf_ops/*/*/*.cu tf_ops/*/*/*/*.cc _build/*.py \
+  setup.py pyproject.toml)
 PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
 FLIGHTS := estimator_examples/flights
-CPP_FILES = $$(find tf_ops tests/core tests/gpu benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CPP_FILES = $$(find tf_ops tests/core tests/card tests/gpu benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5
