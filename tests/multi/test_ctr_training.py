@@ -23,7 +23,7 @@ from training import Settings
 import hvd_tf as hvd
 
 RANKS = (2,)
-HOSTS = "2x2"
+IN_FULL = ("2x2",)
 TIMEOUT_S = 180
 
 SMALL = Sizes(ids=5000, dimension=8, hidden=(32, 16), cross_rows=512)

@@ -12,8 +12,8 @@ from modes import v1
 
 import hvd_tf as hvd
 
-RANKS = (2, 3)
-HOSTS = "2x2"
+RANKS = (3,)
+IN_FULL = (2, "2x2")
 
 
 def slept(x, seconds):

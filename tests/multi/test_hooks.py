@@ -13,8 +13,7 @@ from cases import has_estimator, needs_estimator
 import hvd_tf
 
 RANKS = (2,)
-HOSTS = "2x2"
-IN_FULL = (4,)
+IN_FULL = (4, "2x2")
 
 v1 = tf.compat.v1
 train = v1.train

@@ -11,9 +11,9 @@ from modes import MODES, run, values
 
 import hvd_tf as hvd
 
-RANKS = (1, 2, 3)
+RANKS = (1, 3)
+IN_FULL = (2, "2x2")
 GPU = (2,)
-HOSTS = "2x2"
 
 
 def gradient(mode, verb, x, upstream):

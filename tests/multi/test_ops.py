@@ -21,7 +21,8 @@ from modes import (
 
 import hvd_tf as hvd
 
-RANKS = (1, 2, 3)
+RANKS = (1, 3)
+IN_FULL = (2,)
 HOSTS = "2x2"
 GPU = (2,)
 
