@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with tensors on cards that reduce among themselves by NCCL: how they
-// come to it, what they leave to the host, and what goes wrong.
-#include <algorithm>
+// Runtime with tensors on cards that work among themselves by NCCL: how they
+// come to it, and what they leave to the host.
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "card_calls.h"
 #include "core/log.h"
-#include "core/runtime.h"
-#include "fake_nccl.h"
-#include "harness.h"
-#include "runtime_calls.h"
+#include "nccl_jobs.h"
 #include "temp_directory.h"
 
 namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-
-Result<const NcclLibrary*> Nccl(int /*rank*/) {
-  static const Result<NcclLibrary> library = NcclLibrary::Find(&FakeNccl::Find);
-  return &library.value();
-}
 
 // The lines that ranks log while it lives.
 class Lines {
@@ -50,31 +38,6 @@ class Lines {
   std::mutex mutex_;
   std::vector<std::string> lines_;
 };
-
-bool Contains(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
-
-// Until NCCL carries the ranks' sums, or `limit` is over.
-bool BecomesDirect(int rank, int size, Runtime* runtime, TestCard* card,
-                   milliseconds limit = milliseconds(10000)) {
-  const int before = FakeNccl::completed();
-  const auto end = std::chrono::steady_clock::now() + limit;
-  for (;;) {
-    CardCall sum(card, runtime, "warm", Filled(10, 1.0f + rank));
-    EXPECT_EQ(sum.Wait().message(), "");
-    EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
-    // All ranks must leave together, so they agree on it.
-    const float mine = FakeNccl::completed() > before           ? 2.0f
-                       : std::chrono::steady_clock::now() > end ? 1.0f
-                                                                : 0.0f;
-    PendingPtr all =
-        Start(runtime, {"done", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
-    EXPECT_EQ(all->Wait().message(), "");
-    if (all->out[0][0] > 0) return all->out[0][0] > 1;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-}
 
 TEST(cards_come_to_reduce_among_themselves) {
   for (const int size : {1, 2, 4}) {
@@ -314,235 +277,6 @@ TEST(a_card_without_memory_for_them) {
                                        : "rank 1 had no memory"));
         // Whole tensors go as they lie.
         EXPECT_TRUE(BecomesDirect(rank, 3, runtime, card));
-      },
-      Nccl);
-}
-
-// --- What goes on beside them ---
-
-Status JoinAll(Runtime* runtime) {
-  auto call = std::make_shared<JoinCall>();
-  std::promise<Status> joined;
-  call->ticket = runtime->NewTicket();
-  call->done = [&](const Status& status, int) { joined.set_value(status); };
-  runtime->Join(*runtime->process_set(0), call);
-  return joined.get_future().get();
-}
-
-TEST(a_rank_that_has_joined) {
-  FakeNccl::Reset();
-  const int size = 3;
-  RunOnCards(
-      size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        for (const bool before : {true, false}) {
-          // First before they are direct, and then after it.
-          if (!before) {
-            ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
-          }
-          if (rank != 1) {
-            for (int step = 0; step < 5; ++step) {
-              CardCall sum(card, runtime, "sum", Filled(10, 1.0f + rank));
-              EXPECT_EQ(sum.Wait().message(), "");
-              EXPECT_TRUE(sum.Values() == Filled(10, 4.0f));
-            }
-          }
-          EXPECT_EQ(JoinAll(runtime).message(), "");
-        }
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
-      },
-      Nccl);
-}
-
-// It is connected while it has joined, and says so while the others meet again
-// and again. It must not ask twice.
-TEST(a_rank_that_joins_while_it_connects) {
-  const int size = 3;
-  for (int round = 0; round < 10; ++round) {
-    FakeNccl::Reset();
-    FakeNccl::HoldConnect();
-    RunOnCards(
-        size,
-        [&](int rank, Runtime* runtime, TestCard* card) {
-          const auto sum_up = [&](float sum) {
-            CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
-            EXPECT_EQ(call.Wait().message(), "");
-            EXPECT_TRUE(call.Values() == Filled(10, sum));
-          };
-          // All know of the communicator once rank 0 has given it an identity,
-          // and some batches have followed.
-          for (int after = 0; after < 3;) {
-            sum_up(6.0f);
-            const float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
-            PendingPtr all = Start(
-                runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
-            ASSERT_EQ(all->Wait().message(), "");
-            after += all->out[0][0] > 0 ? 1 : 0;
-          }
-          FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
-          if (rank != 1) {
-            for (int step = 0; step < 40; ++step) {
-              sum_up(4.0f);
-              if (rank == 0 && step == 10 + round) FakeNccl::ReleaseConnect(1);
-            }
-          }
-          ASSERT_EQ(JoinAll(runtime).message(), "");
-          EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
-        },
-        Nccl);
-    if (test::failures > 0) return;
-  }
-}
-
-// Each rank comes to its sets in an order of its own. The card does one batch
-// at a time.
-TEST(sets_that_share_ranks) {
-  FakeNccl::Reset();
-  const std::vector<std::vector<int>> sets = {
-      {0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {2}};
-  std::atomic<int> direct{0};
-  RunOnCards(
-      3,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        std::mt19937 draw(static_cast<unsigned>(rank));
-        for (int step = 0; step < 60; ++step) {
-          std::vector<int> mine;
-          for (int i = 0; i < 15; ++i) {
-            const std::vector<int>& set = sets[static_cast<size_t>(i % 5)];
-            if (std::count(set.begin(), set.end(), rank) > 0) mine.push_back(i);
-          }
-          std::shuffle(mine.begin(), mine.end(), draw);
-          std::map<int, std::unique_ptr<CardCall>> calls;
-          for (const int i : mine) {
-            const auto values = Filled(static_cast<size_t>(i) * 31 + 1,
-                                       static_cast<float>(rank + step));
-            calls[i] = std::make_unique<CardCall>(
-                card, runtime,
-                CardAsk{"t" + std::to_string(i), ReduceOp::kSum, 1, 1, i % 5},
-                values);
-          }
-          for (const auto& [i, call] : calls) {
-            float sum = 0;
-            for (const int r : sets[static_cast<size_t>(i % 5)]) {
-              sum += static_cast<float>(r + step);
-            }
-            EXPECT_EQ(call->Wait().message(), "");
-            EXPECT_TRUE(call->Values() ==
-                        Filled(static_cast<size_t>(i) * 31 + 1, sum));
-          }
-          if (step == 50) direct = FakeNccl::completed();
-        }
-      },
-      Nccl, {sets.begin() + 1, sets.end()});
-  // One of each set, and by then all batches went that way.
-  EXPECT_EQ(FakeNccl::identities(), 5);
-  EXPECT_TRUE(FakeNccl::completed() > direct + 9 * 5);
-  EXPECT_EQ(FakeNccl::gone_early(), 0);
-}
-
-// Its card has done with the last batch long before the other's has.
-TEST(a_rank_that_leaves_first) {
-  FakeNccl::Reset();
-  RunOnCards(
-      2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        if (rank == 1) FakeNccl::HoldKernels(1);
-        CardCall sum(card, runtime, "last", Filled(100, 1.0f + rank));
-        if (rank == 1) {
-          std::this_thread::sleep_for(milliseconds(500));
-          FakeNccl::ReleaseKernels();
-        }
-        EXPECT_EQ(sum.Wait().message(), "");
-        EXPECT_TRUE(sum.Values() == Filled(100, 3.0f));
-      },
-      Nccl);
-  EXPECT_EQ(FakeNccl::gone_early(), 0);
-}
-
-// Its entry ends with the step's words, and the next step is right.
-TEST(a_step_that_is_aborted) {
-  FakeNccl::Reset();
-  const int size = 2;
-  RunOnCards(
-      size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
-        const auto is_open = std::make_shared<std::atomic<bool>>(rank != 1);
-        card->card().Queue(card->framework_stream(),
-                           [is_open] { return is_open->load(); });
-        CardCall sum(card, runtime, CardAsk{"slow", ReduceOp::kSum, 1, 1, 0, 5},
-                     Filled(1000, 1.0f));
-        // It is with the cards, where rank 1's is late.
-        std::this_thread::sleep_for(milliseconds(100));
-        EXPECT_FALSE(sum.told());
-        if (rank == 0) {
-          runtime->Cancel(0, sum.ticket, Cancelled("the step was aborted"));
-        }
-        std::this_thread::sleep_for(milliseconds(300));
-        *is_open = true;
-        const Status status = sum.Wait();
-        if (rank == 0) EXPECT_FALSE(status.ok());
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
-      },
-      Nccl);
-}
-
-// --- What ends the job ---
-
-TEST(a_card_that_hangs) {
-  FakeNccl::Reset();
-  RunOnCards(
-      2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
-        CardCall sum(card, runtime, "sum", Filled(100000, 1.0f));
-        if (rank == 0) {
-          const Status status = sum.Wait();
-          EXPECT_EQ(status.code(), StatusCode::kPeerLost);
-          EXPECT_TRUE(Contains(status.message(), "rank 1"));
-          return;
-        }
-        // Until the batch is with the cards.
-        std::this_thread::sleep_for(milliseconds(200));
-        runtime->Stop();
-        EXPECT_FALSE(sum.Wait().ok());
-      },
-      Nccl);
-}
-
-TEST(a_launch_that_fails) {
-  FakeNccl::Reset();
-  RunOnCards(
-      2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        if (rank == 1) FakeNccl::FailLaunch(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
-        const Status status = sum.Wait();
-        EXPECT_FALSE(status.ok());
-        EXPECT_TRUE(Contains(status.message(), "unhandled system error"));
-        if (rank == 0) EXPECT_TRUE(Contains(status.message(), "rank 1"));
-      },
-      Nccl);
-}
-
-TEST(an_error_that_comes_later) {
-  FakeNccl::Reset();
-  RunOnCards(
-      2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        if (rank == 1) FakeNccl::FailAsync(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
-        const Status status = sum.Wait();
-        if (rank == 1) {
-          EXPECT_FALSE(status.ok());
-          EXPECT_TRUE(Contains(status.message(), "remote process exited"));
-        }
-        CardCall next(card, runtime, "next", Filled(100, 1.0f));
-        EXPECT_FALSE(next.Wait().ok());
       },
       Nccl);
 }

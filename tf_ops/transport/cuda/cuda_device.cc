@@ -257,7 +257,8 @@ Result<std::shared_ptr<void>> CudaDevice::NewBuffer(
   if (buffer != nullptr) return buffer;
   return ResourceExhausted("this rank's GPU has no memory for " +
                            std::to_string(bytes) +
-                           " bytes in which tensors travel together");
+                           " bytes in which tensors travel together; a "
+                           "smaller HVD_FUSION_BYTES needs less");
 }
 
 Result<std::shared_ptr<void>> CudaDevice::NewPinned(size_t bytes) {
