@@ -197,23 +197,23 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # Where TensorFlow's versions differ: the ops in eager mode, tf.function and v1 sessions, Keras, and
 # Estimators by the package that the flights model brings along. With HVD_TEST_ALL=1 also what is
 # built on these.
-MODERN_TESTS := $(addprefix tests/multi/test_,ops.py op_gradients.py graph_modes.py errors.py tape.py \
-  keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py \
-  sync_batch_norm.py as_horovod.py optimizer.py functions.py gpu_lane.py hooks.py \
-  estimator_train_and_evaluate.py) \
-  tests/examples/test_keras_examples.py tests/examples/test_examples_run.py::test_short_scripts
+MODERN_TESTS := $(addprefix tests/multi/test_,ops.py graph_modes.py tape.py keras_optimizers.py \
+  keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py sync_batch_norm.py \
+  as_horovod.py optimizer.py gpu_lane.py hooks.py) \
+  tests/examples/test_keras_examples.py::test_fit_and_loop \
+  tests/examples/test_examples_run.py::test_short_scripts
 MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gradients.py \
-  keras_join.py elastic.py optimizer_checkpoints.py accumulation.py gpu_pinning.py data.py \
-  data_files.py data_bad_files.py data_training.py metric_state.py estimator_evaluation.py \
-  estimator_config.py estimator_hooks.py estimator_uneven.py \
-  estimator_input.py flights_input.py) \
+  op_gradients.py errors.py functions.py keras_join.py elastic.py optimizer_checkpoints.py \
+  accumulation.py gpu_pinning.py data.py data_files.py data_bad_files.py data_training.py \
+  metric_state.py estimator_train_and_evaluate.py estimator_evaluation.py estimator_config.py \
+  estimator_hooks.py estimator_uneven.py estimator_input.py flights_input.py) \
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
-  tests/examples/test_examples_run.py
+  tests/examples/test_examples_run.py tests/examples/test_keras_examples.py
 
 # Canned Estimators need Keras 2, which a program has to choose before all else.
-KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py keras_optimizers.py keras_fit.py)
+KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py keras_fit.py)
 MORE_KERAS_2_TESTS := $(addprefix tests/multi/test_,metric_state.py keras_callbacks.py \
-  keras_join.py sync_batch_norm.py)
+  keras_join.py keras_optimizers.py sync_batch_norm.py)
 
 .PHONY: test-python-modern install-modern
 install-modern: # All that test-modern needs

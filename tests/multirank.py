@@ -11,8 +11,8 @@ A file there holds tests as they run on a rank. It may say, at module level,
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
 HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its largest number where 2 is
-not among them. HVD_TEST_GPU=real runs each file on the machine's own GPU and not elsewhere: as GPU
-says, or with one number of ranks.
+not among them, and on a GPU that is made up what runs nowhere else. HVD_TEST_GPU=real runs each
+file on the machine's own GPU and not elsewhere: as GPU says, or with one number of ranks.
 
 All files with equal ranks and hosts are one job, because a rank takes longer to import TensorFlow
 than most files take to run. The job is started when the first of its tests is due. If a job had to

@@ -24,7 +24,7 @@
 namespace hvd {
 namespace {
 
-constexpr int kRounds = 400;
+constexpr int kRounds = test::Times(400, 100);
 constexpr int kNoisyTicks = 1500;
 // Steps that every rank must complete once nothing disturbs it, and the time
 // that it has for them. Stale aborts may still cost it some steps.

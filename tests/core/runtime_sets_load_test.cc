@@ -76,13 +76,7 @@ TEST(sets_get_memory_though_other_sets_use_all_of_it) {
 }
 
 // In use, without what the allocator keeps. 0 where it cannot be known.
-size_t UsedBytes() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 0;
-#else
-  return mallinfo2().uordblks;
-#endif
-}
+size_t UsedBytes() { return test::kIsSanitized ? 0 : mallinfo2().uordblks; }
 
 // Two sets at a time, of changing ranks, are used and go in changing order.
 void Cycle(int rank, int size, Runtime* runtime, int cycles) {
@@ -134,11 +128,11 @@ TEST(sets_come_and_go_a_thousand_times_under_load) {
   constexpr int kSize = 4;
   RunByMailboxes(kSize, {}, [](int rank, Runtime* runtime) {
     Load global(runtime, 0, 500);
-    Cycle(rank, kSize, runtime, 1000);
+    Cycle(rank, kSize, runtime, test::Times(1000, 300));
   });
   RunShared(kSize, {}, [](int rank, Runtime* runtime) {
     Load global(runtime, 0, 5000);
-    Cycle(rank, kSize, runtime, 1000);
+    Cycle(rank, kSize, runtime, test::Times(1000, 300));
   });
 }
 
@@ -146,7 +140,7 @@ TEST(sets_come_and_go_beside_a_set_under_load) {
   RunByMailboxes(3, {{0, 2}}, [](int rank, Runtime* runtime) {
     std::unique_ptr<Load> other;
     if (rank != 1) other = std::make_unique<Load>(runtime, 1, 3000);
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < test::Times(200, 60); ++i) {
       EXPECT_EQ(AddSet(runtime, {0, 1}), 2);
       if (rank < 2) ExpectSum(Sum(runtime, 2, "x", 10, 1), 10, 2);
       EXPECT_EQ(runtime->RemoveProcessSet(2).message(), "");
@@ -266,7 +260,7 @@ TEST(sets_come_and_go_with_a_far_rank) {
 
 // Ranks end at any moment of a change. All calls return, and say why.
 TEST(sets_survive_a_rank_that_ends_in_the_middle) {
-  for (int seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < test::Times(60, 24); ++seed) {
     const int victim = seed % 3;
     const bool fails = seed % 2 == 0;
     const auto body = [&](int rank, Runtime* runtime) {

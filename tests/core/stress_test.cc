@@ -304,7 +304,8 @@ TEST(stress_random_jobs) {
   const int64_t seconds = FromEnvironment("HVD_TEST_STRESS_S", 0);
   const int64_t first = FromEnvironment("HVD_TEST_STRESS_SEED", 1);
   const auto end = Clock::now() + std::chrono::seconds(seconds);
-  for (int64_t seed = first; seed < first + 25 || Clock::now() < end; ++seed) {
+  for (int64_t seed = first;
+       seed < first + test::Times(25, 10) || Clock::now() < end; ++seed) {
     Job job(seed);
     job.Run();
     if (test::failures > 0) {

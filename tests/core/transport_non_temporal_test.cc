@@ -12,15 +12,11 @@ TEST(ContractOfBlocksPastTheCache) {
   Options options = ContractOptions(4096, 1 << 20);
   options.shm_non_temporal = StoreChoice::kAlways;
   RunSharedContract(2, options);
-  // It does not know how a byte was stored.
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  RunSharedContract(9, options);
   RunSharedContract(4, options, {"a", "a", "b", "b"});
   options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
   options.shm_non_temporal = StoreChoice::kAlways;
   options.copy_threads = 2;
   RunSharedContract(3, options);
-#endif
 }
 
 }  // namespace

@@ -42,7 +42,6 @@ TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
 TEST(ContractWith1Rank) { RunContract(ContractCases(), 1, 1024); }
 TEST(ContractWith2Ranks) { RunContract(ContractCases(), 2, 1024); }
 TEST(ContractWith4Ranks) { RunContract(ContractCases(), 4, 4096); }
-TEST(ContractWith8Ranks) { RunContract(ContractCases(), 8, 4096); }
 TEST(ContractWithLargeChunks) {
   RunContract(ContractCases(), 2, kDefaultChunkBytes / 8);
 }

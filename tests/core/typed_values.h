@@ -12,6 +12,7 @@
 
 #include "core/types.h"
 #include "cpu/float16.h"
+#include "harness.h"
 
 namespace hvd {
 
@@ -22,15 +23,17 @@ inline const std::vector<DataType> kReducedTypes = {
     DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
     DataType::kFloat64};
 // Of cases that many transports run. elementwise_test has the arithmetic of all
-// types. The thread sanitizer makes an element cost 20 times as much, and what
-// it looks for does not depend on the type.
+// types. What sanitizers look for depends on an element's size at most.
+inline const std::vector<DataType> kContractTypes =
+    test::kIsSanitized
+        ? std::vector<DataType>{DataType::kInt8, DataType::kBfloat16,
+                                DataType::kFloat32}
+        : kReducedTypes;
+// The thread sanitizer makes one cost 20 times as much.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kElementsAreSlow = true;
-inline const std::vector<DataType> kContractTypes = {
-    DataType::kInt8, DataType::kBfloat16, DataType::kFloat32};
 #else
 inline constexpr bool kElementsAreSlow = false;
-inline const std::vector<DataType> kContractTypes = kReducedTypes;
 #endif
 inline const std::vector<ReduceOp> kReduceOps = {
     ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,

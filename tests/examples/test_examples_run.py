@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -18,23 +17,14 @@ from mpi import ROOT, Result, run_ranks
 
 EXAMPLES = ROOT / "estimator_examples"
 FLIGHTS = EXAMPLES / "flights"
-HALF = "--one-in=2"  # of the flights, so that the runs share the shards that the first one writes
-REPORTED = (HALF, "--batch=512")
+FEWER = "--one-in=8"  # flights. The runs share the shards that the first one writes.
+REPORTED = (FEWER, "--batch=512")
 # TensorFlow 2.21 writes them before it can be told not to.
 OF_TENSORFLOW = re.compile(r"(?m)^(WARNING: All log messages before absl::|I0000 ).*$")
 
 Report = dict[str, Any]
 
 pytestmark = needs_estimator
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the flights prepared, so that no run of a test takes the time."""
-    folder = tmp_path_factory.mktemp("flights")
-    prepare = "import sys, pathlib, data; data.load(pathlib.Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", prepare, str(folder)], cwd=FLIGHTS, check=True)
-    return folder
 
 
 def command(script: Path, data_dir: Path, *arguments: object) -> list[str]:
@@ -68,7 +58,7 @@ def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
 @pytest.mark.parametrize("n", [2, pytest.param(4, marks=in_full)])
 def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     """50 steps of Adagrad with dense and sparse gradients, at most 1e-6 per variable."""
-    program = command(FLIGHTS / "parity.py", data_dir, HALF, "--batch", 2048 // n)
+    program = command(FLIGHTS / "parity.py", data_dir, FEWER, "--batch", 2048 // n)
     result = run_ranks(program, n, 300)
     check(result)
     found = re.findall(r"(?m)^([\d.e+-]+)  (\S+)$", result.outputs[0])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,16 +12,6 @@ from mpi import ROOT, run_ranks
 
 EXAMPLES = ROOT / "estimator_examples"
 SMALL = ("--one-in=60", "--passes=2")
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the flights prepared."""
-    folder = tmp_path_factory.mktemp("flights")
-    prepare = "import sys, pathlib, data; data.load(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", prepare, str(folder)]
-    subprocess.run(command, cwd=EXAMPLES / "flights", check=True)
-    return folder
 
 
 def figures(data_dir: Path, script: str, ranks: int) -> list[float]:

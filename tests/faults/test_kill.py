@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import in_full
 from mpi import Job
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
@@ -22,6 +23,7 @@ PROGRAM = Path(__file__).with_name("kill_program.py")
 LIMIT_S = 5.0
 # About as long as each takes on two cores.
 PHASES_S = {"import": 3.0, "init": 0.4, "batches": 1.5, "shutdown": 0.4, "exit": 0.3}
+FEW = ("import", "batches", "shutdown")
 ENVIRONMENTS: list[tuple[dict[str, str], int]] = [({}, 0), ({"HVD_SHM": "0"}, 0), ({}, 2), ({}, 1)]
 SEED = int(os.environ.get("HVD_TEST_STRESS_SEED", "1"))
 
@@ -58,7 +60,10 @@ def _kill(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("phase", PHASES_S)
+@pytest.mark.parametrize(
+    "phase",
+    [p if p in FEW else pytest.param(p, marks=in_full) for p in PHASES_S],
+)
 def test_a_rank_is_killed(phase: str) -> None:
     # Each with another way for the ranks to be connected.
     kill_at_some_moment(phase, SEED + list(PHASES_S).index(phase))

@@ -22,7 +22,7 @@ from launching import gone
 from mpi import ROOT, Job, is_open_mpi
 
 PROGRAM = Path(__file__).with_name("hosts_program.py")
-RANKS = 4
+RANKS_A_HOST = 2
 LIMIT_S = 5.0
 KILLED_LAUNCHER_LIMIT_S = 10.0
 
@@ -36,30 +36,36 @@ def hosts() -> Iterator[two_hosts.TwoHosts]:
         yield made
 
 
-def started(hosts: two_hosts.TwoHosts, directory: Path, *arguments: str) -> Job:
-    where = ",".join(f"{address}:2" for address in hosts.addresses)
+def started(
+    hosts: two_hosts.TwoHosts, directory: Path, *arguments: str, ranks_a_host: int = 1
+) -> Job:
+    where = ",".join(f"{address}:{ranks_a_host}" for address in hosts.addresses)
+    ranks = len(hosts.addresses) * ranks_a_host
     mine = f"--mpi-args={shlex.join(hosts.mpi_arguments())}"
-    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(RANKS), "-H", where, mine]
+    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks), "-H", where, mine]
     options = ["-x", "MINE", "-x", "PRIVATE=a b", "--start-timeout", "60"]
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = [*hosts.first(), "env", *parts, *hvdrun, *options]
     # For a tree without an installed distribution. Its name makes the launcher pass it on.
     env = {"MINE": "sesame", "HVD_A": "1", "PYTHONPATH": str(ROOT)}
     program = [sys.executable, str(PROGRAM), str(directory), *arguments]
-    return Job(program, RANKS, env, launcher=launcher)
+    return Job(program, ranks, env, launcher=launcher)
 
 
 def facts(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads((directory / f"facts-{r}.json").read_text()) for r in range(RANKS)]
+    """By rank."""
+    files = sorted(directory.glob("facts-*.json"))
+    return [json.loads(file.read_text()) for file in files]
 
 
 def wait_for_ranks(job: Job) -> None:
-    for rank in range(RANKS):
+    for rank in range(job.n):
         job.wait_for(f"[{rank}] written")
 
 
 def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
-    with started(hosts, tmp_path, "a b", ":", "--map-by", "'$HOME'") as job:
+    words = ("a b", ":", "--map-by", "'$HOME'")
+    with started(hosts, tmp_path, *words, ranks_a_host=RANKS_A_HOST) as job:
         result = job.wait(timeout_s=120)
     assert result.returncode == 0 and not result.timed_out, result.text
     assert result.leftovers == []
@@ -68,8 +74,8 @@ def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
     assert [one["host"] for one in found] == [first, first, other, other]
     assert [one["local_rank"] for one in found] == [0, 1, 0, 1]
     assert [one["cross_rank"] for one in found] == [0, 0, 1, 1]
-    assert [one["total"] for one in found] == [10.0] * RANKS
-    assert all(one["arguments"] == ["a b", ":", "--map-by", "'$HOME'"] for one in found)
+    assert [one["total"] for one in found] == [10.0] * len(found)
+    assert all(one["arguments"] == [*words] for one in found)
     values = {"HVD_A": "1", "MINE": "sesame", "PRIVATE": "a b", "HVD_RESTART": "0"}
     assert all(values.items() <= one["variables"].items() for one in found)
     # Only ranks of the launcher's host know its directories.
@@ -77,19 +83,17 @@ def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
     if is_open_mpi():
         assert [one["backing"] is None for one in found] == [False, False, True, True]
     # Their notices of the start were taken out.
-    assert result.launcher_output.count("written") == RANKS and "\x1e" not in result.text
+    assert result.launcher_output.count("written") == len(found) and "\x1e" not in result.text
 
 
-def test_no_value_stands_on_a_command_line(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
-    with started(hosts, tmp_path, "forever") as job:
-        wait_for_ranks(job)
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                line = Path("/proc", name, "cmdline").read_bytes()
-            except OSError:
-                continue
-            assert b"sesame" not in line
-        assert "sesame" not in job.launcher_output()
+def check_command_lines() -> None:
+    """No value of a variable stands on one."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path("/proc", name, "cmdline").read_bytes()
+        except OSError:
+            continue
+        assert b"sesame" not in line
 
 
 @pytest.mark.parametrize("frozen", [pytest.param(False, marks=in_full), True])
@@ -98,7 +102,7 @@ def test_ctrl_c(hosts: two_hosts.TwoHosts, tmp_path: Path, frozen: bool) -> None
         wait_for_ranks(job)
         pids = [one["pid"] for one in facts(tmp_path)]
         if frozen:
-            os.kill(pids[3], signal.SIGSTOP)
+            os.kill(pids[1], signal.SIGSTOP)
         job.process.send_signal(signal.SIGINT)
         assert gone(pids, LIMIT_S) < LIMIT_S
         result = job.wait(timeout_s=30)
@@ -109,7 +113,7 @@ def test_a_killed_rank_of_the_other_host(hosts: two_hosts.TwoHosts, tmp_path: Pa
     with started(hosts, tmp_path, "forever") as job:
         wait_for_ranks(job)
         pids = [one["pid"] for one in facts(tmp_path)]
-        os.kill(pids[3], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
         assert gone(pids, LIMIT_S) < LIMIT_S
         # Where mpirun does not end, which happens once in seven times or so, the launcher ends it.
         result = job.wait(timeout_s=30)
@@ -122,6 +126,8 @@ def test_a_killed_launcher(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
     with started(hosts, tmp_path, "forever") as job:
         wait_for_ranks(job)
         pids = [one["pid"] for one in facts(tmp_path)]
+        check_command_lines()
+        assert "sesame" not in job.launcher_output()
         job.process.kill()
         assert gone(pids, KILLED_LAUNCHER_LIMIT_S) < KILLED_LAUNCHER_LIMIT_S
         result = job.wait(timeout_s=30)

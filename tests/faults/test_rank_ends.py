@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import in_full
 from mpi import Job, Result
 
 PROGRAM = Path(__file__).with_name("rank_end_program.py")
@@ -47,7 +48,10 @@ def test_a_rank_of_any_program(how: str, words: str, status: int | None) -> None
     assert status in (None, result.returncode), result.text
 
 
-@pytest.mark.parametrize("how", ["exit-3", "exit-0", "killed"])
+# A rank that leaves or is killed: test_exceptions.py and test_kill.py.
+@pytest.mark.parametrize(
+    "how", ["exit-3", *(pytest.param(how, marks=in_full) for how in ("exit-0", "killed"))]
+)
 def test_a_rank_of_a_training(how: str) -> None:
     result = run(2, "hvd", how)
     line = last_line(result)

@@ -43,12 +43,13 @@ def run(tmp_path: Path, n: int, *arguments: str, **env: str) -> Result:
 @pytest.mark.parametrize(
     ("n", "env", "warnings"),
     [
-        (2, {"HVD_SHM": "0"}, 0),
+        # test_stress.py does it with random calls.
+        pytest.param(2, {"HVD_SHM": "0"}, 0, marks=in_full),
         # More than there is: it goes over MPI, and one rank says so.
         (2, {"HVD_SHM_BYTES": str(10**12)}, 1),
         pytest.param(2, {"HVD_SHM_BYTES": str(10**12), "HVD_LOG_LEVEL": "3"}, 0, marks=in_full),
-        # Little: one chunk after another.
-        (3, {"HVD_SHM_BYTES": "65536"}, 0),
+        # Little: one chunk after another, as in test_stress.py.
+        pytest.param(3, {"HVD_SHM_BYTES": "65536"}, 0, marks=in_full),
     ],
 )
 def test_numbers_are_right_with_and_without(

@@ -62,7 +62,7 @@ def lines_of(text: str, rank: int) -> str:
         pytest.param(2, 0, 0, id="2ranks-first"),
         pytest.param(3, 0, 2, id="3ranks-last", marks=in_full),
         pytest.param(4, 2, 0, id="2x2hosts-first", marks=in_full),
-        pytest.param(4, 2, 3, id="2x2hosts-last"),
+        pytest.param(4, 2, 3, id="2x2hosts-last", marks=in_full),
     ],
 )
 def test_a_frozen_rank(ranks: int, ranks_a_host: int, frozen: int, repeat: int) -> None:

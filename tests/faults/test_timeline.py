@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import in_full
 from mpi import Job
 
 from hvd_tf.timeline.trace_file import read
@@ -19,7 +20,7 @@ PROGRAM = Path(__file__).with_name("timeline_program.py")
 LOST_S = 1.0
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=in_full)])
 def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
     file = tmp_path / "timeline.json"
     hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", "2", "--timeline-filename", str(file)]

@@ -20,7 +20,8 @@ from shares import (
 
 import hvd_tf as hvd
 
-RANKS = (3,)
+RANKS = (2,)
+IN_FULL = (3,)
 
 v1 = tf.compat.v1
 

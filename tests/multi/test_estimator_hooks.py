@@ -19,8 +19,8 @@ from one_weight import (
 
 import hvd_tf
 
-RANKS = (3,)
-IN_FULL = (1,)
+RANKS = (2,)
+IN_FULL = (1, 3)
 
 v1 = tf.compat.v1
 train = v1.train

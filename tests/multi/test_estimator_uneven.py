@@ -21,8 +21,8 @@ from one_weight import (
 
 import hvd_tf as hvd
 
-RANKS = (3,)
-IN_FULL = (2, "2x2")
+RANKS = (2,)
+IN_FULL = (3, "2x2")
 
 v1 = tf.compat.v1
 train = v1.train

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hvd_tf import keras as hvd_keras
 from hvd_tf.keras import callbacks
 
-RANKS = (3,)
-IN_FULL = (1, 2, 4)
+RANKS = (2,)
+IN_FULL = (1, 3, 4)
 
 keras = tf.keras
 IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")

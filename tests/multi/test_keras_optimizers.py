@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import in_full
 
 from hvd_tf import keras as hvd_keras
 
@@ -114,7 +115,11 @@ MAKES = {
 }
 
 
-@pytest.mark.parametrize("kind", MAKES)
+# The others are those of test_keras_equivalence.py.
+@pytest.mark.parametrize(
+    "kind",
+    [kind if "clipped" in kind else pytest.param(kind, marks=in_full) for kind in MAKES],
+)
 def test_fit_is_that_of_one_process(hvd, rank, size, optimizers, kind):
     as_dense = IS_KERAS_3 or "clipped" in kind
     check_equal(*trained(hvd, rank, size, lambda: MAKES[kind](optimizers), as_dense=as_dense))

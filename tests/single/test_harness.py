@@ -128,6 +128,14 @@ def test_how_a_file_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rank_files.runs_of(constants) == expected
 
 
+def test_how_a_file_is_run_on_a_gpu_that_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    also, only = {"RANKS": (3,), "GPU": (2, 3)}, {"RANKS": (), "GPU": (1, 3)}
+    assert rank_files.gpu_runs_of(also) == (2, 3) and rank_files.gpu_runs_of(only) == (1, 3)
+    assert rank_files.gpu_runs_of({"RANKS": (3,)}) == ()
+    monkeypatch.setattr(rank_files, "ONE_SIZE", True)
+    assert rank_files.gpu_runs_of(also) == () and rank_files.gpu_runs_of(only) == (3,)
+
+
 FILE = """
 import time
 import pytest

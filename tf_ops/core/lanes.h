@@ -36,8 +36,6 @@ struct LaneTable {
 // do.
 static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 
-// Makes the lanes of a card's memory. It outlives them. Owner: the
-// Runtime, whose background thread alone uses it.
 // What a set offers to a lane of its.
 struct LaneOwner {
   // Asks all ranks to meet. Once all have asked that have not joined,
@@ -55,6 +53,8 @@ struct LaneOwner {
   std::string refusal;
 };
 
+// Makes the lanes of a card's memory. It outlives them. Owner: the
+// Runtime, whose background thread alone uses it.
 class DeviceLanes {
  public:
   virtual ~DeviceLanes() = default;
