@@ -58,7 +58,8 @@ def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
 @pytest.mark.parametrize("n", [2, pytest.param(4, marks=in_full)])
 def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     """50 steps of Adagrad with dense and sparse gradients, at most 1e-6 per variable."""
-    program = command(FLIGHTS / "parity.py", data_dir, FEWER, "--batch", 2048 // n)
+    # Fewer flights would come again within the steps, and differences with them.
+    program = command(FLIGHTS / "parity.py", data_dir, "--one-in=2", "--batch", 2048 // n)
     result = run_ranks(program, n, 300)
     check(result)
     found = re.findall(r"(?m)^([\d.e+-]+)  (\S+)$", result.outputs[0])
