@@ -58,7 +58,7 @@ def check_pictures(report: Report, model_dir: Path, *wanted: str) -> None:
 @pytest.mark.parametrize("n", [2, pytest.param(4, marks=in_full)])
 def test_flights_on_many_ranks_equal_one(data_dir: Path, n: int) -> None:
     """50 steps of Adagrad with dense and sparse gradients, at most 1e-6 per variable."""
-    # Fewer flights would come again within the steps, and differences with them.
+    # So many flights that 50 steps are less than one pass.
     program = command(FLIGHTS / "parity.py", data_dir, "--one-in=2", "--batch", 2048 // n)
     result = run_ranks(program, n, 300)
     check(result)
