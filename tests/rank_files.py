@@ -40,9 +40,8 @@ def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
     if IS_REAL and "GPU" not in constants:
         # What needs kernels of TensorFlow has them there.
         counts = (_one_of(constants.get("RANKS") or (2,)),)
-    if ONE_SIZE and not IS_REAL:
-        # What differs between versions is how TensorFlow gets on with a card.
-        return (_one_of(counts),) if counts and not constants.get("RANKS", (2,)) else ()
+    if ONE_SIZE and not IS_REAL and constants.get("RANKS", (2,)):
+        return ()  # what differs between versions is how TensorFlow gets on with a card
     return (_one_of(counts),) if ONE_SIZE and counts else counts
 
 

@@ -80,7 +80,10 @@ def main() -> None:
     wanted, there = steps * args.batch * hvd.size(), shards.flights["train"]
     # The last record of a pass is shorter, and ranks' slices differ after it.
     if wanted > there:
-        sys.exit(f"{steps} steps take {wanted} flights, of {there}: take fewer --steps or --batch")
+        sys.exit(
+            f"{steps} steps take {wanted} flights, but there are {there} to train on: "
+            "take fewer --steps or a smaller --batch"
+        )
     found = differences(hvd, shards, batch=args.batch, steps=steps, lr=args.lr)
     if hvd.rank() == 0:
         for name, value in found.items():

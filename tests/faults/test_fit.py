@@ -17,7 +17,11 @@ PROGRAM = str(Path(__file__).with_name("fit_program.py"))
     ("how", "told"),
     [
         ("batches", "it ended epoch 1 after 5 batches, while others go on. Give every rank"),
-        pytest.param("stop", "it ended fit after 2 epochs, while others go on.", marks=in_full),
+        pytest.param(
+            "stop",
+            "it ended fit after 2 epochs, while others go on. Give every rank",
+            marks=in_full,
+        ),
     ],
 )
 def test_a_rank_that_has_more_to_do_is_told(how: str, told: str) -> None:

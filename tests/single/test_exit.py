@@ -85,7 +85,7 @@ FORKING = """
 def test_a_forked_child_has_no_part_in_the_job(tmp_path, ending):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(FORKING).format(ending=ending))
-    result = run_ranks(program, 2, timeout_s=60)
+    result = run_ranks(program, 2, timeout_s=30)
     assert result.returncode == 0 and not result.timed_out, result.text
     assert not result.leftovers, result.text
     for output in result.outputs:
