@@ -172,7 +172,7 @@ NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: compile-gpu test-gpu
 # Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
-GPU_PROGRAMS := copy_kernels_test staging_test nccl_test gpu_copies gpu_staging
+GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_staging
 compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
 	@echo "== compiling for GPUs"
 	@toolkit=$$(echo $(CURDIR)/$(CUDA)/lib/python3*/site-packages/nvidia/cu13) && \
@@ -186,7 +186,7 @@ compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its
 	  cmake --build build/cuda --target $(GPU_PROGRAMS) -- --quiet
 
 test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
-	@build/cuda/copy_kernels_test && build/cuda/staging_test
+	@build/cuda/card_kernels_test && build/cuda/staging_test
 	@build/cuda/nccl_test || test $$? = 77
 	@build/cuda/gpu_copies
 	@for ranks in 1 2 4; do $(BIN)/hvdrun -np $$ranks build/cuda/gpu_staging || exit; done

@@ -15,7 +15,7 @@ namespace hvd {
 using FakeKernel = std::function<FakeCard::Work(
     FakeCard* card, unsigned blocks, unsigned threads, void** arguments)>;
 
-// That of copy_kernels.cu with this name, or null.
+// That of card_kernels.cu with this name, or null.
 const FakeKernel* FindFakeKernel(const std::string& name);
 
 }  // namespace hvd

@@ -9,17 +9,17 @@
 #include <cstdlib>
 
 #include "core/status.h"
-#include "transport/cuda/copy_kernels.h"
+#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_driver.h"
 
 namespace hvd {
 
-inline const CopyKernels& LoadedKernels() {
-  static const Result<CopyKernels> kernels = [] {
+inline const CardKernels& LoadedKernels() {
+  static const Result<CardKernels> kernels = [] {
     (void)cudaFree(nullptr);  // now there is a context
     const Result<const CudaDriver*> driver = CudaDriver::OfMachine();
-    return driver.ok() ? CopyKernels::Load(driver.value(), CopyKernelImage())
-                       : Result<CopyKernels>(driver.status());
+    return driver.ok() ? CardKernels::Load(driver.value(), CardKernelImage())
+                       : Result<CardKernels>(driver.status());
   }();
   if (!kernels.ok()) {
     std::printf("%s\n", kernels.status().message().c_str());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/cuda/copy_kernels.h"
+#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/cuda/cuda_lanes.h"
@@ -70,6 +70,6 @@ Result<std::shared_ptr<const void>> MarkDeviceStream(
 }
 
 int NcclBuilt() { return 0; }
-bool CudaBuilt() { return CopyKernelImage() != nullptr; }
+bool CudaBuilt() { return CardKernelImage() != nullptr; }
 
 }  // namespace hvd

@@ -90,7 +90,7 @@ void CallAndDelete(CudaStream /*stream*/, int /*result*/, void* argument) {
   (*then)();
 }
 
-using LoadedKernels = std::shared_ptr<const Result<CopyKernels>>;
+using LoadedKernels = std::shared_ptr<const Result<CardKernels>>;
 
 class Stream final : public DeviceStream {
  public:
@@ -242,8 +242,8 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
     context_ = MarkOf(ready).context;
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    kernels_ = std::make_shared<const Result<CopyKernels>>(
-        CopyKernels::Load(driver_, kernel_image_));
+    kernels_ = std::make_shared<const Result<CardKernels>>(
+        CardKernels::Load(driver_, kernel_image_));
   }
   auto stream = std::make_unique<Stream>(driver_, context_, kernels_);
   HVD_RETURN_IF_ERROR(stream->Open());

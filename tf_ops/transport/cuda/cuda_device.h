@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/status.h"
-#include "transport/cuda/copy_kernels.h"
+#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/device/device.h"
 
@@ -43,8 +43,8 @@ struct CudaCard {
 // Marks of other cards are refused.
 class CudaDevice final : public Device {
  public:
-  // The kernels of its streams: see CopyKernelImage.
-  explicit CudaDevice(const void* kernel_image = CopyKernelImage())
+  // The kernels of its streams: see CardKernelImage.
+  explicit CudaDevice(const void* kernel_image = CardKernelImage())
       : kernel_image_(kernel_image) {}
 
   Result<std::unique_ptr<DeviceStream>> NewStream(
@@ -59,7 +59,7 @@ class CudaDevice final : public Device {
   const CudaDriver* driver_ = nullptr;
   CudaContext context_ = nullptr;
   // Of all its streams, loaded with the first.
-  std::shared_ptr<const Result<CopyKernels>> kernels_;
+  std::shared_ptr<const Result<CardKernels>> kernels_;
 };
 
 }  // namespace hvd

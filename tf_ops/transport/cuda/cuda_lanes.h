@@ -8,7 +8,7 @@
 
 #include "core/doorbell.h"
 #include "core/lanes.h"
-#include "transport/cuda/copy_kernels.h"
+#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/nccl_communicator.h"
 #include "transport/device/card_queue.h"
 #include "transport/device/device.h"
@@ -27,7 +27,7 @@ class CudaLanes final : public DeviceLanes {
   explicit CudaLanes(std::shared_ptr<Doorbell> doorbell,
                      NcclCommunicators::Find find = &NcclLibrary::OfMachine,
                      std::chrono::milliseconds connect_limit = kConnectLimit,
-                     const void* kernel_image = CopyKernelImage());
+                     const void* kernel_image = CardKernelImage());
   std::unique_ptr<Transport> NewLane(Transport* host, LaneOwner owner) override;
 
  private:

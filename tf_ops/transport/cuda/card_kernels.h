@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyKernels: copies many tensors on a GPU with few launches, and scales and
+// CardKernels: copies many tensors on a GPU with few launches, and scales and
 // converts them on the way.
-#ifndef HVD_TRANSPORT_CUDA_COPY_KERNELS_H_
-#define HVD_TRANSPORT_CUDA_COPY_KERNELS_H_
+#ifndef HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
+#define HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
 
 #include <map>
 #include <utility>
@@ -16,16 +16,16 @@
 
 namespace hvd {
 
-// What CUDA's compiler made of copy_kernels.cu. Null: this was built without
+// What CUDA's compiler made of card_kernels.cu. Null: this was built without
 // it.
-[[nodiscard]] const void* CopyKernelImage();
+[[nodiscard]] const void* CardKernelImage();
 
 // Those of a context, which is current in all calls. They stay loaded.
-class CopyKernels {
+class CardKernels {
  public:
-  // `image` is one of CopyKernelImage. Not Ok: the driver cannot use it, such
+  // `image` is one of CardKernelImage. Not Ok: the driver cannot use it, such
   // as one that is older than the compiler.
-  [[nodiscard]] static Result<CopyKernels> Load(const CudaDriver* driver,
+  [[nodiscard]] static Result<CardKernels> Load(const CudaDriver* driver,
                                                 const void* image);
 
   // Queues the copies on the stream and returns. Segments may be in memory of
@@ -36,7 +36,7 @@ class CopyKernels {
                               CudaStream stream) const;
 
  private:
-  explicit CopyKernels(const CudaDriver* driver) : driver_(driver) {}
+  explicit CardKernels(const CudaDriver* driver) : driver_(driver) {}
 
   // Launches the kernel for each table of the segments. Behind the table it
   // gets `argument`.
@@ -52,4 +52,4 @@ class CopyKernels {
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_CUDA_COPY_KERNELS_H_
+#endif  // HVD_TRANSPORT_CUDA_CARD_KERNELS_H_

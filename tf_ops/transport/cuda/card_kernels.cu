@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels around copy_tile.h, one block for each tile. CUDA's compiler
-// makes an image of them, which copy_kernels.cc loads by these names.
+// makes an image of them, which card_kernels.cc loads by these names.
 #include <cstdint>
 
 #include "cpu/float16.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads the kernels by CUDA's driver, and launches one block for each tile.
-#include "transport/cuda/copy_kernels.h"
+#include "transport/cuda/card_kernels.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// As copy_kernels.cu has it.
+// As card_kernels.cu has it.
 constexpr unsigned kThreads = 256;
 // Of the wider type: eight accesses of each thread.
 constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
@@ -19,7 +19,7 @@ constexpr DataType kFloating[] = {DataType::kFloat16, DataType::kBfloat16,
 
 }  // namespace
 
-Result<CopyKernels> CopyKernels::Load(const CudaDriver* driver,
+Result<CardKernels> CardKernels::Load(const CudaDriver* driver,
                                       const void* image) {
   if (image == nullptr) {
     return FailedPrecondition("hvd_tf was built without CUDA's compiler");
@@ -27,7 +27,7 @@ Result<CopyKernels> CopyKernels::Load(const CudaDriver* driver,
   CudaModule module = nullptr;
   HVD_RETURN_IF_ERROR(driver->Check(driver->load_module(&module, image),
                                     "a GPU's driver loads no kernels"));
-  CopyKernels kernels(driver);
+  CardKernels kernels(driver);
   const auto find = [&](CudaFunction* kernel, const std::string& name) {
     return driver->Check(driver->find_kernel(kernel, module, name.c_str()),
                          "a GPU has no kernel " + name);
@@ -45,7 +45,7 @@ Result<CopyKernels> CopyKernels::Load(const CudaDriver* driver,
 }
 
 template <typename Table>
-Status CopyKernels::LaunchTables(const std::vector<CopySegment>& segments,
+Status CardKernels::LaunchTables(const std::vector<CopySegment>& segments,
                                  int64_t tile_elements, CudaFunction kernel,
                                  void* argument, CudaStream stream) const {
   for (Table& table : MakeCopyTables<Table>(segments, tile_elements)) {
@@ -58,7 +58,7 @@ Status CopyKernels::LaunchTables(const std::vector<CopySegment>& segments,
   return Status::Ok();
 }
 
-Status CopyKernels::Launch(const std::vector<CopySegment>& segments,
+Status CardKernels::Launch(const std::vector<CopySegment>& segments,
                            const CopyOperation& operation,
                            CudaStream stream) const {
   const size_t from_bytes = SizeOf(operation.from);
