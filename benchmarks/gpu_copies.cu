@@ -127,8 +127,7 @@ class Benchmark {
     };
     const auto copies = [&](const std::vector<CopySegment>& segments,
                             CopyOperation operation) {
-      return
-          [=] { Check(LoadedKernels().Launch(segments, operation, stream_)); };
+      return [=] { Check(LoadedKernels().Copy(segments, operation, stream_)); };
     };
     const DataType single = DataType::kFloat32, half = DataType::kFloat16;
     Way ways[] = {

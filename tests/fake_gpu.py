@@ -40,7 +40,8 @@ def library() -> Path:
         f"-L{tf.sysconfig.get_lib()}",
     ]
     sources = sorted(SOURCES.iterdir())
-    kernels = [ENGINE / "transport" / "device" / f"copy_{part}.h" for part in ("table", "tile")]
+    used = ("copy_table", "copy_tile", "row_sums", "tile_table")
+    kernels = [ENGINE / "transport" / "device" / f"{name}.h" for name in used]
     texts = [*flags, *(path.read_text() for path in [*sources, *kernels])]
     stamp = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     built = CACHE / stamp / "libcuda.so.1"

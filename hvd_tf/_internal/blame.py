@@ -92,6 +92,8 @@ def _may_hide(error: BaseException) -> bool:
 
 
 def _ask(name: Optional[str]) -> Optional[Cause]:
-    rank = ctypes.c_int(-1)
-    kind = native.lib.hvd_cause_of(None if name is None else name.encode(), ctypes.byref(rank))
-    return from_numbers(kind, rank.value, name or "")
+    rank, tensor = ctypes.c_int(-1), ctypes.c_char_p(b"")
+    encoded = None if name is None else name.encode()
+    kind = native.lib.hvd_cause_of(encoded, ctypes.byref(rank), ctypes.byref(tensor))
+    # That may be the tensor of another call of the step, which is the one that says more.
+    return from_numbers(kind, rank.value, (tensor.value or b"").decode(errors="replace"))

@@ -31,7 +31,7 @@ _INTS = ctypes.POINTER(ctypes.c_int)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_last_error": (ctypes.c_char_p, []),
     "hvd_last_cause": (ctypes.c_int, [_INTS, ctypes.POINTER(ctypes.c_char_p)]),
-    "hvd_cause_of": (ctypes.c_int, [ctypes.c_char_p, _INTS]),
+    "hvd_cause_of": (ctypes.c_int, [ctypes.c_char_p, _INTS, ctypes.POINTER(ctypes.c_char_p)]),
     "hvd_init": (
         ctypes.c_int,
         [_INTS, *[ctypes.c_int] * 3, _INTS, _INTS, *[ctypes.c_int] * 2],

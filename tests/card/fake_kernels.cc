@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A segment is copied to the host, to as odd a place, and worked on there.
+// Segments are copied to the host, to as odd a place, and worked on there.
 #include "fake_kernels.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include "cpu/float16.h"
 #include "transport/device/copy_table.h"
 #include "transport/device/copy_tile.h"
+#include "transport/device/row_sums.h"
 
 namespace hvd {
 namespace {
@@ -91,24 +93,80 @@ FakeCard::Work Convert(FakeCard* card, unsigned blocks, unsigned threads,
   };
 }
 
+std::vector<uint32_t> ReadNumbers(FakeCard* card, const uint32_t* from,
+                                  size_t count) {
+  std::vector<uint32_t> numbers(count);
+  card->Read(numbers.data(), from, count * sizeof(uint32_t));
+  return numbers;
+}
+
+// The rows of one segment, by a table of its own.
+template <typename From, typename To>
+void SumSegment(FakeCard* card, const RowSumTable& table, int s,
+                unsigned blocks, unsigned threads,
+                const RowSumFactors& factors) {
+  const RowSums& on_card = table.segments[s];
+  const auto rows = static_cast<size_t>(on_card.count / on_card.row_count);
+  const auto begins = ReadNumbers(card, on_card.begins, rows + 1);
+  const auto sources = ReadNumbers(card, on_card.sources, begins.back());
+  size_t read = 0;
+  for (const uint32_t source : sources) {
+    read = std::max(read, size_t{source} + 1);
+  }
+  const auto row = static_cast<size_t>(on_card.row_count);
+  const HostTwin from(on_card.from, read * row * sizeof(From));
+  const HostTwin to(on_card.to, rows * row * sizeof(To));
+  card->Read(from.data(), on_card.from, from.bytes());
+  card->Read(to.data(), on_card.to, to.bytes());
+  RowSumTable here = table;
+  here.segments[s] = {from.data(),    to.data(),     begins.data(),
+                      sources.data(), on_card.count, on_card.row_count};
+  for (uint32_t tile = table.first_tile[s];
+       tile < table.first_tile[s + 1] && tile < blocks; ++tile) {
+    for (int64_t thread = 0; thread < threads; ++thread) {
+      SumTile<From, To>(here, tile, factors, TileThread{thread, threads});
+    }
+  }
+  card->Write(on_card.to, to.data(), to.bytes());
+}
+
+template <typename From, typename To>
+FakeCard::Work Sum(FakeCard* card, unsigned blocks, unsigned threads,
+                   void** arguments) {
+  const RowSumTable table = *static_cast<RowSumTable*>(arguments[0]);
+  const RowSumFactors factors = *static_cast<RowSumFactors*>(arguments[1]);
+  return [=] {
+    for (int s = 0; s < table.segment_count; ++s) {
+      SumSegment<From, To>(card, table, s, blocks, threads, factors);
+    }
+    return true;
+  };
+}
+
 using Kernels = std::map<std::string, FakeKernel>;
 
+template <typename From, typename To>
+void AddTypes(const std::string& types, Kernels* kernels) {
+  (*kernels)["hvd_" + types] = Convert<From, To>;
+  (*kernels)["hvd_sum_" + types] = Sum<From, To>;
+}
+
 template <typename From>
-void AddConversions(const std::string& from, Kernels* kernels) {
-  (*kernels)["hvd_" + from + "_to_float16"] = Convert<From, Float16>;
-  (*kernels)["hvd_" + from + "_to_bfloat16"] = Convert<From, Bfloat16>;
-  (*kernels)["hvd_" + from + "_to_float32"] = Convert<From, float>;
-  (*kernels)["hvd_" + from + "_to_float64"] = Convert<From, double>;
+void AddTypesFrom(const std::string& from, Kernels* kernels) {
+  AddTypes<From, Float16>(from + "_to_float16", kernels);
+  AddTypes<From, Bfloat16>(from + "_to_bfloat16", kernels);
+  AddTypes<From, float>(from + "_to_float32", kernels);
+  AddTypes<From, double>(from + "_to_float64", kernels);
 }
 
 Kernels All() {
   Kernels kernels;
   kernels["hvd_move_few"] = Move<CopyTable>;
   kernels["hvd_move_many"] = Move<LargeCopyTable>;
-  AddConversions<Float16>("float16", &kernels);
-  AddConversions<Bfloat16>("bfloat16", &kernels);
-  AddConversions<float>("float32", &kernels);
-  AddConversions<double>("float64", &kernels);
+  AddTypesFrom<Float16>("float16", &kernels);
+  AddTypesFrom<Bfloat16>("bfloat16", &kernels);
+  AddTypesFrom<float>("float32", &kernels);
+  AddTypesFrom<double>("float64", &kernels);
   return kernels;
 }
 

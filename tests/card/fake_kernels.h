@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copy kernels on a card that is made up: each thread's part by the same
+// Our kernels on a card that is made up: each thread's part by the same
 // functions, one after the other.
 #ifndef HVD_TESTS_CARD_FAKE_KERNELS_H_
 #define HVD_TESTS_CARD_FAKE_KERNELS_H_

@@ -79,7 +79,7 @@ void CheckCover(const std::vector<int>& numbers_of_segments) {
         to.emplace_back(static_cast<size_t>(count), 0);
         copies.push_back({nullptr, to.back().data(), count});
       }
-      const auto tables = MakeCopyTables<Table>(copies, tile_elements);
+      const auto tables = MakeTileTables<Table>(copies, tile_elements);
       for (const Table& table : tables) {
         for (uint32_t tile = 0; tile < table.tile_count(); ++tile) {
           const CopySegment part = TileOf(table, tile, 1, 1);
@@ -104,7 +104,7 @@ TEST(TilesCoverEachSegmentOnce) {
 TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
   const auto from = reinterpret_cast<const void*>(uintptr_t{1000});
   const auto to = reinterpret_cast<void*>(uintptr_t{5000});
-  const auto tables = MakeCopyTables<CopyTable>({{from, to, 25}}, 10);
+  const auto tables = MakeTileTables<CopyTable>({{from, to, 25}}, 10);
   ASSERT_EQ(tables.size(), 1u);
   EXPECT_EQ(tables[0].tile_count(), 3u);
   const CopySegment last = TileOf(tables[0], 2, 4, 2);
@@ -116,7 +116,7 @@ TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
 TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
   const int64_t count = int64_t{1} << 40;
   const auto tables =
-      MakeCopyTables<CopyTable>({{nullptr, nullptr, count}}, 1 << 13);
+      MakeTileTables<CopyTable>({{nullptr, nullptr, count}}, 1 << 13);
   ASSERT_EQ(tables.size(), 1u);
   const uint32_t last = tables[0].tile_count() - 1;
   EXPECT_EQ(last, (uint32_t{1} << 27) - 1);
@@ -128,7 +128,7 @@ TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
 TEST(MoreTilesThanAGridHasAreTwoLaunches) {
   const int64_t count =
       (int64_t{1} << 31) - 2;  // one tile less than a grid has
-  const auto tables = MakeCopyTables<CopyTable>(
+  const auto tables = MakeTileTables<CopyTable>(
       {{nullptr, nullptr, count}, {nullptr, nullptr, 2}}, 1);
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_EQ(tables[0].segment_count, 1);
@@ -144,7 +144,7 @@ TEST(BytesMoveAtAnyAlignment) {
         Place from(bytes, from_offset), to(bytes, to_offset);
         FillWithNoise(&random, from.data(), bytes);
         const auto tables =
-            MakeCopyTables<CopyTable>({{from.data(), to.data(), bytes}}, 300);
+            MakeTileTables<CopyTable>({{from.data(), to.data(), bytes}}, 300);
         ForEachThread(tables, [&](const CopyTable& table, uint32_t tile,
                                   TileThread thread) {
           const CopySegment part = TileOf(table, tile, 1, 1);
@@ -169,7 +169,7 @@ void CheckConversion(DataType from_type, DataType to_type, double scale,
       Place to(count * kTo, (shift * 3 % 8) * kTo);
       FillWithNoise(random, from.data(), count * kFrom);
       const auto tables =
-          MakeCopyTables<CopyTable>({{from.data(), to.data(), count}}, 100);
+          MakeTileTables<CopyTable>({{from.data(), to.data(), count}}, 100);
       ForEachThread(tables, [&](const CopyTable& table, uint32_t tile,
                                 TileThread thread) {
         const CopySegment part = TileOf(table, tile, kFrom, kTo);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/transport.h"
+#include "cpu/row_groups.h"
 #include "test_card.h"
 
 namespace hvd {
@@ -125,6 +126,28 @@ class OnCard final : public Transport {
     return device;
   }
 
+  // The framework has them in another order, and every third one with another
+  // row of its id, which is 0. One has so many of them that a card adds them up
+  // in parts.
+  void MoveRows(Segment* segment, int64_t row_bytes, Moved* moved) {
+    const auto groups = std::make_shared<RowGroups>();
+    std::vector<std::byte> list;
+    for (int64_t row = segment->rows - 1; row >= 0; --row) {
+      groups->ids.push_back(row);  // how many there are is all that counts
+      groups->places.push_back(static_cast<uint32_t>(row));
+      const auto* const from =
+          static_cast<const std::byte*>(segment->in) + row * row_bytes;
+      list.insert(list.end(), from, from + row_bytes);
+      for (int more = row == 0 ? 150 : row % 3 == 0 ? 1 : 0; more > 0; --more) {
+        groups->places.push_back(static_cast<uint32_t>(row));
+        list.resize(list.size() + static_cast<size_t>(row_bytes));
+      }
+    }
+    segment->in =
+        MoveInput(moved, list.data(), static_cast<int64_t>(list.size()));
+    segment->groups = groups;
+  }
+
   void* MoveOutput(Moved* moved, void* host, int64_t bytes) {
     if (host == nullptr) return nullptr;
     void* const device = NewMemory(moved, bytes);
@@ -135,10 +158,12 @@ class OnCard final : public Transport {
   void MoveIn(const Batch& batch, Segment* segment, Moved* moved) {
     const auto element = static_cast<int64_t>(SizeOf(batch.dtype));
     const void* const in = segment->in;
-    segment->in = MoveInput(moved, in, segment->count * element);
-    segment->ids =
-        MoveInput(moved, segment->ids,
-                  segment->rows * static_cast<int64_t>(SizeOf(batch.id_dtype)));
+    if (in != nullptr && segment->rows > 0 &&
+        batch.verb == Verb::kSparseAllreduce) {
+      MoveRows(segment, segment->row_count * element, moved);
+    } else {
+      segment->in = MoveInput(moved, in, segment->count * element);
+    }
     if (segment->out == nullptr || Varies(batch.verb)) return;
     int64_t count = segment->count;
     if (batch.verb == Verb::kReducescatter) {
@@ -168,11 +193,9 @@ class OnCard final : public Transport {
     std::vector<int64_t> row_bytes;
     for (const Segment& segment : batch->segments) {
       fixed.push_back(segment.out);
+      if (buffers == 2) fixed.push_back(segment.out_ids);
       row_bytes.push_back(segment.row_count *
                           static_cast<int64_t>(SizeOf(batch->dtype)));
-      if (buffers == 1) continue;
-      fixed.push_back(segment.out_ids);
-      row_bytes.push_back(static_cast<int64_t>(SizeOf(batch->id_dtype)));
     }
     const auto given = std::move(batch->allocate);
     batch->allocate = [=](const RankCounts& rows, std::vector<void*>* outputs) {
@@ -181,17 +204,14 @@ class OnCard final : public Transport {
         hosts.clear();
         HVD_RETURN_IF_ERROR(given(rows, &hosts));
       }
-      if (hosts.size() != row_bytes.size()) {
-        *outputs = hosts;
-        return Status::Ok();
-      }
-      for (size_t i = 0; i < hosts.size(); ++i) {
-        const std::vector<int64_t>& of_ranks = rows[i / buffers];
+      *outputs = hosts;
+      if (hosts.size() != row_bytes.size() * buffers) return Status::Ok();
+      for (size_t i = 0; i < row_bytes.size(); ++i) {
         const int64_t total =
-            std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
+            std::accumulate(rows[i].begin(), rows[i].end(), int64_t{0});
         void* const device =
-            MoveOutput(moved.get(), hosts[i], total * row_bytes[i]);
-        outputs->push_back(device);
+            MoveOutput(moved.get(), hosts[i * buffers], total * row_bytes[i]);
+        (*outputs)[i * buffers] = device;  // ids are in host memory
         if (device == nullptr) continue;
         // The work of the tensor that had the memory before.
         const auto bytes = static_cast<size_t>(total * row_bytes[i]);

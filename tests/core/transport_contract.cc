@@ -78,7 +78,8 @@ std::vector<ContractCase> ContractCases() {
   std::vector<ContractCase> cases = NumberCases();
   for (const auto& more :
        {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases(),
-        JoinedCases(), AdasumCases(), SparseCases(), SparsePhaseCases()}) {
+        JoinedCases(), AdasumCases(), SparseCases(), SparsePhaseCases(),
+        DroppedCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

@@ -103,7 +103,8 @@ struct ContractCase {
 // transport_contract_rows.cc. Several phases: transport_contract_phases.cc.
 // Ranks that have joined: transport_contract_joined.cc.
 // Adasum: transport_contract_adasum.cc. Rows with ids:
-// transport_contract_sparse.cc, transport_contract_sparse_phases.cc.
+// transport_contract_sparse.cc, transport_contract_sparse_phases.cc. Results
+// that nobody wants: transport_contract_dropped.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
@@ -114,6 +115,7 @@ std::vector<ContractCase> JoinedCases();
 std::vector<ContractCase> AdasumCases();
 std::vector<ContractCase> SparseCases();
 std::vector<ContractCase> SparsePhaseCases();
+std::vector<ContractCase> DroppedCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

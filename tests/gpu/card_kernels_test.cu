@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copy kernels on a GPU: random tensors at random places, against the host.
+// The kernels on a GPU: random tensors at random places, against the host.
 //
 // Needs a GPU, and no TensorFlow. Exits with 77 where there is none.
 #include <cuda_runtime.h>
@@ -13,6 +13,7 @@
 #include "gpu_call.h"
 #include "harness.h"
 #include "loaded_kernels.h"
+#include "typed_values.h"
 
 namespace hvd {
 namespace {
@@ -107,7 +108,7 @@ void CheckCopies(const CopyOperation& operation, std::mt19937* random) {
   cudaStream_t stream;
   CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CheckCuda(cudaDeviceSynchronize());
-  EXPECT_EQ(LoadedKernels().Launch(segments, operation, stream).message(), "");
+  EXPECT_EQ(LoadedKernels().Copy(segments, operation, stream).message(), "");
   CheckCuda(cudaStreamSynchronize(stream));
   CheckCuda(cudaStreamDestroy(stream));
   std::vector<unsigned char> found = to.Read();
@@ -154,17 +155,102 @@ TEST(HostMemoryThatIsPinned) {
   CheckCuda(cudaMallocHost(&pinned, bytes));
   std::memset(pinned, kPoison, bytes);
   const CopyOperation move = {DataType::kUint8, DataType::kUint8, 1.0};
-  EXPECT_TRUE(LoadedKernels()
-                  .Launch({{from.data(), pinned, bytes}}, move, nullptr)
-                  .ok());
+  EXPECT_TRUE(
+      LoadedKernels().Copy({{from.data(), pinned, bytes}}, move, nullptr).ok());
   CheckCuda(cudaDeviceSynchronize());
   EXPECT_EQ(std::memcmp(pinned, from.host().data(), bytes), 0);
   CheckCuda(cudaFreeHost(pinned));
 }
 
+std::vector<unsigned char> BytesOf(const std::vector<uint32_t>& numbers) {
+  std::vector<unsigned char> bytes(numbers.size() * sizeof(uint32_t));
+  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  return bytes;
+}
+
+// Rows of random numbers of `From`, of which some have many terms.
+template <typename From, typename To>
+void CheckRowSums(DataType from_type, DataType to_type, int64_t row_count,
+                  int64_t shift, std::mt19937* random) {
+  constexpr int64_t kRows = 500, kListed = 3000;
+  std::vector<unsigned char> values((shift + kListed * row_count) *
+                                    sizeof(From));
+  for (int64_t i = 0; i < shift + kListed * row_count; ++i) {
+    const From value = ConvertFloat<From>(
+        static_cast<float>((*random)() % 4000) / 7.0f - 300.0f);
+    std::memcpy(values.data() + i * sizeof(From), &value, sizeof(From));
+  }
+  std::vector<uint32_t> begins = {0}, sources;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (uint32_t terms = (*random)() % (row % 50 == 0 ? 900 : 6); terms > 0;
+         --terms) {
+      sources.push_back((*random)() % kListed);
+    }
+    begins.push_back(static_cast<uint32_t>(sources.size()));
+  }
+  const size_t before = static_cast<size_t>(shift) * sizeof(To);
+  const DeviceBytes from(std::move(values));
+  const DeviceBytes on_card_begins(BytesOf(begins));
+  const DeviceBytes on_card_sources(BytesOf(sources));
+  const DeviceBytes to(std::vector<unsigned char>(
+      before + kRows * row_count * sizeof(To) + 16, kPoison));
+  const RowSumFactors factors = {3.0, 0.7, true, 0.9};
+  RowSums rows = {from.data() + shift * sizeof(From),
+                  to.data() + before,
+                  reinterpret_cast<const uint32_t*>(on_card_begins.data()),
+                  reinterpret_cast<const uint32_t*>(on_card_sources.data()),
+                  kRows * row_count,
+                  row_count};
+  CheckCuda(cudaDeviceSynchronize());
+  EXPECT_EQ(LoadedKernels()
+                .SumRows({rows}, {from_type, to_type, factors}, nullptr)
+                .message(),
+            "");
+  CheckCuda(cudaDeviceSynchronize());
+  std::vector<unsigned char> expected = to.host();
+  rows = {from.host().data() + shift * sizeof(From),
+          expected.data() + before,
+          begins.data(),
+          sources.data(),
+          rows.count,
+          row_count};
+  for (const RowSumTable& table :
+       MakeTileTables<RowSumTable>({rows}, 64 * kRowSumAlignment)) {
+    for (uint32_t tile = 0; tile < table.tile_count(); ++tile) {
+      SumTile<From, To>(table, tile, factors, TileThread{0, 1});
+    }
+  }
+  EXPECT_TRUE(to.Read() == expected);
+}
+
+TEST(RowsAreAddedUpWithTheBitsOfTheHost) {
+  NeedGpu();
+  std::mt19937 random(4);
+  const DataType types[] = {DataType::kFloat16, DataType::kBfloat16,
+                            DataType::kFloat32, DataType::kFloat64};
+  for (const DataType from_type : types) {
+    for (const DataType to_type : types) {
+      VisitType(from_type, [&](auto from) {
+        VisitType(to_type, [&](auto to) {
+          using From = decltype(from);
+          using To = decltype(to);
+          if constexpr (!std::is_integral_v<From> && !std::is_integral_v<To>) {
+            for (const int64_t row_count : {1, 7, 16, 128}) {
+              for (const int64_t shift : {0, 1}) {
+                CheckRowSums<From, To>(from_type, to_type, row_count, shift,
+                                       &random);
+              }
+            }
+          }
+        });
+      });
+    }
+  }
+}
+
 TEST(IntegersAreNotScaled) {
   const CopyOperation scaled = {DataType::kInt32, DataType::kInt32, 0.5};
-  EXPECT_EQ(LoadedKernels().Launch({}, scaled, nullptr).message(),
+  EXPECT_EQ(LoadedKernels().Copy({}, scaled, nullptr).message(),
             "a GPU is asked to scale or convert int32 to int32.");
 }
 

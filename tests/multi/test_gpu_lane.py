@@ -70,6 +70,79 @@ def test_splits_are_in_host_memory(rank, size):
     np.testing.assert_array_equal(received, np.repeat(np.arange(size), rank + 1)[:, None] * [1, 1])
 
 
+def rows_of(rank, rows=40, width=3):
+    """Ids, several of them twice, and a row for each."""
+    rng = np.random.default_rng([5, rank])
+    return rng.integers(0, (rows + 1) // 2, rows), rng.integers(-8, 8, (rows, width)) / 4
+
+
+def added_up(of_ranks, rows=40):
+    """The ids of any rank, and the sums of their rows."""
+    sums = np.zeros([rows, of_ranks[0][1].shape[1]])
+    for ids, values in of_ranks:
+        np.add.at(sums, ids, values)
+    united = np.unique(np.concatenate([ids for ids, _ in of_ranks]))
+    return united, sums[united]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32"])
+def test_rows_with_ids(rank, size, dtype):
+    """Values stay on the GPU. Ids are in host memory."""
+    ids, values = rows_of(rank)
+    united, want = added_up([rows_of(peer) for peer in range(size)])
+    if dtype == "int32":
+        values, want = values * 4, want * 4
+    slices = tf.IndexedSlices(on_gpu(values, dtype), tf.constant(ids), tf.constant([40, 3]))
+    none = tf.IndexedSlices(on_gpu(np.ones([0, 2]), dtype), tf.zeros([0], tf.int64), [5, 2])
+    with tf.device("GPU:0"):
+        found, nothing = hvd.grouped_allreduce([slices, none], op=hvd.Sum, name=f"rows {dtype}")
+    assert devices_of(found.values, nothing.values) == {GPU_0}
+    np.testing.assert_array_equal(found.indices, united)
+    np.testing.assert_array_equal(found.values, want.astype(dtype))
+    assert nothing.values.shape == [0, 2]
+
+
+def test_rows_are_averaged_and_compressed(rank, size):
+    ids, values = rows_of(rank)
+    united, want = added_up([rows_of(peer) for peer in range(size)])
+
+    @tf.function(autograph=False)
+    def step(values, ids):
+        with tf.device("GPU:0"):
+            slices = tf.IndexedSlices(values, ids, tf.constant([40, 3]))
+            return [
+                hvd.allreduce(slices, name="averaged"),
+                hvd.allreduce(slices, op=hvd.Sum, compression=hvd.Compression.fp16, name="half"),
+            ]
+
+    for _ in range(3):
+        averaged, half = step(on_gpu(values), tf.constant(ids, tf.int32))
+        for found in (averaged, half):
+            np.testing.assert_array_equal(found.indices, united)
+        np.testing.assert_allclose(averaged.values, want / size, rtol=1e-6)
+        np.testing.assert_array_equal(half.values, want.astype(np.float16).astype(np.float32))
+
+
+def test_rows_in_a_session(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        ids, values = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None, 3])
+        with tf.device("GPU:0"):
+            slices = tf.IndexedSlices(tf.identity(values), ids, tf.constant([40, 3], tf.int64))
+            sums = hvd.allreduce(slices, op=hvd.Sum, name="rows_of_a_session")
+        for rows in (40, 1, 17):
+            given = dict(zip((ids, values), rows_of(rank, rows=rows)))
+            found = session.run([sums.indices, sums.values], given)
+            united, want = added_up([rows_of(peer, rows=rows) for peer in range(size)])
+            np.testing.assert_array_equal(found[0], united)
+            np.testing.assert_array_equal(found[1], want.astype(np.float32))
+
+
+def test_an_id_outside_of_its_table(rank, size):
+    slices = tf.IndexedSlices(on_gpu(np.ones([1, 3])), tf.constant([40 * (rank == 0)]), [40, 3])
+    with tf.device("GPU:0"), pytest.raises(tf.errors.OpError, match=r"indices\[0\] is 40"):
+        hvd.allreduce(slices, op=hvd.Sum, name="outside")
+
+
 def test_many_sizes_in_any_order(rank, size):
     """Tensors of the host and of the GPU, of which some fuse, each in an order of its own."""
     sizes = [0, 1, 7, 100, 4096, 5, 70_001, 3, 300_000, 2]

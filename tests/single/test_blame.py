@@ -55,8 +55,9 @@ class Library:
     def hvd_rank(self) -> int:
         return 1
 
-    def hvd_cause_of(self, name: bytes | None, rank: Any) -> int:
+    def hvd_cause_of(self, name: bytes | None, rank: Any, tensor: Any) -> int:
         kind, rank._obj.value = self.told.get(name, (0, -1))
+        tensor._obj.value = b"begun"
         return kind
 
 
@@ -133,7 +134,10 @@ def test_a_collective_of_a_graph_is_asked_for_by_its_name(hvd: Any, words: str) 
         operation("HorovodAllgather", "x"),
         operation("HorovodBroadcastVariables", tensor_names=[b"w", b"x"]),
     ):
-        assert found(hvd, OpError(words, op=op)) == ("STEP_ABORTED", 0, True)
+        error = OpError(words, op=op)
+        assert found(hvd, error) == ("STEP_ABORTED", 0, True)
+        # Of a lost step it is the tensor that was waited for, not the one whose call failed first.
+        assert hvd.blame.find_cause(error).tensor == "begun"
     assert found(hvd, OpError(words, op=operation("HorovodAllreduce", tensor_name=b"y"))) is None
     assert found(hvd, OpError(words, op=operation("MatMul", "x"))) is None
 

@@ -90,8 +90,9 @@ int hvd_last_cause(int* rank, const char** tensor) {
   return static_cast<int>(cause->kind);
 }
 
-int hvd_cause_of(const char* name, int* rank) {
-  std::optional<hvd::Cause> cause;
+int hvd_cause_of(const char* name, int* rank, const char** tensor) {
+  thread_local std::optional<hvd::Cause> cause;
+  cause.reset();
   Guarded([&] {
     const hvd::FailedCalls& failed = hvd::GetFailedCalls();
     cause = name == nullptr ? failed.CauseOfLast() : failed.CauseOf(name);
@@ -99,6 +100,7 @@ int hvd_cause_of(const char* name, int* rank) {
   });
   if (!cause.has_value()) return 0;
   *rank = cause->rank;
+  *tensor = cause->tensor.c_str();
   return static_cast<int>(cause->kind);
 }
 

@@ -18,8 +18,9 @@ HVD_EXPORT int hvd_last_cause(int* rank, const char** tensor);
 
 // The CauseKind of the last collective of that name in this process, if that
 // failed. A null name means the last collective of all. 0: it did not fail, or
-// its cause is not known.
-HVD_EXPORT int hvd_cause_of(const char* name, int* rank);
+// its cause is not known. *rank and *tensor are as above. The name lives until
+// this thread asks again.
+HVD_EXPORT int hvd_cause_of(const char* name, int* rank, const char** tensor);
 
 // Initialises MPI if nobody has done so, and starts the runtime. Does nothing
 // when the runtime is running.

@@ -39,6 +39,7 @@ void CollectiveCall::Reset() {
 
 void CollectiveCall::DropBuffers() {
   entry.inputs.clear();
+  entry.groups.clear();
   entry.outputs.clear();
   entry.allocate = nullptr;
   on_success = nullptr;

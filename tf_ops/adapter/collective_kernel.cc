@@ -100,7 +100,8 @@ bool CollectiveKernel::PassesAlone(const Runtime& runtime,
                                    const Signature& asked) const {
   // This thread computes in host memory only.
   return memory_ == MemoryKind::kHost ||
-         (runtime.options().check_numerics == 0 && asked.prescale == 1.0 &&
+         (!RulesOf(asked.verb).has_ids &&
+          runtime.options().check_numerics == 0 && asked.prescale == 1.0 &&
           asked.postscale == 1.0 && asked.wire_dtype == asked.dtype);
 }
 

@@ -49,6 +49,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   virtual bool FollowsInputs() const { return true; }
 
   int process_set_id() const { return process_set_id_; }
+  MemoryKind memory() const { return memory_; }
 
  private:
   // Describes the call, unless its request is that of this run already.

@@ -3,12 +3,12 @@
 //
 // A rank's rows of equal id are added up in TensorFlow's thread, before the
 // call is handed to the runtime. So the ranks' threads do that at once, and the
-// background thread has less to move.
+// background thread has less to move. Rows on a GPU are left to its lane, which
+// is told what to add up. Ids are in host memory always.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,7 +124,8 @@ class SparseAllreduceKernel : public CollectiveKernel {
                               ? DataType::kInt32
                               : DataType::kInt64;
     const std::shared_ptr<Runtime> runtime = GetRuntime();
-    if (runtime != nullptr) {
+    // It says what goes between hosts.
+    if (runtime != nullptr && memory() == MemoryKind::kHost) {
       signature->sparse_algo = ParseSparseAlgo(runtime->options().sparse_algo)
                                    .value_or(SparseAlgo::kAuto);
     }
@@ -148,11 +149,14 @@ class SparseAllreduceKernel : public CollectiveKernel {
               CollectiveCall* call) override {
     Signature* const signature = &call->entry.request.signature;
     for (int i = 0; i < tensors_; ++i) {
-      Result<Rows> rows = UniqueRows(ctx, i, *signature);
+      Result<Rows> rows = memory() == MemoryKind::kHost
+                              ? UniqueRows(ctx, i, *signature)
+                              : ListedRows(ctx, i, *signature);
       if (!rows.ok()) return rows.status();
-      signature->shapes[i][0] = rows.value().values.dim_size(0);
+      signature->shapes[i][0] = rows.value().ids.dim_size(0);
       call->entry.inputs.push_back(MutableData(rows.value().values));
       call->entry.inputs.push_back(MutableData(rows.value().ids));
+      call->entry.groups.push_back(std::move(rows.value().groups));
       call->tensors.push_back(std::move(rows.value().values));
       call->tensors.push_back(std::move(rows.value().ids));
     }
@@ -185,6 +189,8 @@ class SparseAllreduceKernel : public CollectiveKernel {
   struct Rows {
     tf::Tensor values;
     tf::Tensor ids;
+    // See Segment::groups. Null: `values` has these rows.
+    std::shared_ptr<const RowGroups> groups;
   };
 
   // -1: not known.
@@ -201,7 +207,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
         GroupRows(asked.id_dtype, MutableData(indices), indices.NumElements());
     const bool is_dense =
         asked.sparse_algo == SparseAlgo::kDense && asked.table_rows[i] >= 0;
-    if (groups.is_list() && !is_dense) return Rows{values, indices};
+    if (groups.is_list() && !is_dense) return Rows{values, indices, nullptr};
     Result<Rows> rows =
         NewRows(ctx, values, indices, static_cast<int64_t>(groups.ids.size()));
     if (!rows.ok()) return rows;
@@ -211,6 +217,20 @@ class SparseAllreduceKernel : public CollectiveKernel {
     return is_dense
                ? AllRows(ctx, rows.value(), groups.ids, asked.table_rows[i])
                : rows;
+  }
+
+  // The same, of rows that nobody adds up here.
+  Result<Rows> ListedRows(tf::OpKernelContext* ctx, int i,
+                          const Signature& asked) const {
+    const tf::Tensor& indices = ctx->input(tensors_ + i);
+    const auto groups = std::make_shared<RowGroups>(
+        GroupRows(asked.id_dtype, MutableData(indices), indices.NumElements()));
+    if (groups->is_list()) return Rows{ctx->input(i), indices, nullptr};
+    Result<tf::Tensor> ids = AllocateIds(
+        ctx, indices.dtype(), static_cast<int64_t>(groups->ids.size()));
+    if (!ids.ok()) return ids.status();
+    WriteIds(groups->ids, &ids.value());
+    return Rows{ctx->input(i), std::move(ids.value()), groups};
   }
 
   // The same with all rows of the table, zeros where there were none.
@@ -245,16 +265,17 @@ class SparseAllreduceKernel : public CollectiveKernel {
     shape[0] = count;
     const Result<tf::TensorShape> tf_shape = ToTf(shape);
     if (!tf_shape.ok()) return tf_shape.status();
-    Rows rows;
-    for (auto [tensor, dtype, its_shape] :
-         {std::make_tuple(&rows.values, values.dtype(), tf_shape.value()),
-          std::make_tuple(&rows.ids, indices.dtype(),
-                          tf::TensorShape({count}))}) {
-      Result<tf::Tensor> made = AllocatePersistent(ctx, dtype, its_shape);
-      if (!made.ok()) return made.status();
-      *tensor = std::move(made.value());
-    }
-    return rows;
+    Result<tf::Tensor> sums =
+        AllocatePersistent(ctx, values.dtype(), tf_shape.value());
+    if (!sums.ok()) return sums.status();
+    Result<tf::Tensor> ids = AllocateIds(ctx, indices.dtype(), count);
+    if (!ids.ok()) return ids.status();
+    return Rows{std::move(sums.value()), std::move(ids.value()), nullptr};
+  }
+
+  static Result<tf::Tensor> AllocateIds(tf::OpKernelContext* ctx,
+                                        tf::DataType dtype, int64_t count) {
+    return AllocateOnHost(ctx, dtype, tf::TensorShape({count}));
   }
 
   static int64_t RowCount(const tf::Tensor& values) {
@@ -296,7 +317,8 @@ class SparseAllreduceKernel : public CollectiveKernel {
   ReductionAttributes reduction_;
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodSparseAllreduce", SparseAllreduceKernel);
+HVD_REGISTER_KERNELS("HorovodSparseAllreduce", SparseAllreduceKernel, "indices",
+                     "dense_shapes", "united_indices");
 
 }  // namespace
 }  // namespace hvd

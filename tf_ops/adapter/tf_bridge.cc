@@ -167,4 +167,14 @@ Result<tf::Tensor> AllocatePersistent(tf::OpKernelContext* ctx,
   return tensor;
 }
 
+Result<tf::Tensor> AllocateOnHost(tf::OpKernelContext* ctx, tf::DataType dtype,
+                                  const tf::TensorShape& shape) {
+  tf::AllocatorAttributes on_host;
+  on_host.set_on_host(true);
+  tf::Tensor tensor;
+  const TfStatus allocated = ctx->allocate_temp(dtype, shape, &tensor, on_host);
+  if (!allocated.ok()) return FromTf(allocated);
+  return tensor;
+}
+
 }  // namespace hvd

@@ -50,6 +50,11 @@ namespace hvd {
     tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
     const tensorflow::TensorShape& shape);
 
+// The same in host memory, for a kernel of any device.
+[[nodiscard]] Result<tensorflow::Tensor> AllocateOnHost(
+    tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+    const tensorflow::TensorShape& shape);
+
 }  // namespace hvd
 
 #endif  // HVD_ADAPTER_TF_BRIDGE_H_

@@ -157,6 +157,7 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
       if (rules.has_ids) {
         segment.ids = entry.inputs[i * 2 + 1];
         segment.table_rows = signature.table_rows[i];
+        if (!entry.groups.empty()) segment.groups = entry.groups[i];
       }
       segment.count = CountOf(shape) * units;
       segment.name = &entry.request.key.name;

@@ -13,6 +13,7 @@
 
 #include "core/status.h"
 #include "core/types.h"
+#include "cpu/row_groups.h"
 
 namespace hvd {
 
@@ -109,6 +110,9 @@ struct Entry {
   // As many. Of a verb whose first dimension varies: empty until `allocate` has
   // been called.
   std::vector<void*> outputs;
+  // Of a verb with ids, in a card's memory: see Segment::groups. One for each
+  // shape, or none.
+  std::vector<std::shared_ptr<const RowGroups>> groups;
   // An alltoall alone: the rows of [shape][rank of the set] that this rank
   // sends. Those of a shape add up to its first dimension or less.
   RankCounts splits;

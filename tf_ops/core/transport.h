@@ -13,6 +13,7 @@
 #include "core/comm_stats.h"
 #include "core/status.h"
 #include "core/types.h"
+#include "cpu/row_groups.h"
 
 namespace hvd {
 
@@ -33,10 +34,13 @@ struct Segment {
   int64_t row_count = 1;
   // Sparse allreduce: an id of each row, ascending, each once, and below
   // `table_rows` unless that is -1. The result has one row for each id of any
-  // rank; their ids go to `out_ids`.
+  // rank; their ids go to `out_ids`. Ids are in host memory, wherever rows are.
   const void* ids = nullptr;
   void* out_ids = nullptr;
   int64_t table_rows = -1;
+  // Sparse allreduce in a card's memory. Not null: `in` has a row for each of
+  // the groups' places, and this rank's rows are the sums of these groups.
+  std::shared_ptr<const RowGroups> groups = nullptr;
   // Opaque to all but the lane of the batch's memory: `in` may be read once
   // this is so. Null: it may be read now.
   std::shared_ptr<const void> ready = nullptr;

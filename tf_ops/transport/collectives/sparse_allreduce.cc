@@ -13,14 +13,12 @@
 //
 // 3 or 4 is left out if it has no tensor. All tensors of a batch share the
 // phases. A rank that has joined has no rows.
-#include <cstring>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "transport/collectives/batch_check.h"
-#include "transport/collectives/id_code.h"
+#include "transport/collectives/id_lists.h"
 #include "transport/collectives/sizes_exchange.h"
 #include "transport/collectives/sparse_phase.h"
 
@@ -39,49 +37,23 @@ class IdExchange {
   // Of all ranks.
   int64_t bytes() const { return static_cast<int64_t>(received_.size()); }
   std::unique_ptr<Phase> NewPhase(BatchWork* work, Phase::Next next);
-  // Null: what has come makes no sense. All ranks have got the same.
-  std::shared_ptr<const SparsePlan> Plan() const;
+  // All ranks get the same.
+  Result<std::shared_ptr<const SparsePlan>> Plan() const {
+    return lists_.Plan(received_.data());
+  }
 
  private:
-  const IdCode& code(size_t segment, int rank) const {
-    return codes_[segment][static_cast<size_t>(rank)];
-  }
-  int64_t BytesOf(int rank) const;
-
-  const int size_;
-  std::vector<std::vector<IdCode>> codes_;  // of [segment][rank]
-  std::vector<int64_t> row_counts_;
-  // Of one segment after another; in `received_` one rank after another.
+  const IdLists lists_;
   std::vector<std::byte> sent_, received_;
 };
 
 IdExchange::IdExchange(const BatchWork& work, const RankCounts& rows)
-    : size_(work.size()) {
-  const Batch& batch = work.batch();
-  for (size_t i = 0; i < batch.segments.size(); ++i) {
-    const Segment& segment = batch.segments[i];
-    std::vector<IdCode>& codes = codes_.emplace_back();
-    for (int64_t count : rows[i]) {
-      codes.emplace_back(count, segment.table_rows, batch.id_dtype);
-    }
-    row_counts_.push_back(segment.row_count);
+    : lists_(work.batch(), rows),
+      sent_(static_cast<size_t>(lists_.BytesOf(work.rank()))),
+      received_(static_cast<size_t>(lists_.bytes())) {
+  if (!work.is_detached()) {
+    lists_.Encode(work.batch(), work.rank(), sent_.data());
   }
-  sent_.resize(static_cast<size_t>(BytesOf(work.rank())));
-  int64_t bytes = 0;
-  for (int rank = 0; rank < size_; ++rank) bytes += BytesOf(rank);
-  received_.resize(static_cast<size_t>(bytes));
-  if (work.is_detached()) return;
-  std::byte* at = sent_.data();
-  for (size_t i = 0; i < batch.segments.size(); ++i) {
-    code(i, work.rank()).Encode(batch.segments[i].ids, at);
-    at += code(i, work.rank()).bytes();
-  }
-}
-
-int64_t IdExchange::BytesOf(int rank) const {
-  int64_t bytes = 0;
-  for (size_t i = 0; i < codes_.size(); ++i) bytes += code(i, rank).bytes();
-  return bytes;
 }
 
 std::unique_ptr<Phase> IdExchange::NewPhase(BatchWork* work, Phase::Next next) {
@@ -93,43 +65,19 @@ std::unique_ptr<Phase> IdExchange::NewPhase(BatchWork* work, Phase::Next next) {
   operands.is_callers = false;
   std::vector<SegmentMap> outs;
   int64_t first = 0;
-  for (int rank = 0; rank < size_; ++rank) {
-    outs.push_back(SegmentMap({BytesOf(rank)}, {first}));
-    first += BytesOf(rank);
+  for (int rank = 0; rank < work->size(); ++rank) {
+    outs.push_back(SegmentMap({lists_.BytesOf(rank)}, {first}));
+    first += lists_.BytesOf(rank);
   }
   SegmentMap in({ids.count});
   return NewAllgatherPhase(work, std::move(operands), std::move(in),
                            std::move(outs), std::move(next));
 }
 
-std::shared_ptr<const SparsePlan> IdExchange::Plan() const {
-  std::vector<std::vector<std::vector<int64_t>>> ids(codes_.size());
-  for (auto& lists : ids) lists.resize(static_cast<size_t>(size_));
-  const std::byte* at = received_.data();
-  for (int rank = 0; rank < size_; ++rank) {
-    for (size_t i = 0; i < codes_.size(); ++i) {
-      if (!code(i, rank).Decode(at, &ids[i][static_cast<size_t>(rank)])) {
-        return nullptr;
-      }
-      at += code(i, rank).bytes();
-    }
-  }
-  return std::make_shared<const SparsePlan>(ids, row_counts_);
-}
-
 void WriteIds(const Batch& batch, const SparsePlan& plan) {
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     void* const out = batch.segments[i].out_ids;
-    if (out == nullptr) continue;
-    const std::vector<int64_t>& ids = plan.united(i);
-    if (batch.id_dtype == DataType::kInt64) {
-      std::copy(ids.begin(), ids.end(), static_cast<int64_t*>(out));
-      continue;
-    }
-    auto* const narrow = static_cast<int32_t*>(out);
-    for (size_t k = 0; k < ids.size(); ++k) {
-      narrow[k] = static_cast<int32_t>(ids[k]);
-    }
+    if (out != nullptr) WriteIds(batch.id_dtype, plan.united(i), out);
   }
 }
 
@@ -163,11 +111,9 @@ std::unique_ptr<Phase> NewValuesPhase(
 std::unique_ptr<Phase> NewIdsPhase(BatchWork* work, const RankCounts& rows) {
   const auto ids = std::make_shared<IdExchange>(*work, rows);
   const auto then = [work, ids]() -> std::unique_ptr<Phase> {
-    const std::shared_ptr<const SparsePlan> plan = ids->Plan();
-    if (plan != nullptr) return NewValuesPhase(work, plan);
-    work->FailHere(
-        Internal("a peer's ids of rows make no sense; do all ranks run the "
-                 "same build of hvd_tf?"));
+    const Result<std::shared_ptr<const SparsePlan>> plan = ids->Plan();
+    if (plan.ok()) return NewValuesPhase(work, plan.value());
+    work->FailHere(plan.status());
     return nullptr;
   };
   // Where every rank has all rows, there is nothing to tell.

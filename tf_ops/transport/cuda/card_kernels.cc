@@ -13,6 +13,9 @@ namespace {
 constexpr unsigned kThreads = 256;
 // Of the wider type: eight accesses of each thread.
 constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
+// Two groups of four float32 for each thread: a row may have many terms.
+constexpr int64_t kSumTileElements = int64_t{kThreads} * 4 * 2;
+static_assert(kSumTileElements % kRowSumAlignment == 0);
 
 constexpr DataType kFloating[] = {DataType::kFloat16, DataType::kBfloat16,
                                   DataType::kFloat32, DataType::kFloat64};
@@ -36,31 +39,32 @@ Result<CardKernels> CardKernels::Load(const CudaDriver* driver,
   HVD_RETURN_IF_ERROR(find(&kernels.move_many_, "hvd_move_many"));
   for (const DataType from : kFloating) {
     for (const DataType to : kFloating) {
-      HVD_RETURN_IF_ERROR(
-          find(&kernels.convert_[{from, to}],
-               std::string("hvd_") + Name(from) + "_to_" + Name(to)));
+      const std::string types = std::string(Name(from)) + "_to_" + Name(to);
+      HVD_RETURN_IF_ERROR(find(&kernels.convert_[{from, to}], "hvd_" + types));
+      HVD_RETURN_IF_ERROR(find(&kernels.sum_[{from, to}], "hvd_sum_" + types));
     }
   }
   return kernels;
 }
 
 template <typename Table>
-Status CardKernels::LaunchTables(const std::vector<CopySegment>& segments,
-                                 int64_t tile_elements, CudaFunction kernel,
-                                 void* argument, CudaStream stream) const {
-  for (Table& table : MakeCopyTables<Table>(segments, tile_elements)) {
+Status CardKernels::LaunchTables(
+    const std::vector<typename Table::Segment>& segments, int64_t tile_elements,
+    CudaFunction kernel, void* argument, const std::string& what,
+    CudaStream stream) const {
+  for (Table& table : MakeTileTables<Table>(segments, tile_elements)) {
     void* arguments[] = {&table, argument};
     HVD_RETURN_IF_ERROR(driver_->Check(
         driver_->launch(kernel, table.tile_count(), 1, 1, kThreads, 1, 1, 0,
                         stream, arguments, nullptr),
-        "a GPU did not start to copy"));
+        "a GPU did not start to " + what));
   }
   return Status::Ok();
 }
 
-Status CardKernels::Launch(const std::vector<CopySegment>& segments,
-                           const CopyOperation& operation,
-                           CudaStream stream) const {
+Status CardKernels::Copy(const std::vector<CopySegment>& segments,
+                         const CopyOperation& operation,
+                         CudaStream stream) const {
   const size_t from_bytes = SizeOf(operation.from);
   const size_t to_bytes = SizeOf(operation.to);
   const int64_t tile_elements =
@@ -69,10 +73,10 @@ Status CardKernels::Launch(const std::vector<CopySegment>& segments,
     int element_bytes = static_cast<int>(from_bytes);
     return segments.size() <= CopyTable::kMostSegments
                ? LaunchTables<CopyTable>(segments, tile_elements, move_few_,
-                                         &element_bytes, stream)
+                                         &element_bytes, "copy", stream)
                : LaunchTables<LargeCopyTable>(segments, tile_elements,
                                               move_many_, &element_bytes,
-                                              stream);
+                                              "copy", stream);
   }
   const auto found = convert_.find({operation.from, operation.to});
   if (found == convert_.end()) {
@@ -81,7 +85,20 @@ Status CardKernels::Launch(const std::vector<CopySegment>& segments,
   }
   double scale = operation.scale;
   return LaunchTables<LargeCopyTable>(segments, tile_elements, found->second,
-                                      &scale, stream);
+                                      &scale, "copy", stream);
+}
+
+Status CardKernels::SumRows(const std::vector<RowSums>& rows,
+                            const RowSumOperation& operation,
+                            CudaStream stream) const {
+  const auto found = sum_.find({operation.from, operation.to});
+  if (found == sum_.end()) {
+    return Internal(std::string("a GPU is asked to add up rows of ") +
+                    Name(operation.from) + " as " + Name(operation.to) + ".");
+  }
+  RowSumFactors factors = operation.factors;
+  return LaunchTables<RowSumTable>(rows, kSumTileElements, found->second,
+                                   &factors, "add up rows", stream);
 }
 
 }  // namespace hvd

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels around copy_tile.h, one block for each tile. CUDA's compiler
-// makes an image of them, which card_kernels.cc loads by these names.
+// The kernels around copy_tile.h and row_sums.h, one block for each tile.
+// CUDA's compiler makes an image of them, which card_kernels.cc loads by these
+// names.
 #include <cstdint>
 
 #include "cpu/float16.h"
 #include "transport/device/copy_table.h"
 #include "transport/device/copy_tile.h"
+#include "transport/device/row_sums.h"
 
 namespace hvd {
 namespace {
@@ -43,20 +45,25 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   Move(table, element_bytes);
 }
 
-#define HVD_CONVERT(from, From, to, To)                                        \
+// Conversions are of large tables alone, because there are so many of them.
+#define HVD_KERNELS(from, From, to, To)                                        \
   extern "C" __global__ void __launch_bounds__(kThreads) hvd_##from##_to_##to( \
       const __grid_constant__ LargeCopyTable table, double scale) {            \
     Convert<From, To>(table, scale);                                           \
+  }                                                                            \
+  extern "C" __global__ void __launch_bounds__(kThreads)                       \
+      hvd_sum_##from##_to_##to(const __grid_constant__ RowSumTable table,      \
+                               const RowSumFactors factors) {                  \
+    SumTile<From, To>(table, blockIdx.x, factors, ThisThread());               \
   }
-// Of large tables alone, because there are so many of them.
-#define HVD_CONVERT_FROM(from, From)          \
-  HVD_CONVERT(from, From, float16, Float16)   \
-  HVD_CONVERT(from, From, bfloat16, Bfloat16) \
-  HVD_CONVERT(from, From, float32, float)     \
-  HVD_CONVERT(from, From, float64, double)
-HVD_CONVERT_FROM(float16, Float16)
-HVD_CONVERT_FROM(bfloat16, Bfloat16)
-HVD_CONVERT_FROM(float32, float)
-HVD_CONVERT_FROM(float64, double)
+#define HVD_KERNELS_FROM(from, From)          \
+  HVD_KERNELS(from, From, float16, Float16)   \
+  HVD_KERNELS(from, From, bfloat16, Bfloat16) \
+  HVD_KERNELS(from, From, float32, float)     \
+  HVD_KERNELS(from, From, float64, double)
+HVD_KERNELS_FROM(float16, Float16)
+HVD_KERNELS_FROM(bfloat16, Bfloat16)
+HVD_KERNELS_FROM(float32, float)
+HVD_KERNELS_FROM(float64, double)
 
 }  // namespace hvd

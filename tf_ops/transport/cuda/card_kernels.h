@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardKernels: copies many tensors on a GPU with few launches, and scales and
-// converts them on the way.
+// CardKernels: copies many tensors on a GPU with few launches, scales and
+// converts them on the way, and adds up rows.
 #ifndef HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
 #define HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
 
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/status.h"
 #include "core/types.h"
 #include "transport/cuda/cuda_driver.h"
-#include "transport/device/copy_table.h"
 #include "transport/device/device.h"
+#include "transport/device/tile_table.h"
 
 namespace hvd {
 
@@ -31,23 +32,31 @@ class CardKernels {
   // Queues the copies on the stream and returns. Segments may be in memory of
   // the stream's card, or in host memory that it can reach. Nothing is
   // allocated on the card. `segments` may go when it returns.
-  [[nodiscard]] Status Launch(const std::vector<CopySegment>& segments,
-                              const CopyOperation& operation,
-                              CudaStream stream) const;
+  [[nodiscard]] Status Copy(const std::vector<CopySegment>& segments,
+                            const CopyOperation& operation,
+                            CudaStream stream) const;
+
+  // Queues the sums on the stream and returns. `rows` may go then.
+  [[nodiscard]] Status SumRows(const std::vector<RowSums>& rows,
+                               const RowSumOperation& operation,
+                               CudaStream stream) const;
 
  private:
+  using Types = std::pair<DataType, DataType>;  // from, to
+
   explicit CardKernels(const CudaDriver* driver) : driver_(driver) {}
 
   // Launches the kernel for each table of the segments. Behind the table it
-  // gets `argument`.
+  // gets `argument`. `what` is for errors.
   template <typename Table>
-  Status LaunchTables(const std::vector<CopySegment>& segments,
+  Status LaunchTables(const std::vector<typename Table::Segment>& segments,
                       int64_t tile_elements, CudaFunction kernel,
-                      void* argument, CudaStream stream) const;
+                      void* argument, const std::string& what,
+                      CudaStream stream) const;
 
   const CudaDriver* driver_;
   CudaFunction move_few_ = nullptr, move_many_ = nullptr;
-  std::map<std::pair<DataType, DataType>, CudaFunction> convert_;
+  std::map<Types, CudaFunction> convert_, sum_;
 };
 
 }  // namespace hvd

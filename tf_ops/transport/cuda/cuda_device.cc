@@ -162,7 +162,15 @@ class Stream final : public DeviceStream {
     HVD_RETURN_IF_ERROR(kernels_->status());
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    return kernels_->value().Launch(copies, operation, stream_);
+    return kernels_->value().Copy(copies, operation, stream_);
+  }
+
+  Status SumRows(const std::vector<RowSums>& rows,
+                 const RowSumOperation& operation) override {
+    HVD_RETURN_IF_ERROR(kernels_->status());
+    const InCudaContext within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    return kernels_->value().SumRows(rows, operation, stream_);
   }
 
   Result<std::unique_ptr<DeviceEvent>> Record(

@@ -55,7 +55,9 @@ CardFusion FuseInto(void* buffer, const Batch& batch, int size) {
   for (const Segment& segment : batch.segments) {
     if (segment.count == 0) continue;
     fusion.in.push_back({segment.in, place, segment.count});
-    fusion.out.push_back({place, segment.out, segment.count});
+    if (segment.out != nullptr) {
+      fusion.out.push_back({place, segment.out, segment.count});
+    }
     place += PlaceBytes(batch, segment);
   }
   fusion.calls.dtype = batch.wire_dtype;

@@ -12,6 +12,7 @@
 #include "core/status.h"
 #include "transport/device/device.h"
 #include "transport/device/launch_order.h"
+#include "transport/device/pinned_memory.h"
 
 namespace hvd {
 
@@ -19,7 +20,7 @@ namespace hvd {
 class CardQueue {
  public:
   explicit CardQueue(std::shared_ptr<Device> device)
-      : device_(std::move(device)) {}
+      : device_(std::move(device)), pinned_(device_, kKeepPinned) {}
 
   // The stream of all communicators, which `ready`'s card must have. It is made
   // at the first call. See Segment::ready.
@@ -31,8 +32,9 @@ class CardQueue {
   }
   DeviceStream* stream() const { return stream_.get(); }
 
-  // Memory of the card in which tensors travel together. Batches may share it,
-  // because the stream does one after the other.
+  // Memory of the card in which tensors travel together, or that a batch needs
+  // otherwise. Batches may share it, because the stream does one after the
+  // other.
   struct Buffer {
     std::shared_ptr<void> memory;
     size_t bytes = 0;
@@ -52,6 +54,7 @@ class CardQueue {
     return buffer_;
   }
 
+  PinnedMemory& pinned() { return pinned_; }
   LaunchOrder& order() { return order_; }
 
   // Whether a set's reason not to use the card in this way is news.
@@ -63,6 +66,7 @@ class CardQueue {
 
  private:
   const std::shared_ptr<Device> device_;
+  PinnedMemory pinned_;
   std::unique_ptr<DeviceStream> stream_;
   std::shared_ptr<Buffer> buffer_;
   LaunchOrder order_;

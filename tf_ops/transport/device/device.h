@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "core/types.h"
 #include "transport/device/copy_table.h"
+#include "transport/device/row_sums.h"
 
 namespace hvd {
 
@@ -22,6 +23,13 @@ struct CopyOperation {
   DataType to = DataType::kFloat32;
   // Not 1: both types are floating.
   double scale = 1.0;
+};
+
+// How rows are added up. Both types are floating.
+struct RowSumOperation {
+  DataType from = DataType::kFloat32;
+  DataType to = DataType::kFloat32;
+  RowSumFactors factors;
 };
 
 // A place in the order of a stream's work.
@@ -52,13 +60,17 @@ class DeviceStream {
   // must not go before they are done.
   virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;
 
-  // Whether CopyElements can be called. Ok, or why not.
+  // Whether CopyElements and SumRows can be called. Ok, or why not.
   virtual Status CheckKernels() const = 0;
 
   // Queues copies of elements between memory of the card. Each element is
   // multiplied by the scale, and rounded to the other type.
   virtual Status CopyElements(const std::vector<CopySegment>& copies,
                               const CopyOperation& operation) = 0;
+
+  // Queues sums of rows in memory of the card.
+  virtual Status SumRows(const std::vector<RowSums>& rows,
+                         const RowSumOperation& operation) = 0;
 
   // An event behind all that is queued so far. When it is reached, or the
   // stream has failed, some thread calls `then`, which must not block.

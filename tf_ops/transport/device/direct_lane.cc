@@ -141,13 +141,12 @@ Status DirectLane::Queue(Flight* flight) {
     HVD_RETURN_IF_ERROR(stream->Wait(segment.ready));
   }
   // The framework's stream may still have to do with memory that it gave.
-  const bool has_new_memory =
-      flight->buffer != nullptr ? !std::exchange(flight->buffer->is_free, true)
-                                : flight->sizes != nullptr;
-  if (has_new_memory && ready != nullptr) {
+  const bool has_new_buffer = flight->buffer != nullptr &&
+                              !std::exchange(flight->buffer->is_free, true);
+  if ((has_new_buffer || flight->sizes != nullptr) && ready != nullptr) {
     HVD_RETURN_IF_ERROR(stream->CatchUp(ready));
   }
-  if (flight->buffer != nullptr) {
+  if (flight->is_fused) {
     const CardFusion fusion =
         FuseInto(flight->buffer->memory.get(), batch, size());
     HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
@@ -156,14 +155,33 @@ Status DirectLane::Queue(Flight* flight) {
   const Sizes none;
   const Sizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
   HVD_RETURN_IF_ERROR(sizes.status);
+  if (sizes.card_rows != nullptr) return QueueRows(*sizes.card_rows);
   const CommunicatorCalls calls =
       CallsOf(batch, sizes.outputs, sizes.rows, rank(), size());
   return calls.calls.empty() ? Status::Ok()
                              : communicator_->Launch(calls, stream);
 }
 
+Status DirectLane::QueueRows(const CardRows& rows) {
+  DeviceStream* const stream = queue_->stream();
+  HVD_RETURN_IF_ERROR(stream->CopyBytes(rows.terms()));
+  HVD_RETURN_IF_ERROR(
+      stream->CopyElements(rows.copies(), rows.copy_operation()));
+  for (const RowWork& work : rows.own_sums()) {
+    HVD_RETURN_IF_ERROR(stream->SumRows(work.rows, work.operation));
+  }
+  return rows.calls().calls.empty()
+             ? Status::Ok()
+             : communicator_->Launch(rows.calls(), stream);
+}
+
 Status DirectLane::QueueOutputs(const Flight& flight) {
-  if (flight.buffer == nullptr || !broken_.ok()) return Status::Ok();
+  if (!broken_.ok()) return Status::Ok();
+  if (flight.sizes != nullptr && flight.sizes->card_rows != nullptr) {
+    const RowWork& sums = flight.sizes->card_rows->sums();
+    return queue_->stream()->SumRows(sums.rows, sums.operation);
+  }
+  if (!flight.is_fused) return Status::Ok();
   const CardFusion fusion =
       FuseInto(flight.buffer->memory.get(), flight.batch, size());
   return queue_->stream()->CopyElements(fusion.out, fusion.unpack);

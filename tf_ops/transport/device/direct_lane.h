@@ -14,6 +14,7 @@
 #include "core/lanes.h"
 #include "core/transport.h"
 #include "transport/device/card_queue.h"
+#include "transport/device/card_rows.h"
 #include "transport/device/communicator.h"
 #include "transport/device/device.h"
 #include "transport/device/host_staging.h"
@@ -86,6 +87,8 @@ class DirectLane final : public Transport {
   // How many rows outputs have, where nobody knows that before.
   struct Sizes {
     std::vector<int64_t> sent, received;
+    // Of a sparse allreduce, whose ids are told instead.
+    std::shared_ptr<CardRows> card_rows;
     BatchId host_id = 0;
     bool is_known = false;  // or failed
     bool has_outputs = false;
@@ -96,8 +99,11 @@ class DirectLane final : public Transport {
   };
   struct Flight {
     Batch batch;
-    // Tensors travel together in it. Null: as they lie.
+    // Memory of the card for tensors that travel together, for rows, or for
+    // outputs that nobody wants. Null: none is needed.
     std::shared_ptr<CardQueue::Buffer> buffer;
+    std::shared_ptr<std::byte> pinned;
+    bool is_fused = false;  // tensors travel together
     BatchDone done;
     std::shared_ptr<Sizes> sizes;  // null: they are known
     Phase phase = Phase::kMeeting;
@@ -138,15 +144,22 @@ class DirectLane final : public Transport {
   // --- Batches of the communicator ---
   bool IsForCards(const Batch& batch) const;
   Status CheckCards(const Batch& batch) const;
-  // Memory in which the batch's tensors travel together, if they do.
+  // The memory that the flight needs, as far as it is known before sizes are.
   Status FindBuffer(Flight* flight);
+  // Gives outputs that are null, of so many bytes, a place.
+  Status PlaceUnwanted(Flight* flight, const std::vector<int64_t>& bytes,
+                       std::vector<void*>* outputs);
+  Status TakeBuffer(Flight* flight, int64_t bytes);
   void StartFlight(BatchId id, Batch batch, BatchDone done);
   // `error`: why this rank cannot take part.
   void StartSizes(const FlightPtr& flight, const Status& error);
+  void StartIds(const FlightPtr& flight, const Status& error);
   void StartBefore(const FlightPtr& flight, const Status& error);
   void StartBehind(Flight* flight);
   // Once sizes are known. True if they have got known.
   bool FindOutputs(Flight* flight);
+  Status AllocateOutputs(Flight* flight);
+  Status FindMemoryOfRows(Flight* flight);
   // How many the flight has on the host transport.
   static int HostBatches(const Flight& flight);
   // Moves a flight on.
@@ -154,6 +167,7 @@ class DirectLane final : public Transport {
   bool Launch(Flight* flight);
   // Gives the batch to the communicator, behind what it waits for.
   Status Queue(Flight* flight);
+  Status QueueRows(const CardRows& rows);
   // Behind what the communicator was given.
   Status QueueOutputs(const Flight& flight);
   bool Record(Flight* flight);

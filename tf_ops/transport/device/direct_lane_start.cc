@@ -12,6 +12,7 @@
 #include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
 #include "transport/device/direct_lane.h"
+#include "transport/device/outputs.h"
 #include "transport/device/small_batch.h"
 
 namespace hvd {
@@ -39,6 +40,9 @@ bool IsScaledTwice(const Batch& batch) {
 bool DirectLane::IsForCards(const Batch& batch) const {
   if (state_ != State::kDirect || batch.has_absent) return false;
   if (IsMoved(batch.verb)) return true;
+  if (batch.verb == Verb::kSparseAllreduce) {
+    return all_have_kernels_ && IsFloating(batch.dtype);
+  }
   if (!Reduces(batch.verb) || IsScaledTwice(batch)) return false;
   // Kernels of ours scale and convert floating elements.
   if (all_have_kernels_ && IsFused(batch, size()) && IsFloating(batch.dtype)) {
@@ -72,7 +76,9 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
   // Peers must not wait for a rank that finds no memory.
   if (error.ok()) error = FindBuffer(flight.get());
   const Verb verb = flight->batch.verb;
-  if (verb == Verb::kAllgather || verb == Verb::kAlltoall) {
+  if (verb == Verb::kSparseAllreduce) {
+    StartIds(flight, error);
+  } else if (Varies(verb)) {
     StartSizes(flight, error);
   }
   StartBefore(flight, error);
@@ -80,17 +86,48 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
 }
 
 Status DirectLane::FindBuffer(Flight* flight) {
-  const Batch& batch = flight->batch;
-  if (!all_have_kernels_ || !IsFused(batch, size())) return Status::Ok();
+  Batch& batch = flight->batch;
+  if (Varies(batch.verb)) return Status::Ok();
+  flight->is_fused = all_have_kernels_ && IsFused(batch, size());
+  if (flight->is_fused) return TakeBuffer(flight, FusionBytes(batch));
+  std::vector<void*> outputs;
+  std::vector<int64_t> bytes;
   for (const Segment& segment : batch.segments) {
-    if (segment.count == 0) continue;
-    auto found = queue_->BufferOf(static_cast<size_t>(FusionBytes(batch)),
-                                  segment.ready);
-    if (!found.ok()) return found.status();
-    flight->buffer = std::move(found.value());
-    break;
+    outputs.push_back(segment.out);
+    bytes.push_back(OutputCount(batch, segment, rank(), size()) *
+                    static_cast<int64_t>(SizeOf(batch.dtype)));
+  }
+  HVD_RETURN_IF_ERROR(PlaceUnwanted(flight, bytes, &outputs));
+  for (size_t s = 0; s < outputs.size(); ++s) {
+    batch.segments[s].out = outputs[s];
   }
   return Status::Ok();
+}
+
+Status DirectLane::PlaceUnwanted(Flight* flight,
+                                 const std::vector<int64_t>& bytes,
+                                 std::vector<void*>* outputs) {
+  int64_t most = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if ((*outputs)[i] == nullptr) most = std::max(most, bytes[i]);
+  }
+  if (most == 0) return Status::Ok();
+  HVD_RETURN_IF_ERROR(TakeBuffer(flight, most));
+  for (void*& output : *outputs) {
+    if (output == nullptr) output = flight->buffer->memory.get();
+  }
+  return Status::Ok();
+}
+
+Status DirectLane::TakeBuffer(Flight* flight, int64_t bytes) {
+  for (const Segment& segment : flight->batch.segments) {
+    if (segment.ready == nullptr) continue;
+    auto found = queue_->BufferOf(static_cast<size_t>(bytes), segment.ready);
+    if (!found.ok()) return found.status();
+    flight->buffer = std::move(found.value());
+    return Status::Ok();
+  }
+  return Internal("a tensor on a GPU has no stream.");
 }
 
 void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
@@ -135,6 +172,33 @@ void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
       });
 }
 
+void DirectLane::StartIds(const FlightPtr& flight, const Status& error) {
+  const auto sizes = flight->sizes = std::make_shared<Sizes>();
+  const auto rows = sizes->card_rows =
+      std::make_shared<CardRows>(&flight->batch, rank(), size(), error.ok());
+  Batch ids = SmallBatch(Verb::kAllgather, DataType::kUint8,
+                         rows->sent().data(), nullptr, rows->sent().size());
+  ids.segments[0].name = NameOf(flight->batch);
+  ids.local_error = error;
+  if (const std::vector<int64_t> bytes = rows->MessageBytes(); !bytes.empty()) {
+    ids.rows = {bytes};
+    ids.segments[0].out = rows->Receive(bytes);
+  } else {
+    ids.allocate = [rows](const RankCounts& of_ranks,
+                          std::vector<void*>* outputs) {
+      outputs->push_back(rows->Receive(of_ranks[0]));
+      return Status::Ok();
+    };
+  }
+  sizes->host_id =
+      host_->Start(std::move(ids), [flight, sizes](const Status& status) {
+        sizes->is_known = true;
+        sizes->status = status;
+        // What goes before it fails as well, and ends it.
+        if (flight->status.ok()) flight->status = status;
+      });
+}
+
 void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
   flight->proposed = queue_->order().Begin(owner_.set_id);
   const auto place = std::make_shared<LaunchOrder::Place>(flight->proposed);
@@ -160,22 +224,53 @@ bool DirectLane::FindOutputs(Flight* flight) {
   if (sizes == nullptr || !sizes->is_known || sizes->has_outputs) return false;
   sizes->has_outputs = true;
   if (!sizes->status.ok()) return true;
-  const Batch& batch = flight->batch;
-  if (batch.allocate) {
-    sizes->status = batch.allocate(sizes->rows, &sizes->outputs);
-  } else {
-    for (const Segment& segment : batch.segments) {
-      sizes->outputs.push_back(segment.out);
-    }
-  }
-  if (sizes->status.ok() && sizes->outputs.size() != batch.segments.size()) {
-    sizes->status = Internal(
-        "a batch has " + std::to_string(batch.segments.size()) +
-        " segments but " + std::to_string(sizes->outputs.size()) + " outputs.");
-  }
+  sizes->status = AllocateOutputs(flight);
   // Peers must not wait for this rank.
   if (!sizes->status.ok()) host_->Cancel(flight->before, sizes->status);
   return true;
+}
+
+Status DirectLane::AllocateOutputs(Flight* flight) {
+  const Batch& batch = flight->batch;
+  Sizes& sizes = *flight->sizes;
+  if (sizes.card_rows != nullptr) {
+    HVD_RETURN_IF_ERROR(sizes.card_rows->Read());
+    sizes.rows = sizes.card_rows->ResultRows();
+  }
+  const size_t buffers = sizes.card_rows != nullptr ? 2 : 1;
+  if (batch.allocate) {
+    HVD_RETURN_IF_ERROR(batch.allocate(sizes.rows, &sizes.outputs));
+  } else {
+    for (const Segment& segment : batch.segments) {
+      sizes.outputs.push_back(segment.out);
+      if (buffers == 2) sizes.outputs.push_back(segment.out_ids);
+    }
+  }
+  if (sizes.outputs.size() != batch.segments.size() * buffers) {
+    return Internal("a batch has " + std::to_string(batch.segments.size()) +
+                    " segments but " + std::to_string(sizes.outputs.size()) +
+                    " outputs.");
+  }
+  if (sizes.card_rows != nullptr) return FindMemoryOfRows(flight);
+  std::vector<int64_t> bytes;
+  for (size_t s = 0; s < batch.segments.size(); ++s) {
+    int64_t rows = 0;
+    for (const int64_t count : sizes.rows[s]) rows += count;
+    bytes.push_back(rows * batch.segments[s].row_count *
+                    static_cast<int64_t>(SizeOf(batch.dtype)));
+  }
+  return PlaceUnwanted(flight, bytes, &sizes.outputs);
+}
+
+Status DirectLane::FindMemoryOfRows(Flight* flight) {
+  CardRows& rows = *flight->sizes->card_rows;
+  HVD_RETURN_IF_ERROR(TakeBuffer(flight, rows.card_bytes()));
+  auto pinned = queue_->pinned().Take(static_cast<size_t>(rows.pinned_bytes()));
+  if (!pinned.ok()) return pinned.status();
+  flight->pinned = std::move(pinned.value());
+  rows.Place(flight->buffer->memory.get(), flight->pinned.get(),
+             flight->sizes->outputs);
+  return Status::Ok();
 }
 
 void DirectLane::StartBehind(Flight* flight) {

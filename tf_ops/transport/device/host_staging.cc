@@ -3,28 +3,19 @@
 #include "transport/device/host_staging.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "transport/device/outputs.h"
 
 namespace hvd {
 namespace {
 
-// Pinned memory that nobody has needed for so long is freed: longer than a step
-// takes, and than a validation between two of them.
-constexpr std::chrono::minutes kKeepPinned{2};
 constexpr int64_t kAlignment = 64;
 
-// Elements of the output, where all ranks know them before the batch runs.
-int64_t OutputCount(const Batch& batch, const Segment& segment, int rank,
-                    int size) {
-  if (batch.verb != Verb::kReducescatter) return segment.count;
-  return ScatteredRows(segment.rows, rank, size).size() * segment.row_count;
-}
-
-// Whether nobody knows how large the outputs are before the batch runs.
-bool Varies(Verb verb) {
-  return verb == Verb::kAllgather || verb == Verb::kAlltoall ||
-         verb == Verb::kSparseAllreduce;
+// Elements that `in` has, where rows of equal id are in it.
+int64_t ListedCount(const Segment& segment) {
+  return static_cast<int64_t>(segment.groups->places.size()) *
+         segment.row_count;
 }
 
 // Whether an output may be where its input is.
@@ -169,16 +160,17 @@ Status HostStaging::OpenStreams(Flight* flight) {
 
 Status HostStaging::PlaceTensors(Flight* flight, Batch* host_batch) {
   const auto element = static_cast<int64_t>(SizeOf(host_batch->dtype));
-  const auto id_bytes = static_cast<int64_t>(SizeOf(host_batch->id_dtype));
   struct Places {
-    int in, ids, out;
+    int in, listed, out;
   };
   Layout layout;
   std::vector<Places> places;
   for (const Segment& segment : host_batch->segments) {
     Places& place = places.emplace_back();
     place.in = layout.Add(segment.in, segment.count * element);
-    place.ids = layout.Add(segment.ids, segment.rows * id_bytes);
+    place.listed = segment.groups == nullptr
+                       ? -1
+                       : layout.Add(segment.in, ListedCount(segment) * element);
     if (Varies(host_batch->verb) || segment.out == nullptr) {
       place.out = -1;
     } else if (IsInPlace(host_batch->verb) && place.in >= 0) {
@@ -193,8 +185,11 @@ Status HostStaging::PlaceTensors(Flight* flight, Batch* host_batch) {
   for (size_t i = 0; i < places.size(); ++i) {
     Segment& segment = host_batch->segments[i];
     segment.in = layout.At(places[i].in);
-    segment.ids = layout.At(places[i].ids);
     segment.out = layout.At(places[i].out);
+    flight->sums.push_back({places[i].listed < 0 ? nullptr : segment.groups,
+                            segment.row_count, layout.At(places[i].listed),
+                            const_cast<void*>(segment.in)});
+    segment.groups = nullptr;
   }
   return Status::Ok();
 }
@@ -209,14 +204,14 @@ Status HostStaging::CopyIn(Flight* flight, const Batch& host_batch,
   for (const SegmentPart& part : piece->parts) {
     const Segment host = PartOf(host_batch, part);
     const Segment card = PartOf(flight->batch, part);
-    if (card.in != nullptr && has_inputs) {
+    const GroupSum& sum = flight->sums[part.segment];
+    if (sum.groups != nullptr) {
+      copies.push_back({card.in, const_cast<void*>(sum.values),
+                        ListedCount(card) * element});
+      piece->sums.push_back(sum);
+    } else if (card.in != nullptr && has_inputs) {
       copies.push_back(
           {card.in, const_cast<void*>(host.in), card.count * element});
-    }
-    if (card.ids != nullptr) {
-      copies.push_back(
-          {card.ids, const_cast<void*>(host.ids),
-           card.rows * static_cast<int64_t>(SizeOf(host_batch.id_dtype))});
     }
     if (host.out != nullptr) {
       piece->copies_out.push_back(
@@ -252,25 +247,23 @@ Status HostStaging::AllocateOutputs(Flight* flight, const RankCounts& rows,
   Layout layout;
   std::vector<int> places;
   std::vector<int64_t> bytes;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const size_t s = i / buffers;
+  for (size_t s = 0; s < rows.size(); ++s) {
     int64_t total = 0;
     for (const int64_t count : rows[s]) total += count;
-    const bool is_ids = i % buffers == 1;
-    bytes.push_back(is_ids
-                        ? total * static_cast<int64_t>(SizeOf(batch.id_dtype))
-                        : total * batch.segments[s].row_count *
-                              static_cast<int64_t>(SizeOf(batch.dtype)));
-    places.push_back(layout.Add(given[i], bytes.back()));
+    bytes.push_back(total * batch.segments[s].row_count *
+                    static_cast<int64_t>(SizeOf(batch.dtype)));
+    places.push_back(layout.Add(given[s * buffers], bytes.back()));
   }
   HVD_RETURN_IF_ERROR(layout.Take(&pinned_, flight));
   flight->outputs_are_late = true;
-  for (size_t i = 0; i < given.size(); ++i) {
-    outputs->push_back(layout.At(places[i]));
-    if (given[i] != nullptr) {
-      flight->pieces[0].copies_out.push_back(
-          {outputs->back(), given[i], bytes[i]});
-    }
+  // Ids stay where they are: in host memory.
+  *outputs = given;
+  for (size_t s = 0; s < rows.size(); ++s) {
+    void* const card = given[s * buffers];
+    void* const host = layout.At(places[s]);
+    (*outputs)[s * buffers] = host;
+    if (card == nullptr) continue;
+    flight->pieces[0].copies_out.push_back({host, card, bytes[s]});
   }
   return Status::Ok();
 }
@@ -299,6 +292,11 @@ bool HostStaging::Advance(Flight* flight, Piece* piece) {
     moved = true;
     // Peers must not wait for what this card cannot give.
     if (!flight->status.ok()) CancelPieces(*flight, flight->status);
+    for (const GroupSum& sum : piece->sums) {
+      SumGroups(flight->batch.dtype, *sum.groups, sum.values, sum.row_count,
+                sum.sums);
+    }
+    piece->sums.clear();
   }
   if (piece->copied_out != nullptr) {
     return IsReached(&piece->copied_out, flight) || moved;

@@ -48,9 +48,17 @@ class HostStaging final : public Transport {
   int count_of(BatchId id) const override;
 
  private:
+  // Rows of equal id that the host adds up. See Segment::groups.
+  struct GroupSum {
+    std::shared_ptr<const RowGroups> groups;
+    int64_t row_count;
+    const void* values;
+    void* sums;
+  };
   // A part of a batch, which is a batch of the host transport.
   struct Piece {
     std::vector<SegmentPart> parts;
+    std::vector<GroupSum> sums;  // once its inputs are copied
     BatchId host_id = 0;
     std::unique_ptr<DeviceEvent> copied_in;  // null: it has been reached
     std::vector<CopySegment> copies_out;
@@ -62,6 +70,8 @@ class HostStaging final : public Transport {
     Batch batch;  // as it was given
     BatchDone done;
     std::vector<Piece> pieces;
+    // By segment. Without groups: there is nothing to add up.
+    std::vector<GroupSum> sums;
     // Of an input's stream. Null: this rank has none, because it has joined.
     std::shared_ptr<const void> ready;
     // What the card reads and writes, one block or two.
@@ -81,7 +91,8 @@ class HostStaging final : public Transport {
 
   // Finds the flight's card, and opens its streams before the first batch.
   Status OpenStreams(Flight* flight);
-  // Gives the host batch its places in pinned memory.
+  // Gives the host batch its places in pinned memory, and lists the flight's
+  // sums.
   Status PlaceTensors(Flight* flight, Batch* host_batch);
   void StartPiece(const FlightPtr& flight, const Batch& host_batch,
                   size_t number);

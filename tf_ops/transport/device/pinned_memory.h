@@ -14,6 +14,10 @@
 
 namespace hvd {
 
+// Pinned memory that nobody has needed for so long is freed: longer than a step
+// takes, and than a validation between two of them.
+inline constexpr std::chrono::minutes kKeepPinned{2};
+
 // Gives blocks whose sizes are powers of two. A block that comes back is given
 // out again. A job's steps need the same memory again and again, and a driver
 // takes long to find it and to free it. So what lies unused is freed only when
