@@ -22,8 +22,12 @@ class CardBackend final : public Backend {
   using NewLane = std::function<std::unique_ptr<Transport>(
       Transport* host, const std::shared_ptr<TestCard>& card)>;
 
-  CardBackend(std::unique_ptr<Backend> base, NewLane new_lane)
-      : base_(std::move(base)), new_lane_(std::move(new_lane)) {}
+  // See OnCard.
+  CardBackend(std::unique_ptr<Backend> base, NewLane new_lane,
+              bool reads_in_stream_order = false)
+      : base_(std::move(base)),
+        new_lane_(std::move(new_lane)),
+        reads_in_stream_order_(reads_in_stream_order) {}
   const Topology& topology() const override { return base_->topology(); }
   Channel& channel() override { return base_->channel(); }
   Result<std::vector<std::string>> Exchange(const std::string& mine) override {
@@ -34,8 +38,9 @@ class CardBackend final : public Backend {
     auto host = base_->NewTransport(slot, ranks);
     if (!host.ok()) return host.status();
     auto lane = new_lane_(host.value().get(), card_);
-    return std::unique_ptr<Transport>(std::make_unique<OnCard>(
-        std::move(host.value()), card_, std::move(lane)));
+    return std::unique_ptr<Transport>(
+        std::make_unique<OnCard>(std::move(host.value()), card_,
+                                 std::move(lane), reads_in_stream_order_));
   }
   std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
   bool arrivals_ring() const override { return base_->arrivals_ring(); }
@@ -46,6 +51,7 @@ class CardBackend final : public Backend {
   // It outlives what lanes share.
   const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
   const NewLane new_lane_;
+  const bool reads_in_stream_order_;
 };
 
 }  // namespace hvd

@@ -33,7 +33,8 @@ Result<const NcclLibrary*> Nccl() {
 // on. All members make them at the same time.
 class Lanes {
  public:
-  explicit Lanes(const void* kernels) : kernels_(kernels) {}
+  Lanes(const void* kernels, bool completes_in_stream)
+      : kernels_(kernels), completes_in_stream_(completes_in_stream) {}
 
   std::unique_ptr<Transport> New(Transport* host,
                                  const std::shared_ptr<TestCard>& card) {
@@ -43,6 +44,7 @@ class Lanes {
     }
     LaneOwner owner;
     owner.set_id = next_set_++;
+    owner.completes_in_stream = completes_in_stream_;
     std::function<void(const Status&)> answered;
     owner.ask_to_meet = [&](const Status& error, auto answer) {
       EXPECT_EQ(error.message(), "");
@@ -82,12 +84,14 @@ class Lanes {
 
  private:
   const void* const kernels_;
+  const bool completes_in_stream_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<CardQueue> queue_;
   int next_set_ = 0;
 };
 
-std::set<std::string> Exceptions(int size, bool have_kernels) {
+std::set<std::string> Exceptions(int size, bool have_kernels,
+                                 bool completes_in_stream) {
   // A card does one batch after another.
   std::set<std::string> names = {"SmallBatchPassesALargeOne",
                                  "FrozenSetStopsNoOther", "FrozenBetweenPhases",
@@ -101,6 +105,8 @@ std::set<std::string> Exceptions(int size, bool have_kernels) {
   // NCCL adds float16 as such, so it is divided by the ranks before that. The
   // smallest ones lose two bits more with four ranks.
   if (have_kernels && size > 2) names.insert("HalvesKeepTheirPrecision");
+  // It is done before it is cancelled.
+  if (completes_in_stream) names.insert("CancelledInFlight");
   // Cards need all ranks of a broadcast.
   names.insert("ReceiverOfABroadcastFailsAlone");
   // Where a rank looks for NaN, all stage.
@@ -113,9 +119,11 @@ using Kind = CommunicatorCall::Kind;
 
 // Calls of these kinds must be made.
 void RunContract(int size, const void* kernels, const std::vector<Kind>& kinds,
-                 const std::vector<ContractCase>& cases = ContractCases()) {
+                 const std::vector<ContractCase>& cases = ContractCases(),
+                 bool completes_in_stream = false) {
   const int64_t chunk_bytes = 1024;
-  const std::set<std::string> exceptions = Exceptions(size, kernels != nullptr);
+  const std::set<std::string> exceptions =
+      Exceptions(size, kernels != nullptr, completes_in_stream);
   std::map<Kind, int> calls;
   for (const ContractCase& one : cases) {
     if (exceptions.count(one.name) > 0) continue;
@@ -123,11 +131,13 @@ void RunContract(int size, const void* kernels, const std::vector<Kind>& kinds,
     const int before = test::failures;
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
-      CardBackend backend(world.Open(rank),
-                          [lanes = std::make_shared<Lanes>(kernels)](
-                              Transport* host, const auto& card) {
-                            return lanes->New(host, card);
-                          });
+      CardBackend backend(
+          world.Open(rank),
+          [lanes = std::make_shared<Lanes>(kernels, completes_in_stream)](
+              Transport* host, const auto& card) {
+            return lanes->New(host, card);
+          },
+          completes_in_stream);
       ContractRank self(&backend, 0, chunk_bytes);
       one.run(&self);
     });
@@ -159,6 +169,9 @@ TEST(ContractWith4Ranks) {
 TEST(SparseRowsGoFromCardToCard) {
   RunContract(2, FakeKernelImage(), {Kind::kAllgather, Kind::kBroadcast},
               SparseCases());
+}
+TEST(ContractInTheOrderOfTheStream) {
+  RunContract(2, FakeKernelImage(), {Kind::kAllreduce}, ContractCases(), true);
 }
 TEST(ContractWithoutKernels) { RunContract(2, nullptr, {Kind::kAllreduce}); }
 

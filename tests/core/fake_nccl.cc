@@ -281,6 +281,15 @@ void FakeNccl::FailAsync(int rank) {
   async_fails_on = rank;
 }
 
+void FakeNccl::FailNow(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& [comm, owned] : communicators) {
+    if (comm->rank != rank) continue;
+    comm->is_failing = true;
+    comm->error = hvd::kNcclRemoteError;
+  }
+}
+
 void FakeNccl::HoldKernels(int rank) {
   const std::lock_guard<std::mutex> lock(mutex);
   kernels_held_on = rank;

@@ -25,6 +25,8 @@ class FakeNccl {
   // From its next group on the rank's communicators report an error, and their
   // kernels do not end before they are aborted.
   static void FailAsync(int rank);
+  // The same for kernels that run now.
+  static void FailNow(int rank);
   // The rank's kernels have read, but do not end before ReleaseKernels.
   static void HoldKernels(int rank);
   static void ReleaseKernels();

@@ -20,6 +20,12 @@ inline Result<const NcclLibrary*> Nccl(int /*rank*/) {
   return &library.value();
 }
 
+inline Options InStreamOrder() {
+  Options options = Options::Defaults();
+  options.async_completion = 1;
+  return options;
+}
+
 inline bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }

@@ -23,11 +23,13 @@ namespace hvd {
 // framework's stream when they get it.
 class OnCard final : public Transport {
  public:
-  // `lane` uses `host`.
+  // `lane` uses `host`. `reads_in_stream_order`: outputs are looked at by the
+  // framework's stream, as it comes to that.
   OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card,
-         std::unique_ptr<Transport> lane)
+         std::unique_ptr<Transport> lane, bool reads_in_stream_order)
       : card_(std::move(card)),
         host_(std::move(host)),
+        reads_in_stream_order_(reads_in_stream_order),
         lane_(std::move(lane)) {}
 
   int rank() const override { return lane_->rank(); }
@@ -36,7 +38,8 @@ class OnCard final : public Transport {
   ChunkLimits chunk_limits() const override { return host_->chunk_limits(); }
   void SetChunkBytes(int64_t bytes) override { host_->SetChunkBytes(bytes); }
   int in_flight() const override {
-    return lane_->in_flight() + host_->in_flight();
+    return lane_->in_flight() + host_->in_flight() +
+           static_cast<int>(reading_.size());
   }
 
   BatchId Start(Batch batch, BatchDone done) override {
@@ -64,13 +67,17 @@ class OnCard final : public Transport {
     *number = lane_->Start(
         std::move(batch),
         [this, moved, number, done = std::move(done)](const Status& status) {
-          running_.erase(*number);
-          if (status.ok()) {
-            for (const Output& output : moved->outputs) {
-              card_->card().Read(output.host, output.device, output.bytes);
-            }
+          if (!status.ok() || !reads_in_stream_order_) {
+            if (status.ok()) ReadOutputs(card_.get(), *moved);
+            running_.erase(*number);
+            return done(status);
           }
-          done(status);
+          const auto is_read = std::make_shared<bool>(false);
+          card_->Compute([card = card_.get(), moved, is_read] {
+            ReadOutputs(card, *moved);
+            *is_read = true;
+          });
+          reading_.push_back({is_read, *number, done});
         });
     running_.insert(*number);
     return *number;
@@ -78,9 +85,10 @@ class OnCard final : public Transport {
 
   bool Progress() override {
     // The host's first, which might read what the card has not copied yet.
-    const bool moved = host_->Progress();
+    bool moved = host_->Progress();
     card_->Step();
-    return lane_->Progress() || moved;
+    moved |= lane_->Progress();
+    return CallReaders() || moved;
   }
 
   void Cancel(BatchId id, const Status& why) override {
@@ -88,9 +96,7 @@ class OnCard final : public Transport {
     lane_->Cancel(id, why);
     // Cases expect that it is done now.
     while (running_.count(id) > 0) {
-      host_->Progress();
-      card_->Step();
-      lane_->Progress();
+      (void)Progress();
     }
   }
 
@@ -111,6 +117,31 @@ class OnCard final : public Transport {
     std::vector<Output> outputs;
   };
   using MovedPtr = std::shared_ptr<Moved>;
+  // A batch that is done, whose outputs the framework's stream reads.
+  struct Reader {
+    std::shared_ptr<const bool> is_read;
+    BatchId number;
+    BatchDone done;
+  };
+
+  static void ReadOutputs(TestCard* card, const Moved& moved) {
+    for (const Output& output : moved.outputs) {
+      card->card().Read(output.host, output.device, output.bytes);
+    }
+  }
+
+  // True if any has read.
+  bool CallReaders() {
+    std::vector<Reader> readers = std::exchange(reading_, {}), ready;
+    for (Reader& reader : readers) {
+      (*reader.is_read ? ready : reading_).push_back(std::move(reader));
+    }
+    for (const Reader& reader : ready) {
+      running_.erase(reader.number);
+      reader.done(Status::Ok());
+    }
+    return !ready.empty();
+  }
 
   void* NewMemory(Moved* moved, int64_t bytes) {
     return moved->memory
@@ -226,6 +257,8 @@ class OnCard final : public Transport {
 
   const std::shared_ptr<TestCard> card_;
   const std::unique_ptr<Transport> host_;
+  const bool reads_in_stream_order_;
+  std::vector<Reader> reading_;
   std::set<BatchId> running_;
   const std::unique_ptr<Transport> lane_;
 };

@@ -248,5 +248,50 @@ TEST(an_error_that_comes_later) {
       Nccl);
 }
 
+// Nobody makes another call, at which it would be seen.
+TEST(an_error_while_a_card_works) {
+  FakeNccl::Reset();
+  std::atomic<bool> is_over{false};
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        if (rank == 1) FakeNccl::HoldKernels(1);
+        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        // Until the batch is with the cards.
+        std::this_thread::sleep_for(milliseconds(300));
+        if (rank == 1) FakeNccl::FailNow(1);
+        const Status status = sum.Wait();
+        if (rank == 1) {
+          EXPECT_FALSE(status.ok());
+          EXPECT_TRUE(Contains(status.message(), "remote process exited"));
+          is_over = true;
+        }
+        // If this rank left, the other one would have its end for a reason.
+        while (!is_over) std::this_thread::sleep_for(milliseconds(10));
+      },
+      Nccl);
+}
+
+// Who was told that a batch is done hears of it by the next one.
+TEST(an_error_after_a_batch_was_said_to_be_done) {
+  FakeNccl::Reset();
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        if (rank == 1) FakeNccl::HoldKernels(1);
+        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        EXPECT_EQ(sum.Wait().message(), "");
+        if (rank == 1) FakeNccl::FailNow(1);
+        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        const Status status = next.Wait();
+        if (rank == 1) {
+          EXPECT_TRUE(Contains(status.message(), "remote process exited"));
+        }
+      },
+      Nccl, {}, InStreamOrder());
+}
+
 }  // namespace
 }  // namespace hvd

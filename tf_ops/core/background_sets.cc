@@ -58,6 +58,7 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
 LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   LaneOwner owner;
   owner.set_id = members.id;
+  owner.completes_in_stream = options_.async_completion != 0;
   if (options_.check_numerics != 0) {
     owner.refusal =
         "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";

@@ -49,6 +49,9 @@ struct LaneOwner {
       ask_to_meet;
   // Of the set: the same on all its ranks, and of no other set that lives.
   int set_id = 0;
+  // A batch that cards do among themselves is done once the framework's streams
+  // wait for it. If it fails later, so does the next one.
+  bool completes_in_stream = false;
   // Why this rank's cards may not reduce among themselves. Empty: they may.
   std::string refusal;
 };

@@ -95,6 +95,9 @@ const Knob kKnobs[] = {
      "1: tensors on a GPU are carried by hvd_tf, not copied by TensorFlow"},
     {"HVD_NCCL", nullptr, &Options::nccl, "1", 0, 1,
      "0: tensors on GPUs are reduced in host memory, not by NCCL"},
+    {"HVD_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION",
+     &Options::async_completion, "0", 0, 1,
+     "1: TensorFlow goes on when NCCL has a batch, and its GPU waits for it"},
 };
 
 std::string Expected(const Knob& knob) {

@@ -141,6 +141,9 @@ using BatchDone = std::function<void(const Status&)>;
 //   wrong numbers. On the other ranks it completes with the right ones, or
 //   fails with a Status that names that rank. An allreduce with a local_error
 //   always fails. The set goes on.
+// - In a card's memory outputs may be complete in the order of the framework's
+//   stream: what it is given after `done` finds them, and the segments' memory
+//   is free for that.
 // - In a card's memory a batch that is cancelled may be done later, when the
 //   card no longer touches its memory. Progress calls `done` then.
 // - A batch may have several phases, such as the sizes and then the data. All

@@ -3,6 +3,7 @@
 #include "transport/cuda/cuda_device.h"
 
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -140,6 +141,23 @@ class Stream final : public DeviceStream {
     HVD_RETURN_IF_ERROR(now.Record(mark.stream));
     // The driver keeps an event that is deleted until it is reached.
     return WaitFor(now.get());
+  }
+
+  Status HoldFramework(
+      const std::vector<std::shared_ptr<const void>>& places) override {
+    const InCudaContext within(driver_, context_);
+    HVD_RETURN_IF_ERROR(within.status());
+    OwnedEvent now(driver_, context_);
+    HVD_RETURN_IF_ERROR(now.Record(stream_));
+    std::set<CudaStream> held;
+    for (const auto& place : places) {
+      CudaStream const stream = MarkOf(place).stream;
+      if (!held.insert(stream).second) continue;
+      HVD_RETURN_IF_ERROR(
+          driver_->Check(driver_->wait_for_event(stream, now.get(), 0),
+                         "a GPU's stream did not wait for an event"));
+    }
+    return Status::Ok();
   }
 
   Status CopyBytes(const std::vector<CopySegment>& copies) override {

@@ -56,6 +56,11 @@ class DeviceStream {
   // it has been given by now. `ready` is of that stream.
   virtual Status CatchUp(const std::shared_ptr<const void>& ready) = 0;
 
+  // What the framework's streams are given later begins once all that is queued
+  // here so far is done. The places are of these streams.
+  virtual Status HoldFramework(
+      const std::vector<std::shared_ptr<const void>>& places) = 0;
+
   // Queues copies of bytes between memory of the card and pinned memory. It
   // must not go before they are done.
   virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;

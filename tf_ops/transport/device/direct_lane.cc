@@ -3,6 +3,7 @@
 #include "transport/device/direct_lane.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/batch_times.h"
@@ -70,21 +71,20 @@ void DirectLane::Leave(Flight* flight) {
 bool DirectLane::Progress() {
   bool moved = Advance();
   EndWithMember();
-  std::vector<FlightPtr> ended;
+  std::vector<std::pair<BatchDone, Status>> calls;
   for (auto at = flights_.begin(); at != flights_.end();) {
     const FlightPtr flight = at->second;
     moved |= Step(flight.get());
-    if (IsOver(flight.get())) {
-      ended.push_back(flight);
-      at = flights_.erase(at);
-    } else {
-      ++at;
+    const bool is_over = IsOver(flight.get());
+    if ((is_over || flight->is_held_for) && flight->done) {
+      calls.emplace_back(std::exchange(flight->done, nullptr), flight->status);
     }
+    at = is_over ? flights_.erase(at) : std::next(at);
   }
   moved |= staging_.Progress();
   // These come last, because they may start and cancel batches.
-  for (const FlightPtr& flight : ended) flight->done(flight->status);
-  return moved || !ended.empty();
+  for (const auto& [done, status] : calls) done(status);
+  return moved || !calls.empty();
 }
 
 bool DirectLane::Step(Flight* flight) {
@@ -101,9 +101,11 @@ bool DirectLane::Step(Flight* flight) {
       return Record(flight);
     case Phase::kRunning: {
       const Result<bool> reached = flight->finished->IsReached();
-      if (reached.ok() && !reached.value()) return false;
+      if (reached.ok() && !reached.value()) return Watch();
       if (!reached.ok() && flight->status.ok()) {
         flight->status = reached.status();
+        // Who was told that it is done hears of it by the next one.
+        if (flight->is_held_for) Break(reached.status());
       }
       Leave(flight);
       return true;
@@ -111,6 +113,13 @@ bool DirectLane::Step(Flight* flight) {
     default:
       return false;
   }
+}
+
+bool DirectLane::Watch() {
+  if (!broken_.ok()) return false;
+  const Result<bool> is_ready = communicator_->IsReady();
+  if (!is_ready.ok()) Break(is_ready.status());
+  return !is_ready.ok();
 }
 
 bool DirectLane::Launch(Flight* flight) {
@@ -199,6 +208,7 @@ bool DirectLane::Record(Flight* flight) {
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
+    if (owner_.completes_in_stream) HoldFramework(flight);
     // The card keeps the order from here on.
     queue_->order().End(flight->proposed);
     return true;
@@ -206,6 +216,16 @@ bool DirectLane::Record(Flight* flight) {
   Break(event.status());
   Leave(flight);
   return true;
+}
+
+void DirectLane::HoldFramework(Flight* flight) {
+  if (!flight->status.ok() || !broken_.ok()) return;
+  std::vector<std::shared_ptr<const void>> places;
+  for (const Segment& segment : flight->batch.segments) {
+    if (segment.ready != nullptr) places.push_back(segment.ready);
+  }
+  // Else it is done when the card has done it.
+  flight->is_held_for = queue_->stream()->HoldFramework(places).ok();
 }
 
 bool DirectLane::IsOver(Flight* flight) {
@@ -248,6 +268,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   const auto found = flights_.find(id);
   if (found == flights_.end()) return;
   const FlightPtr flight = found->second;
+  if (!flight->done) return;  // it is done for the caller
   if (flight->status.ok()) flight->status = why;
   const bool is_lost = why.code() == StatusCode::kPeerLost;
   // Its peers may have come to it, and would wait for this card.
@@ -261,7 +282,8 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   (void)Step(flight.get());
   if (!IsOver(flight.get())) return;  // the card is at it; Progress ends it
   flights_.erase(id);
-  flight->done(flight->status);
+  const BatchDone done = std::exchange(flight->done, nullptr);
+  done(flight->status);
 }
 
 // The host transport counts what goes before and behind a batch, which counts

@@ -104,7 +104,9 @@ class DirectLane final : public Transport {
     std::shared_ptr<CardQueue::Buffer> buffer;
     std::shared_ptr<std::byte> pinned;
     bool is_fused = false;  // tensors travel together
-    BatchDone done;
+    BatchDone done;         // null: it was called
+    // The framework's streams wait for it, so it can be called.
+    bool is_held_for = false;
     std::shared_ptr<Sizes> sizes;  // null: they are known
     Phase phase = Phase::kMeeting;
     LaunchOrder::Place proposed = 0;
@@ -164,6 +166,8 @@ class DirectLane final : public Transport {
   static int HostBatches(const Flight& flight);
   // Moves a flight on.
   bool Step(Flight* flight);
+  // While a card works, whose communicator may fail. True if it has.
+  bool Watch();
   bool Launch(Flight* flight);
   // Gives the batch to the communicator, behind what it waits for.
   Status Queue(Flight* flight);
@@ -171,6 +175,8 @@ class DirectLane final : public Transport {
   // Behind what the communicator was given.
   Status QueueOutputs(const Flight& flight);
   bool Record(Flight* flight);
+  // See LaneOwner::completes_in_stream.
+  void HoldFramework(Flight* flight);
   // The flight has no more to do with the card.
   void Leave(Flight* flight);
   bool IsOver(Flight* flight);
