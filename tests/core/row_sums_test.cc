@@ -126,30 +126,20 @@ TEST(RowsOfAnyLengthAndPlace) {
 
 TEST(EveryTypeAndFactor) {
   std::mt19937 random(3);
-  const std::vector<DataType> types = {DataType::kFloat16, DataType::kBfloat16,
-                                       DataType::kFloat32, DataType::kFloat64};
-  for (const DataType from_type : types) {
-    for (const DataType to_type : types) {
-      VisitType(from_type, [&](auto from) {
-        VisitType(to_type, [&](auto to) {
-          using From = decltype(from);
-          using To = decltype(to);
-          if constexpr (!std::is_integral_v<From> && !std::is_integral_v<To>) {
-            for (const RowSumFactors factors :
-                 {RowSumFactors{}, RowSumFactors{3.0, 0.7, true, 1.0},
-                  RowSumFactors{1.0, 1.0, true, 0.3},
-                  RowSumFactors{1.0, 1.0, false, 0.3}}) {
-              auto one = Draw<From, To>(&random, 9, 16, 0);
-              auto other = Draw<From, To>(&random, 5, 16, 1);
-              Run<From, To>({&one, &other}, factors);
-              Check(&one, factors);
-              Check(&other, factors);
-            }
-          }
-        });
-      });
+  VisitFloatingPairs([&](DataType, DataType, auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    for (const RowSumFactors factors :
+         {RowSumFactors{}, RowSumFactors{3.0, 0.7, true, 1.0},
+          RowSumFactors{1.0, 1.0, true, 0.3},
+          RowSumFactors{1.0, 1.0, false, 0.3}}) {
+      auto one = Draw<From, To>(&random, 9, 16, 0);
+      auto other = Draw<From, To>(&random, 5, 16, 1);
+      Run<From, To>({&one, &other}, factors);
+      Check(&one, factors);
+      Check(&other, factors);
     }
-  }
+  });
 }
 
 // More tables than a launch has.

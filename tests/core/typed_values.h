@@ -67,6 +67,25 @@ void VisitType(DataType dtype, Visit visit) {
   }
 }
 
+// Calls visit(from_type, to_type, From(), To()) for each two floating types.
+template <typename Visit>
+void VisitFloatingPairs(Visit visit) {
+  constexpr DataType kTypes[] = {DataType::kFloat16, DataType::kBfloat16,
+                                 DataType::kFloat32, DataType::kFloat64};
+  for (const DataType from_type : kTypes) {
+    for (const DataType to_type : kTypes) {
+      VisitType(from_type, [&](auto from) {
+        VisitType(to_type, [&](auto to) {
+          if constexpr (!std::is_integral_v<decltype(from)> &&
+                        !std::is_integral_v<decltype(to)>) {
+            visit(from_type, to_type, from, to);
+          }
+        });
+      });
+    }
+  }
+}
+
 // Element i of `data`, which need not be aligned.
 inline double GetValue(DataType dtype, const void* data, int64_t i) {
   double value = 0;

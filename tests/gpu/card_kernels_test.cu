@@ -226,26 +226,15 @@ void CheckRowSums(DataType from_type, DataType to_type, int64_t row_count,
 TEST(RowsAreAddedUpWithTheBitsOfTheHost) {
   NeedGpu();
   std::mt19937 random(4);
-  const DataType types[] = {DataType::kFloat16, DataType::kBfloat16,
-                            DataType::kFloat32, DataType::kFloat64};
-  for (const DataType from_type : types) {
-    for (const DataType to_type : types) {
-      VisitType(from_type, [&](auto from) {
-        VisitType(to_type, [&](auto to) {
-          using From = decltype(from);
-          using To = decltype(to);
-          if constexpr (!std::is_integral_v<From> && !std::is_integral_v<To>) {
-            for (const int64_t row_count : {1, 7, 16, 128}) {
-              for (const int64_t shift : {0, 1}) {
-                CheckRowSums<From, To>(from_type, to_type, row_count, shift,
-                                       &random);
-              }
-            }
+  VisitFloatingPairs(
+      [&](DataType from_type, DataType to_type, auto from, auto to) {
+        for (const int64_t row_count : {1, 7, 16, 128}) {
+          for (const int64_t shift : {0, 1}) {
+            CheckRowSums<decltype(from), decltype(to)>(
+                from_type, to_type, row_count, shift, &random);
           }
-        });
+        }
       });
-    }
-  }
 }
 
 TEST(IntegersAreNotScaled) {

@@ -213,10 +213,10 @@ class SparseAllreduceKernel : public CollectiveKernel {
     if (!rows.ok()) return rows;
     SumGroups(asked.dtype, groups, MutableData(values), RowCount(values),
               MutableData(rows.value().values));
-    WriteIds(groups.ids, &rows.value().ids);
-    return is_dense
-               ? AllRows(ctx, rows.value(), groups.ids, asked.table_rows[i])
-               : rows;
+    WriteIds(asked.id_dtype, groups.ids, MutableData(rows.value().ids));
+    return is_dense ? AllRows(ctx, rows.value(), groups.ids, asked,
+                              asked.table_rows[i])
+                    : rows;
   }
 
   // The same, of rows that nobody adds up here.
@@ -229,13 +229,13 @@ class SparseAllreduceKernel : public CollectiveKernel {
     Result<tf::Tensor> ids = AllocateIds(
         ctx, indices.dtype(), static_cast<int64_t>(groups->ids.size()));
     if (!ids.ok()) return ids.status();
-    WriteIds(groups->ids, &ids.value());
+    WriteIds(asked.id_dtype, groups->ids, MutableData(ids.value()));
     return Rows{ctx->input(i), std::move(ids.value()), groups};
   }
 
   // The same with all rows of the table, zeros where there were none.
   Result<Rows> AllRows(tf::OpKernelContext* ctx, const Rows& some,
-                       const std::vector<int64_t>& ids,
+                       const std::vector<int64_t>& ids, const Signature& asked,
                        int64_t table_rows) const {
     Result<Rows> all = NewRows(ctx, some.values, some.ids, table_rows);
     if (!all.ok() || table_rows == 0) return all;
@@ -243,7 +243,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
     for (size_t k = 0; k < every.size(); ++k) {
       every[k] = static_cast<int64_t>(k);
     }
-    WriteIds(every, &all.value().ids);
+    WriteIds(asked.id_dtype, every, MutableData(all.value().ids));
     const auto row_bytes =
         static_cast<size_t>(all.value().values.TotalBytes()) / every.size();
     if (row_bytes == 0) return all;
@@ -282,17 +282,6 @@ class SparseAllreduceKernel : public CollectiveKernel {
     int64_t count = 1;
     for (int d = 1; d < values.dims(); ++d) count *= values.dim_size(d);
     return count;
-  }
-
-  static void WriteIds(const std::vector<int64_t>& ids, tf::Tensor* out) {
-    if (out->dtype() == tf::DT_INT64) {
-      std::copy(ids.begin(), ids.end(), out->flat<int64_t>().data());
-      return;
-    }
-    auto* const narrow = out->flat<int32_t>().data();
-    for (size_t k = 0; k < ids.size(); ++k) {
-      narrow[k] = static_cast<int32_t>(ids[k]);
-    }
   }
 
   Status Allocate(tf::OpKernelContext* ctx, const std::vector<Shape>& shapes,

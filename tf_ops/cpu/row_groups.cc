@@ -235,6 +235,14 @@ int64_t FindIdOutside(DataType id_type, const void* ids, int64_t count,
   return found;
 }
 
+void WriteIds(DataType id_type, const std::vector<int64_t>& ids, void* out) {
+  WithIdType(id_type, [&](auto type) {
+    using Id = decltype(type);
+    auto* const to = static_cast<Id*>(out);
+    for (size_t k = 0; k < ids.size(); ++k) to[k] = static_cast<Id>(ids[k]);
+  });
+}
+
 RowGroups GroupRows(DataType id_type, const void* ids, int64_t count) {
   RowGroups groups;
   WithIdType(id_type, [&](auto type) {

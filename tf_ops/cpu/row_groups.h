@@ -23,6 +23,9 @@ inline constexpr int64_t kMostGroupedRows = std::numeric_limits<int32_t>::max();
 [[nodiscard]] int64_t FindIdOutside(DataType id_type, const void* ids,
                                     int64_t count, int64_t rows);
 
+// Writes ids, which fit, as numbers of the type.
+void WriteIds(DataType id_type, const std::vector<int64_t>& ids, void* out);
+
 // Which rows of a list have which id.
 struct RowGroups {
   std::vector<int64_t> ids;  // each once, ascending

@@ -2,8 +2,6 @@
 // Codes each rank's ids of each table by itself.
 #include "transport/collectives/id_lists.h"
 
-#include <algorithm>
-
 namespace hvd {
 
 IdLists::IdLists(const Batch& batch, const RankCounts& rows) {
@@ -52,17 +50,6 @@ Result<std::shared_ptr<const SparsePlan>> IdLists::Plan(
     }
   }
   return std::make_shared<const SparsePlan>(ids, row_counts_);
-}
-
-void WriteIds(DataType id_dtype, const std::vector<int64_t>& ids, void* out) {
-  if (id_dtype == DataType::kInt64) {
-    std::copy(ids.begin(), ids.end(), static_cast<int64_t*>(out));
-    return;
-  }
-  auto* const narrow = static_cast<int32_t*>(out);
-  for (size_t k = 0; k < ids.size(); ++k) {
-    narrow[k] = static_cast<int32_t>(ids[k]);
-  }
 }
 
 }  // namespace hvd

@@ -42,9 +42,6 @@ class IdLists {
   std::vector<int64_t> row_counts_;
 };
 
-// Writes the ids of a table's result to memory of the batch's type of ids.
-void WriteIds(DataType id_dtype, const std::vector<int64_t>& ids, void* out);
-
 }  // namespace hvd
 
 #endif  // HVD_TRANSPORT_COLLECTIVES_ID_LISTS_H_
