@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/host_map.h"
 #include "on_card.h"
 #include "test_card.h"
 
@@ -20,7 +21,8 @@ class CardBackend final : public Backend {
  public:
   // The lane of a set, over its host transport.
   using NewLane = std::function<std::unique_ptr<Transport>(
-      Transport* host, const std::shared_ptr<TestCard>& card)>;
+      Transport* host, const HostMap& hosts,
+      const std::shared_ptr<TestCard>& card)>;
 
   // See OnCard.
   CardBackend(std::unique_ptr<Backend> base, NewLane new_lane,
@@ -37,7 +39,9 @@ class CardBackend final : public Backend {
       int slot, const std::vector<int>& ranks) override {
     auto host = base_->NewTransport(slot, ranks);
     if (!host.ok()) return host.status();
-    auto lane = new_lane_(host.value().get(), card_);
+    std::vector<int> hosts;
+    for (const int rank : ranks) hosts.push_back(topology().host_of[rank]);
+    auto lane = new_lane_(host.value().get(), MakeHostMap(hosts), card_);
     return std::unique_ptr<Transport>(
         std::make_unique<OnCard>(std::move(host.value()), card_,
                                  std::move(lane), reads_in_stream_order_));

@@ -90,27 +90,33 @@ class CardCall {
   std::future<Status> result_ = ended_.get_future();
 };
 
+// What is not as usual in a job.
+struct CardJob {
+  std::vector<std::vector<int>> sets;
+  Options options = Options::Defaults();
+  std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit;
+  std::function<const void*(int rank)> kernels = [](int) {
+    return FakeKernelImage();
+  };
+  std::vector<std::string> hosts;  // of each rank. Empty: all on one
+};
+
 // The body gets a card of the rank's own, which works by itself. `find` finds
 // the rank's NCCL.
 inline void RunOnCards(
     int size, const std::function<void(int, Runtime*, TestCard*)>& body,
     const std::function<Result<const NcclLibrary*>(int rank)>& find,
-    const std::vector<std::vector<int>>& sets = {},
-    const Options& options = Options::Defaults(),
-    std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit,
-    const std::function<const void*(int rank)>& kernels = [](int) {
-      return FakeKernelImage();
-    }) {
-  ThreadWorld world(size, {}, 4096);
+    const CardJob& job = {}) {
+  ThreadWorld world(size, job.hosts, 4096);
   RunRanks(size, [&](int rank) {
     TestCard card;
     card.card().WorkAlone();
     auto backend = world.Open(rank);
     auto lanes = std::make_unique<CudaLanes>(
-        backend->doorbell(), [&, rank] { return find(rank); }, connect_limit,
-        kernels(rank));
-    Runtime runtime(std::move(backend), options, std::move(lanes));
-    EXPECT_EQ(runtime.Start(sets).message(), "");
+        backend->doorbell(), [&, rank] { return find(rank); },
+        job.connect_limit, job.kernels(rank));
+    Runtime runtime(std::move(backend), job.options, std::move(lanes));
+    EXPECT_EQ(runtime.Start(job.sets).message(), "");
     body(rank, &runtime, &card);
     runtime.Stop();
   });

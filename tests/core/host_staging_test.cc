@@ -37,7 +37,7 @@ void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
       CardBackend backend(world.Open(rank),
-                          [=](Transport* host, const auto& card) {
+                          [=](Transport* host, const auto&, const auto& card) {
                             return std::make_unique<HostStaging>(
                                 host, card->device(), [] {}, least_piece_bytes);
                           });

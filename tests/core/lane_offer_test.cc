@@ -22,32 +22,60 @@ LaneOffer OfCard(char number) {
 }
 
 TEST(RanksOfDifferentCardsAgree) {
-  EXPECT_TRUE(Decide({OfCard(1)}).ok());
-  EXPECT_TRUE(Decide({OfCard(1), OfCard(2), OfCard(3)}).ok());
+  EXPECT_TRUE(Decide({OfCard(1)}, OneHost(1)).ok());
+  EXPECT_TRUE(Decide({OfCard(1), OfCard(2), OfCard(3)}, OneHost(3)).ok());
 }
 
 TEST(TheFirstReasonIsGiven) {
   LaneOffer newer = OfCard(3);
   newer.version = 22805;
-  EXPECT_EQ(Decide({OfCard(1), OfCard(2), newer}).message(),
+  EXPECT_EQ(Decide({OfCard(1), OfCard(2), newer}, OneHost(3)).message(),
             "NCCL's version is 22707 on rank 0 and 22805 on rank 2");
-  EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}).message(),
+  EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}, OneHost(3)).message(),
             "rank 0 and rank 2 share a GPU");
   LaneOffer refusal;
   refusal.Refuse("no");
-  EXPECT_EQ(Decide({OfCard(1), refusal, OfCard(1)}).message(),
+  EXPECT_EQ(Decide({OfCard(1), refusal, OfCard(1)}, OneHost(3)).message(),
             "rank 1 says: no");
-  EXPECT_EQ(Decide({refusal}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Decide({refusal}, OneHost(1)).code(),
+            StatusCode::kFailedPrecondition);
 }
 
 TEST(ALongReasonLosesItsEnd) {
   LaneOffer refusal = OfCard(1);
   refusal.Refuse(std::string(5000, 'x'));
-  EXPECT_EQ(Decide({refusal}).message(),
+  EXPECT_EQ(Decide({refusal}, OneHost(1)).message(),
             "rank 0 says: " + std::string(LaneOffer::kTextBytes - 1, 'x'));
   LaneOffer silent = OfCard(1);
   silent.Refuse("");
-  EXPECT_FALSE(Decide({silent}).ok());
+  EXPECT_FALSE(Decide({silent}, OneHost(1)).ok());
+}
+
+TEST(ByHostWhereARankSaysSo) {
+  const auto of_ranks = [](size_t count) {
+    std::vector<LaneOffer> offers;
+    for (size_t rank = 0; rank < count; ++rank) {
+      offers.push_back(OfCard(static_cast<char>(rank + 1)));
+      offers.back().has_kernels = 1;
+    }
+    return offers;
+  };
+  std::vector<LaneOffer> four = of_ranks(4);
+  const HostMap two_by_two = MakeHostMap({0, 0, 1, 1});
+  EXPECT_FALSE(IsByHost(four, two_by_two));
+  four[2].is_hierarchical = 1;
+  EXPECT_TRUE(IsByHost(four, two_by_two));
+  EXPECT_FALSE(IsByHost(four, OneHost(4)));
+  EXPECT_EQ(Decide(four, two_by_two).message(), "");
+  EXPECT_EQ(Decide(four, MakeHostMap({0, 0, 0, 1})).message(),
+            "HVD_HIERARCHICAL_ALLREDUCE is set, but rank 0's host has 3 ranks, "
+            "and that of rank 3 has 1");
+  EXPECT_EQ(Decide(four, EachAlone(4)).message(),
+            "HVD_HIERARCHICAL_ALLREDUCE is set, but each host has one rank");
+  four[3].has_kernels = 0;
+  EXPECT_EQ(Decide(four, two_by_two).message(),
+            "HVD_HIERARCHICAL_ALLREDUCE is set, but rank 3 has no GPU kernels");
+  EXPECT_EQ(Decide(four, OneHost(4)).message(), "");
 }
 
 TEST(ALibraryThatLacksAFunctionIsRefused) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <random>
 #include <utility>
@@ -15,6 +16,8 @@ namespace hvd {
 namespace {
 
 using Place = LaunchOrder::Place;
+
+constexpr int kNoWindow = 1 << 20;
 
 TEST(BatchesOfOneSetGoInTheirOrder) {
   LaunchOrder order;
@@ -54,12 +57,38 @@ TEST(ABatchThatIsGivenUpHoldsNothingUp) {
   EXPECT_FALSE(order.IsNext(lost));
 }
 
+TEST(ABatchThatGoesOnIsBeforeWhatIsNotLaunched) {
+  LaunchOrder order;
+  const Place first = order.Begin(3), second = order.Begin(3),
+              third = order.Begin(3);
+  order.Settle(first, first);
+  order.Settle(second, second);
+  order.Launch(first);
+  order.End(first);
+  const Place again = order.BeginAgain(3);
+  EXPECT_TRUE(first < again && again < second);
+  // From here on the card has it.
+  order.Launch(second);
+  // The first one goes on, as a batch of this set and of another do.
+  const Place later = order.BeginAgain(3), other = order.BeginAgain(1);
+  EXPECT_TRUE(second < other && other < later && later < third);
+  order.Settle(again, again);
+  order.End(again);
+  // What begins now goes behind all that is known.
+  EXPECT_TRUE(order.Begin(0) > third);
+}
+
 // Cards that run one batch at a time, which all ranks of its set must have
-// begun: they would stand still if two had two batches in opposite order.
+// begun: they would stand still if two had two batches in opposite order. Each
+// batch is launched twice, and there is a time between.
 class Cards {
  public:
-  Cards(std::vector<std::vector<int>> sets, int ranks, unsigned seed)
+  // A rank tells its proposal for a batch when fewer than `window` batches of
+  // its set are between it and the oldest one that has not ended.
+  Cards(std::vector<std::vector<int>> sets, int ranks, unsigned seed,
+        int window)
       : sets_(std::move(sets)),
+        window_(window),
         ranks_(static_cast<size_t>(ranks)),
         draw_(seed) {}
 
@@ -67,12 +96,14 @@ class Cards {
   bool Run(int batches_of_a_set) {
     int left = 0;
     for (const auto& set : sets_) {
-      left += batches_of_a_set * static_cast<int>(set.size());
+      left += 2 * batches_of_a_set * static_cast<int>(set.size());
     }
     for (int idle = 0; left > 0 && idle < 100000; ++idle) {
       const auto r = static_cast<size_t>(Draw(static_cast<int>(ranks_.size())));
       const int set = Draw(static_cast<int>(sets_.size()));
       Begin(r, set, batches_of_a_set);
+      BeginAgain(r, set);
+      Tell(r, set);
       Settle(set);
       left -= Launch(r);
       Finish();
@@ -81,11 +112,17 @@ class Cards {
   }
 
  private:
-  using Batch = std::pair<int, int>;  // set, number
+  // Of a set, the number, with kAgain that of its second launch.
+  using Batch = std::pair<int, int>;
+  static constexpr int kAgain = 1000;
   struct Rank {
     LaunchOrder order;
-    std::map<int, int> begun;  // by set
+    // By set: how many have begun, have gone on and have ended.
+    std::map<int, int> begun, again, ended;
+    std::map<int, int> may_go_on;
     std::map<Batch, Place> proposed;
+    std::map<int, std::deque<Batch>> untold;  // by set
+    Batch launching = {-1, -1};
     std::vector<Batch> queue;  // of the card
   };
 
@@ -102,13 +139,32 @@ class Cards {
     if (!IsIn(r, set) || rank.begun[set] == most) return;
     const Batch batch{set, rank.begun[set]++};
     rank.proposed[batch] = rank.order.Begin(set);
-    proposals_[batch].push_back(rank.proposed[batch]);
+    rank.untold[set].push_back(batch);
+  }
+
+  void BeginAgain(size_t r, int set) {
+    Rank& rank = ranks_[r];
+    if (rank.again[set] == rank.may_go_on[set]) return;
+    const Batch batch{set, kAgain + rank.again[set]++};
+    rank.proposed[batch] = rank.order.BeginAgain(set);
+    Propose(rank, batch);
+  }
+
+  void Tell(size_t r, int set) {
+    Rank& rank = ranks_[r];
+    std::deque<Batch>& untold = rank.untold[set];
+    if (untold.empty() || untold[0].second >= rank.ended[set] + window_) return;
+    Propose(rank, untold[0]);
+    untold.pop_front();
+  }
+
+  void Propose(const Rank& rank, const Batch& batch) {
+    const std::vector<int>& members = sets_[static_cast<size_t>(batch.first)];
+    std::vector<Place>& proposals = proposals_[batch];
+    proposals.push_back(rank.proposed.at(batch));
+    if (proposals.size() < members.size()) return;
     // A rank hears of the result at some later time.
-    if (proposals_[batch].size() == sets_[static_cast<size_t>(set)].size()) {
-      for (const int member : sets_[static_cast<size_t>(set)]) {
-        news_.push_back({member, batch});
-      }
-    }
+    for (const int member : members) news_.push_back({member, batch});
   }
 
   void Settle(int) {
@@ -126,7 +182,13 @@ class Cards {
     Rank& rank = ranks_[r];
     for (const auto& [batch, proposed] : rank.proposed) {
       if (!rank.order.IsNext(proposed)) continue;
-      rank.queue.push_back(batch);
+      if (rank.launching != batch) {
+        // It takes some time.
+        rank.order.Launch(proposed);
+        rank.queue.push_back(batch);
+        rank.launching = batch;
+        return 0;
+      }
       rank.order.End(proposed);
       rank.proposed.erase(batch);
       return 1;
@@ -149,8 +211,10 @@ class Cards {
           });
       if (!all) continue;
       for (const int member : sets_[set]) {
-        auto& queue = ranks_[static_cast<size_t>(member)].queue;
-        queue.erase(queue.begin());
+        Rank& rank = ranks_[static_cast<size_t>(member)];
+        rank.queue.erase(rank.queue.begin());
+        const bool is_second = batch.second >= kAgain;
+        ++(is_second ? rank.ended : rank.may_go_on)[batch.first];
         ++finished_;
       }
     }
@@ -166,6 +230,7 @@ class Cards {
 
  private:
   const std::vector<std::vector<int>> sets_;
+  const int window_;
   std::vector<Rank> ranks_;
   std::map<Batch, std::vector<Place>> proposals_;
   std::vector<std::pair<int, Batch>> news_;
@@ -177,10 +242,21 @@ TEST(CardsOfOverlappingSetsDoNotWaitForEachOther) {
   const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2},
                                               {2, 3, 0},    {0, 3}, {1}};
   for (unsigned seed = 0; seed < 200; ++seed) {
-    Cards cards(sets, 4, seed);
+    Cards cards(sets, 4, seed, kNoWindow);
     ASSERT_TRUE(cards.Run(6));
     EXPECT_TRUE(cards.AllHaveFinished());
-    EXPECT_EQ(cards.finished(), 6 * (4 + 2 + 2 + 3 + 2 + 1));
+    EXPECT_EQ(cards.finished(), 2 * 6 * (4 + 2 + 2 + 3 + 2 + 1));
+    if (test::failures > 0) return;
+  }
+}
+
+// Many are begun, and only some of them can be told to the other ranks.
+TEST(ABatchThatGoesOnWaitsForNoneThatItHoldsUp) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    Cards cards({{0, 1, 2}}, 3, seed, 2);
+    ASSERT_TRUE(cards.Run(20));
+    EXPECT_TRUE(cards.AllHaveFinished());
+    EXPECT_EQ(cards.finished(), 2 * 20 * 3);
     if (test::failures > 0) return;
   }
 }

@@ -4,10 +4,16 @@
 #define HVD_TESTS_CORE_NCCL_JOBS_H_
 
 #include <chrono>
+#include <cstdio>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "card_calls.h"
+#include "core/log.h"
 #include "core/runtime.h"
 #include "fake_nccl.h"
 #include "harness.h"
@@ -24,6 +30,18 @@ inline Options InStreamOrder() {
   Options options = Options::Defaults();
   options.async_completion = 1;
   return options;
+}
+
+inline CardJob WithOptions(Options options) {
+  CardJob job;
+  job.options = std::move(options);
+  return job;
+}
+
+inline CardJob OfSets(std::vector<std::vector<int>> sets) {
+  CardJob job;
+  job.sets = std::move(sets);
+  return job;
 }
 
 inline bool Contains(const std::string& text, const std::string& words) {
@@ -50,6 +68,54 @@ inline bool BecomesDirect(
     if (all->out[0][0] > 0) return all->out[0][0] > 1;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+// The lines that ranks log while it lives.
+class Lines {
+ public:
+  Lines() {
+    SetLogSink([this](LogLevel, const std::string& line) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      lines_.push_back(line);
+    });
+  }
+  ~Lines() { SetLogSink(nullptr); }
+  std::vector<std::string> taken() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+inline void Nothing(int, Runtime*, TestCard*) {}
+
+// Cards of the job do not reduce among themselves, and one line says why.
+inline void CheckStaged(
+    int size, const std::function<void(int, Runtime*, TestCard*)>& prepare,
+    const std::function<Result<const NcclLibrary*>(int)>& find,
+    const std::string& why, const CardJob& job = {}) {
+  Lines lines;
+  RunOnCards(
+      size,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        prepare(rank, runtime, card);
+        EXPECT_FALSE(BecomesDirect(rank, size, runtime, card,
+                                   std::chrono::milliseconds(400)));
+      },
+      find, job);
+  std::vector<std::string> found;
+  for (const std::string& line : lines.taken()) {
+    if (Contains(line, "reduced in host memory, not by NCCL: ")) {
+      found.push_back(line);
+    }
+  }
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(Contains(found[0], why));
+  if (!Contains(found[0], why)) std::printf("%s\n", found[0].c_str());
+  EXPECT_EQ(FakeNccl::completed(), 0);
 }
 
 }  // namespace hvd

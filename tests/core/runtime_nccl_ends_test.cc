@@ -55,6 +55,25 @@ TEST(a_rank_that_has_joined) {
       Nccl);
 }
 
+void SumUp(int rank, Runtime* runtime, TestCard* card, float sum) {
+  CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
+  EXPECT_EQ(call.Wait().message(), "");
+  EXPECT_TRUE(call.Values() == Filled(10, sum));
+}
+
+// All of three ranks know of the communicator once rank 0 has given it an
+// identity, and some batches have followed.
+void UntilAllConnect(int rank, Runtime* runtime, TestCard* card) {
+  for (int after = 0; after < 3;) {
+    SumUp(rank, runtime, card, 6.0f);
+    const float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
+    PendingPtr all =
+        Start(runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
+    ASSERT_EQ(all->Wait().message(), "");
+    after += all->out[0][0] > 0 ? 1 : 0;
+  }
+}
+
 // It is connected while it has joined, and says so while the others meet again
 // and again. It must not ask twice.
 TEST(a_rank_that_joins_while_it_connects) {
@@ -65,25 +84,11 @@ TEST(a_rank_that_joins_while_it_connects) {
     RunOnCards(
         size,
         [&](int rank, Runtime* runtime, TestCard* card) {
-          const auto sum_up = [&](float sum) {
-            CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
-            EXPECT_EQ(call.Wait().message(), "");
-            EXPECT_TRUE(call.Values() == Filled(10, sum));
-          };
-          // All know of the communicator once rank 0 has given it an identity,
-          // and some batches have followed.
-          for (int after = 0; after < 3;) {
-            sum_up(6.0f);
-            const float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
-            PendingPtr all = Start(
-                runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
-            ASSERT_EQ(all->Wait().message(), "");
-            after += all->out[0][0] > 0 ? 1 : 0;
-          }
+          UntilAllConnect(rank, runtime, card);
           FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
           if (rank != 1) {
             for (int step = 0; step < 40; ++step) {
-              sum_up(4.0f);
+              SumUp(rank, runtime, card, 4.0f);
               if (rank == 0 && step == 10 + round) FakeNccl::ReleaseConnect(1);
             }
           }
@@ -93,6 +98,40 @@ TEST(a_rank_that_joins_while_it_connects) {
         Nccl);
     if (test::failures > 0) return;
   }
+}
+
+// It has tried to connect when it is back, as the others have. One of them
+// could not. Nobody waits for a meeting that the others do not come to.
+TEST(a_rank_that_joins_while_another_cannot_connect) {
+  FakeNccl::Reset();
+  FakeNccl::HoldConnect();
+  FakeNccl::FailConnect(2);
+  const int size = 3;
+  CardJob job;
+  job.options.stall_warning_s = 0.3;
+  const Lines lines;
+  RunOnCards(
+      size,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        UntilAllConnect(rank, runtime, card);
+        FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
+        if (rank != 1) {
+          for (int step = 0; step < 40; ++step) {
+            SumUp(rank, runtime, card, 4.0f);
+            if (rank == 0 && step == 20) FakeNccl::ReleaseConnect(1);
+          }
+        }
+        ASSERT_EQ(JoinAll(runtime).message(), "");
+        EXPECT_FALSE(
+            BecomesDirect(rank, size, runtime, card, milliseconds(1000)));
+      },
+      Nccl, job);
+  int reasons = 0;
+  for (const std::string& line : lines.taken()) {
+    reasons += Contains(line, "not by NCCL: rank 2 says: NCCL failed");
+    EXPECT_FALSE(Contains(line, "lane_of_gpus"));
+  }
+  EXPECT_EQ(reasons, 1);
 }
 
 // Each rank comes to its sets in an order of its own. The card does one batch
@@ -134,7 +173,7 @@ TEST(sets_that_share_ranks) {
           if (step == 50) direct = FakeNccl::completed();
         }
       },
-      Nccl, {sets.begin() + 1, sets.end()});
+      Nccl, OfSets({sets.begin() + 1, sets.end()}));
   // One of each set, and by then all batches went that way.
   EXPECT_EQ(FakeNccl::identities(), 5);
   EXPECT_TRUE(FakeNccl::completed() > direct + 9 * 5);
@@ -290,7 +329,7 @@ TEST(an_error_after_a_batch_was_said_to_be_done) {
           EXPECT_TRUE(Contains(status.message(), "remote process exited"));
         }
       },
-      Nccl, {}, InStreamOrder());
+      Nccl, WithOptions(InStreamOrder()));
 }
 
 }  // namespace

@@ -19,26 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The lines that ranks log while it lives.
-class Lines {
- public:
-  Lines() {
-    SetLogSink([this](LogLevel, const std::string& line) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      lines_.push_back(line);
-    });
-  }
-  ~Lines() { SetLogSink(nullptr); }
-  std::vector<std::string> taken() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return lines_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
 TEST(cards_come_to_reduce_among_themselves) {
   for (const int size : {1, 2, 4}) {
     FakeNccl::Reset();
@@ -136,42 +116,13 @@ TEST(the_timeline_says_which_way_a_batch_went) {
       [&](int rank, Runtime* runtime, TestCard* card) {
         EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
       },
-      Nccl, {}, options);
+      Nccl, WithOptions(options));
   const std::string text = TextOf(path);
   EXPECT_TRUE(Contains(text, "\"NCCL_ALLREDUCE\""));
   EXPECT_TRUE(Contains(text, "\"MPI_ALLREDUCE\""));  // those before
 }
 
 // --- What keeps them on the host ---
-
-void CheckStaged(int size,
-                 const std::function<void(int, Runtime*, TestCard*)>& prepare,
-                 const std::function<Result<const NcclLibrary*>(int)>& find,
-                 const std::string& why,
-                 const Options& options = Options::Defaults(),
-                 milliseconds connect_limit = CudaLanes::kConnectLimit) {
-  Lines lines;
-  RunOnCards(
-      size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        prepare(rank, runtime, card);
-        EXPECT_FALSE(
-            BecomesDirect(rank, size, runtime, card, milliseconds(400)));
-      },
-      find, {}, options, connect_limit);
-  std::vector<std::string> found;
-  for (const std::string& line : lines.taken()) {
-    if (Contains(line, "reduced in host memory, not by NCCL: ")) {
-      found.push_back(line);
-    }
-  }
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_TRUE(Contains(found[0], why));
-  if (!Contains(found[0], why)) std::printf("%s\n", found[0].c_str());
-  EXPECT_EQ(FakeNccl::completed(), 0);
-}
-
-void Nothing(int, Runtime*, TestCard*) {}
 
 TEST(a_rank_without_the_library) {
   FakeNccl::Reset();
@@ -197,27 +148,30 @@ TEST(a_rank_that_looks_for_nan) {
   Options options = Options::Defaults();
   options.check_numerics = 1;
   CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_CHECK_NUMERICS is set",
-              options);
+              WithOptions(options));
 }
 
 TEST(a_rank_that_is_told_not_to) {
   FakeNccl::Reset();
   Options options = Options::Defaults();
   options.nccl = 0;
-  CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_NCCL is 0", options);
+  CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_NCCL is 0",
+              WithOptions(options));
 }
 
 TEST(a_rank_that_does_not_connect) {
   FakeNccl::Reset();
   FakeNccl::FailConnect(2);
-  CheckStaged(3, Nothing, Nccl, "NCCL failed: unhandled system error (2)");
+  CheckStaged(3, Nothing, Nccl,
+              "rank 2 says: NCCL failed: unhandled system error (2)");
 }
 
 TEST(ranks_that_cannot_reach_each_other) {
   FakeNccl::Reset();
   FakeNccl::HoldConnect();
-  CheckStaged(3, Nothing, Nccl, "NCCL did not connect within 0 s",
-              Options::Defaults(), milliseconds(50));
+  CardJob job;
+  job.connect_limit = milliseconds(50);
+  CheckStaged(3, Nothing, Nccl, "NCCL did not connect within 0 s", job);
 }
 
 // --- Tensors that travel together ---
@@ -226,6 +180,10 @@ TEST(ranks_that_cannot_reach_each_other) {
 TEST(tensors_travel_in_one_buffer) {
   for (const bool all_can : {true, false}) {
     FakeNccl::Reset();
+    CardJob job;
+    job.kernels = [&](int rank) {
+      return rank == 0 || all_can ? FakeKernelImage() : nullptr;
+    };
     RunOnCards(
         2,
         [&](int rank, Runtime* runtime, TestCard* card) {
@@ -249,10 +207,7 @@ TEST(tensors_travel_in_one_buffer) {
             }
           }
         },
-        Nccl, {}, Options::Defaults(), CudaLanes::kConnectLimit,
-        [&](int rank) {
-          return rank == 0 || all_can ? FakeKernelImage() : nullptr;
-        });
+        Nccl, job);
     const int of_tensors = FakeNccl::calls(CommunicatorCall::Kind::kAllreduce);
     const int groups = FakeNccl::completed() * 2;
     EXPECT_EQ(of_tensors == groups, all_can);

@@ -104,7 +104,8 @@ struct ContractCase {
 // Ranks that have joined: transport_contract_joined.cc.
 // Adasum: transport_contract_adasum.cc. Rows with ids:
 // transport_contract_sparse.cc, transport_contract_sparse_phases.cc. Results
-// that nobody wants: transport_contract_dropped.cc.
+// that nobody wants: transport_contract_dropped.cc. Some ranks of a set each:
+// transport_contract_partners.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
@@ -116,6 +117,7 @@ std::vector<ContractCase> AdasumCases();
 std::vector<ContractCase> SparseCases();
 std::vector<ContractCase> SparsePhaseCases();
 std::vector<ContractCase> DroppedCases();
+std::vector<ContractCase> PartnerCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

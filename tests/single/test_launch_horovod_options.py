@@ -39,6 +39,8 @@ def started(
         (["--no-stall-check"], "HVD_STALL_WARNING_S", "0"),
         (["--stall-check-warning-time-seconds", "5"], "HVD_STALL_WARNING_S", "5.0"),
         (["--stall-check-shutdown-time-seconds", "6"], "HVD_STALL_SHUTDOWN_S", "6.0"),
+        (["--hierarchical-allreduce"], "HVD_HIERARCHICAL_ALLREDUCE", "1"),
+        (["--no-hierarchical-allreduce"], "HVD_HIERARCHICAL_ALLREDUCE", "0"),
         (["--log-level", "DEBUG"], "HVD_LOG_LEVEL", "debug"),
         (["--log-level", "debug", "-x", "HVD_LOG_LEVEL=3"], "HVD_LOG_LEVEL", "3"),
     ],
@@ -51,11 +53,11 @@ def test_an_option_sets_a_variable(
 
 
 def test_what_has_nothing_to_do_says_so(tmp_path: Path) -> None:
-    result = started(tmp_path, "--cycle-time-ms", "2", "--no-hierarchical-allreduce", "--mpi")
+    result = started(tmp_path, "--cycle-time-ms", "2", "--no-hierarchical-allgather", "--mpi")
     assert result.stderr.splitlines() == [
         "hvdrun: --cycle-time-ms has nothing to do here: a tensor travels as soon as all ranks "
         "have it",
-        "hvdrun: --hierarchical-allreduce has nothing to do here: ranks always reduce within their "
+        "hvdrun: --hierarchical-allgather has nothing to do here: ranks always reduce within their "
         "host first, then between hosts",
         "hvdrun: --mpi has nothing to do here: it is always MPI that starts the ranks",
     ]

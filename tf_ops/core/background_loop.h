@@ -133,6 +133,7 @@ class BackgroundLoop {
   // A set with its transport. Null: the memory is in use; ask again.
   Result<std::unique_ptr<Set>> NewSet(const ProcessSet& members, int slot);
   Status AddSet(const ProcessSet& members, int slot);
+  HostMap HostsOf(const ProcessSet& members) const;
   LaneOwner OwnerOfLane(const ProcessSet& members);
 
   // background_watch.cc: peers that do not answer, or keep others waiting.

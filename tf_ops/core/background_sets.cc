@@ -38,13 +38,9 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   }
   auto executor = std::make_unique<Executor>(std::move(lanes),
                                              options_.check_numerics != 0);
-  std::vector<int> hosts;
-  for (int rank : members.ranks) {
-    hosts.push_back(backend_->topology().host_of[rank]);
-  }
   auto negotiator = std::make_unique<Negotiator>(
       members.serial, members.rank, members.ranks, options_,
-      executor->chunk_limits().most_bytes, MakeHostMap(hosts));
+      executor->chunk_limits().most_bytes, HostsOf(members));
   negotiator->TellTo(timeline_.trace());
   executor->TellTo(timeline_.trace(), members.serial);
   auto set = std::make_unique<Set>();
@@ -55,9 +51,19 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   return set;
 }
 
+HostMap BackgroundLoop::HostsOf(const ProcessSet& members) const {
+  std::vector<int> hosts;
+  for (int rank : members.ranks) {
+    hosts.push_back(backend_->topology().host_of[rank]);
+  }
+  return MakeHostMap(hosts);
+}
+
 LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   LaneOwner owner;
   owner.set_id = members.id;
+  owner.hosts = HostsOf(members);
+  owner.is_hierarchical = options_.hierarchical_allreduce != 0;
   owner.completes_in_stream = options_.async_completion != 0;
   if (options_.check_numerics != 0) {
     owner.refusal =
@@ -67,13 +73,11 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   }
   // A meeting is a barrier in the lane's memory.
   owner.ask_to_meet = [this, serial = members.serial](
-                          const Status& error,
                           std::function<void(const Status&)> answered) {
     auto entry = std::make_shared<Entry>();
     entry->request.key.name = "hvd_tf.lane_of_gpus";
     entry->request.signature.verb = Verb::kBarrier;
     entry->request.signature.memory = MemoryKind::kCuda;
-    entry->request.error = error;
     entry->done = answered;
     Command command = EnqueueCommand{serial, std::move(entry)};
     const Status pushed = queue_->Push(std::move(command));

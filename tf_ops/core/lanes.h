@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "core/host_map.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "core/types.h"
@@ -40,15 +41,17 @@ static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 struct LaneOwner {
   // Asks all ranks to meet. Once all have asked that have not joined,
   // Transport::Meet is called on every rank, at the same place in the order of
-  // batches. Then `answered` is called with Ok, on ranks that had asked. With
-  // an error here, or if the set ends, it is called with a failure instead, on
-  // all ranks that have asked. It may be called at once, or after the lane has
-  // gone. Nobody asks again before that.
-  std::function<void(const Status& error,
-                     std::function<void(const Status&)> answered)>
-      ask_to_meet;
+  // batches. Then `answered` is called with Ok, on ranks that had asked. If the
+  // set ends, it is called with a failure instead. It may be called at once, or
+  // after the lane has gone. Nobody asks again before that.
+  std::function<void(std::function<void(const Status&)> answered)> ask_to_meet;
   // Of the set: the same on all its ranks, and of no other set that lives.
   int set_id = 0;
+  // Which of its ranks share a host.
+  HostMap hosts;
+  // Cards work among themselves within a host only. Between hosts, an allreduce
+  // goes by the hosts' transport.
+  bool is_hierarchical = false;
   // A batch that cards do among themselves is done once the framework's streams
   // wait for it. If it fails later, so does the next one.
   bool completes_in_stream = false;

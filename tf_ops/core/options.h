@@ -43,6 +43,7 @@ struct Options {
   std::string host_id;
   int64_t gpu_lane = 0;
   int64_t nccl = 0;
+  int64_t hierarchical_allreduce = 0;
   int64_t async_completion = 0;
 
   // Reads the variables through `get`, which is std::getenv outside tests. It

@@ -49,9 +49,9 @@ struct Segment {
 // Tensors that travel together, and what is done with them.
 //
 // It is the same on every rank of the set, but for the pointers, `local_error`,
-// the functions, `check_finite`, and what is measured. In an allgather, sparse
-// allreduce or alltoall Segment::count may differ too, and in an alltoall
-// `rows`.
+// the functions, `check_finite`, `partners`, and what is measured. In an
+// allgather, sparse allreduce or alltoall Segment::count may differ too, and in
+// an alltoall `rows`.
 //
 // | verb             | `in` has     | `out` gets                              |
 // | allreduce        | count        | count                                   |
@@ -73,6 +73,10 @@ struct Batch {
   double prescale = 1.0;   // each input is multiplied by it
   double postscale = 1.0;  // the reduced value is multiplied by it
   int root = 0;            // broadcast: rank within the set
+  // Allreduce: the ranks of the set that reduce among themselves, ascending.
+  // Each rank is in one such group, whose tensors may differ from those of
+  // other groups. Errors of a rank reach its group. Empty: all ranks do.
+  std::vector<int> partners;
   // A rank has joined, and has no tensor in it.
   bool has_absent = false;
   // Sparse allreduce: the type of the ids, kInt32 or kInt64.

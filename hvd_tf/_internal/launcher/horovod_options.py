@@ -139,14 +139,15 @@ _RULES = (
         "HVD_STALL_SHUTDOWN_S",
     ),
     _Rule(("--log-level",), "logging.level", _level, "HVD_LOG_LEVEL"),
-    # What has nothing to do here.
-    _Rule(("--cycle-time-ms",), "params.cycle_time_ms", _number, no_effect=_NO_CYCLE),
     _Rule(
         ("--hierarchical-allreduce",),
         "params.hierarchical_allreduce",
         bool,
-        no_effect=_BY_HOST,
+        "HVD_HIERARCHICAL_ALLREDUCE",
+        _switch,
     ),
+    # What has nothing to do here.
+    _Rule(("--cycle-time-ms",), "params.cycle_time_ms", _number, no_effect=_NO_CYCLE),
     _Rule(
         ("--hierarchical-allgather",),
         "params.hierarchical_allgather",

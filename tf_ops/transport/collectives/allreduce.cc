@@ -201,8 +201,8 @@ class ByShardsChunk final : public AllreduceChunk {
 
 AllreducePhase::AllreducePhase(BatchWork* work, const Operands& operands,
                                Next next)
-    : Phase(work, ForHosts(operands, work->wire()->hosts()),
-            hvd::BytesOf(operands), std::move(next)),
+    : Phase(work, ForHosts(operands, work->hosts()), hvd::BytesOf(operands),
+            std::move(next)),
       map_(CountsOf(packer().operands().segments)),
       plan_(map_.total(), element_bytes(), work->chunk_bytes()) {}
 

@@ -3,6 +3,7 @@
 #include "transport/collectives/batch_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -112,6 +113,21 @@ Status CheckReduction(const Batch& batch) {
   return Status::Ok();
 }
 
+// Whether they are ranks of the set, ascending, and this rank is one.
+Status CheckPartners(const Batch& batch, int rank, int size) {
+  const std::vector<int>& partners = batch.partners;
+  if (partners.empty()) return Status::Ok();
+  if (partners.front() >= 0 && partners.back() < size &&
+      std::binary_search(partners.begin(), partners.end(), rank) &&
+      std::adjacent_find(partners.begin(), partners.end(),
+                         std::greater_equal<int>()) == partners.end() &&
+      batch.reduce_op != ReduceOp::kAdasum) {
+    return Status::Ok();
+  }
+  return Internal("the partners of a batch of " +
+                  std::string(Name(batch.verb)) + " make no sense.");
+}
+
 }  // namespace
 
 Status CheckUnions(const Batch& batch, const RankCounts& rows) {
@@ -138,6 +154,7 @@ Status CheckBatch(const Batch& batch, int rank, int size) {
   }
   switch (batch.verb) {
     case Verb::kAllreduce:
+      HVD_RETURN_IF_ERROR(CheckPartners(batch, rank, size));
       return CheckReduction(batch);
     case Verb::kAllgather:
     case Verb::kAlltoall:

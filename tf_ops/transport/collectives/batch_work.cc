@@ -1,11 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes over the outputs that a batch allocates late.
+// Finds who works on a batch, and takes over the outputs that it allocates
+// late.
 #include "transport/collectives/batch_work.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 namespace hvd {
+
+BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t chunk_bytes,
+                     Wire* wire, WorkThreads* threads)
+    : batch_(std::move(batch)),
+      sequence_(sequence),
+      chunk_bytes_(chunk_bytes),
+      wire_(wire),
+      threads_(threads),
+      rank_(wire->rank()) {
+  const std::vector<int>& partners = batch_.partners;
+  if (partners.empty()) return;
+  rank_ = static_cast<int>(
+      std::lower_bound(partners.begin(), partners.end(), wire->rank()) -
+      partners.begin());
+  // They are one of each host, mostly.
+  partner_hosts_ = EachAlone(static_cast<int>(partners.size()));
+}
 
 void BatchWork::Allocate(const RankCounts& rows) {
   if (is_detached() || !batch_.allocate) return;

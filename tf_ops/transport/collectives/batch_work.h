@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "core/host_map.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "cpu/work_threads.h"
@@ -22,12 +24,7 @@ class BatchWork {
   // The batch has been checked by CheckBatch. `threads` may be null. Large
   // phases share their work with them.
   BatchWork(Batch batch, uint64_t sequence, int64_t chunk_bytes, Wire* wire,
-            WorkThreads* threads)
-      : batch_(std::move(batch)),
-        sequence_(sequence),
-        chunk_bytes_(chunk_bytes),
-        wire_(wire),
-        threads_(threads) {}
+            WorkThreads* threads);
 
   const Batch& batch() const { return batch_; }
   // Null: nobody wants to know when it moves.
@@ -36,8 +33,19 @@ class BatchWork {
   uint64_t sequence() const { return sequence_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }
   WorkThreads* threads() const { return threads_; }
-  int rank() const { return wire_->rank(); }
-  int size() const { return wire_->size(); }
+
+  // The ranks that work on it together, which phases count from 0 on: those of
+  // the set, or Batch::partners.
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(hosts().host.size()); }
+  const HostMap& hosts() const {
+    return batch_.partners.empty() ? wire_->hosts() : partner_hosts_;
+  }
+  // Their ranks in the set, which the wire and poison have.
+  int SetRank(int rank) const {
+    return batch_.partners.empty() ? rank
+                                   : batch_.partners[static_cast<size_t>(rank)];
+  }
 
   bool is_detached() const { return static_cast<bool>(poison_); }
   const Poison& poison() const { return poison_; }
@@ -49,7 +57,7 @@ class BatchWork {
   void FailHere(const Status& error) {
     if (is_detached()) return;
     local_error_ = error;
-    poison_ = {error.code(), rank(), -1};
+    poison_ = {error.code(), wire_->rank(), -1};
   }
   const Status& local_error() const { return local_error_; }
 
@@ -63,6 +71,8 @@ class BatchWork {
   const int64_t chunk_bytes_;
   Wire* const wire_;
   WorkThreads* const threads_;
+  int rank_;
+  HostMap partner_hosts_;
   Poison poison_;
   Status local_error_;
 };

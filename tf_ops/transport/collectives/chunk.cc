@@ -93,13 +93,13 @@ Poison Chunk::Read(const Block& block) {
       header.check == kHeaderCheck &&
       header.sequence == static_cast<uint32_t>(work_->sequence()) &&
       header.chunk == Number() && header.code < kStatusCodeCount &&
-      header.origin < work_->size() &&
+      header.origin < work_->wire()->size() &&
       (poison ? header.payload_bytes <= segments
               : header.payload_bytes == block.payload_bytes) &&
       (!block.is_borrowed ||
        block.borrowed.bytes == sizeof(BlockHeader) + payload_bytes);
   if (poison) poison.segment = static_cast<int>(header.payload_bytes) - 1;
-  if (!fits) poison = {StatusCode::kInternal, work_->rank()};
+  if (!fits) poison = {StatusCode::kInternal, work_->wire()->rank()};
   if (poison) {
     phase_->NotePoison();
     work_->Fail(poison);
@@ -122,20 +122,21 @@ MoveId Chunk::Send(int peer, int hop, const Block& block) {
   if (BatchTimes* const times = work_->times()) {
     times->payload_bytes += static_cast<int64_t>(payload_bytes);
   }
-  return work_->wire()->Send(peer, Tag(hop), staging_.data.get() + block.offset,
-                             bytes);
+  return work_->wire()->Send(work_->SetRank(peer), Tag(hop),
+                             staging_.data.get() + block.offset, bytes);
 }
 
 MoveId Chunk::Receive(int peer, int hop, const Block& block) {
+  const int from = work_->SetRank(peer);
   if (block.is_borrowed) {
     return work_->wire()->Receive(
-        peer, Tag(hop), nullptr,
+        from, Tag(hop), nullptr,
         sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
   }
   // So that the header of an earlier chunk is not taken for an arrival.
   std::memset(staging_.data.get() + block.offset, 0, sizeof(BlockHeader));
   return work_->wire()->Receive(
-      peer, Tag(hop), staging_.data.get() + block.offset,
+      from, Tag(hop), staging_.data.get() + block.offset,
       sizeof(BlockHeader) + static_cast<size_t>(block.payload_bytes));
 }
 

@@ -101,7 +101,9 @@ class Chunk {
   // Test for a receive. When it is true, the block can be read until Release.
   bool Arrive(MoveId move, Block* block);
   void Release(MoveId move, Block* block);
-  bool zero_copy(int peer) const { return work_->wire()->zero_copy(peer); }
+  bool zero_copy(int peer) const {
+    return work_->wire()->zero_copy(work_->SetRank(peer));
+  }
   const HostMap& hosts() const { return phase_->hosts(); }
   // Removes the moves that are done. True if there was one.
   bool Sweep(std::vector<MoveId>* moves);

@@ -57,7 +57,7 @@ class Phase {
   BatchWork* work() const { return work_; }
   const Packer& packer() const { return packer_; }
   const Reducer& reducer() const { return reducer_; }
-  const HostMap& hosts() const { return work_->wire()->hosts(); }
+  const HostMap& hosts() const { return work_->hosts(); }
   // Bytes of an element on the wire.
   int64_t element_bytes() const { return packer_.element_bytes(); }
   // Its place among the batch's phases.

@@ -90,8 +90,8 @@ std::vector<int64_t> OwnedCounts(const std::vector<Segment>& segments, int rank,
 
 ReducescatterPhase::ReducescatterPhase(BatchWork* work,
                                        const Operands& operands)
-    : Phase(work, ForHosts(operands, work->wire()->hosts()),
-            hvd::BytesOf(operands), {}),
+    : Phase(work, ForHosts(operands, work->hosts()), hvd::BytesOf(operands),
+            {}),
       plan_(0, element_bytes(), work->chunk_bytes() / work->size()) {
   for (int owner = 0; owner < work->size(); ++owner) {
     std::vector<int64_t> firsts;

@@ -36,12 +36,13 @@ bool IsFused(const Batch& batch, int size) {
                                            ScaleOf(batch, size) != 1.0)));
 }
 
-int64_t FusionBytes(const Batch& batch) {
+int64_t FusionBytes(const Batch& batch, int shards) {
   int64_t bytes = 0;
   for (const Segment& segment : batch.segments) {
     bytes += PlaceBytes(batch, segment);
   }
-  return bytes;
+  const int64_t step = kAlignment * shards;
+  return (bytes + step - 1) / step * step;
 }
 
 CardFusion FuseInto(void* buffer, const Batch& batch, int size) {
@@ -67,6 +68,20 @@ CardFusion FuseInto(void* buffer, const Batch& batch, int size) {
   fusion.calls.calls = {
       {CommunicatorCall::Kind::kAllreduce, 0, buffer, buffer, elements}};
   return fusion;
+}
+
+CardShard ShardIn(void* buffer, const Batch& batch, int shard, int shards) {
+  using Kind = CommunicatorCall::Kind;
+  CardShard in;
+  in.bytes = FusionBytes(batch, shards) / shards;
+  in.count = in.bytes / static_cast<int64_t>(SizeOf(batch.wire_dtype));
+  in.begin = static_cast<std::byte*>(buffer) + shard * in.bytes;
+  in.scatter.dtype = batch.wire_dtype;
+  in.scatter.op = batch.reduce_op;
+  in.scatter.calls = {{Kind::kReducescatter, 0, buffer, in.begin, in.count}};
+  in.gather.dtype = DataType::kUint8;
+  in.gather.calls = {{Kind::kAllgather, 0, in.begin, buffer, in.bytes}};
+  return in;
 }
 
 }  // namespace hvd

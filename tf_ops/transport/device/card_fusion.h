@@ -18,8 +18,8 @@ namespace hvd {
 // tensors, or a scale, or another type crosses the wire. The same on all ranks.
 bool IsFused(const Batch& batch, int size);
 
-// Bytes of the buffer.
-int64_t FusionBytes(const Batch& batch);
+// Bytes of the buffer, which is cut into so many equal shards.
+int64_t FusionBytes(const Batch& batch, int shards = 1);
 
 // What is to be done with a buffer of so many bytes. Between its tensors it has
 // bytes that nobody reads.
@@ -29,6 +29,17 @@ struct CardFusion {
   CommunicatorCalls calls;
 };
 CardFusion FuseInto(void* buffer, const Batch& batch, int size);
+
+// A shard of the buffer, which one of `shards` cards owns. First the cards add
+// up: `scatter` brings each card its shard. Then it goes elsewhere and comes
+// back. Then `gather` brings all cards all shards.
+struct CardShard {
+  void* begin = nullptr;
+  int64_t count = 0;  // elements of the wire's type
+  int64_t bytes = 0;
+  CommunicatorCalls scatter, gather;
+};
+CardShard ShardIn(void* buffer, const Batch& batch, int shard, int shards);
 
 }  // namespace hvd
 

@@ -66,10 +66,12 @@ void DirectLane::Leave(Flight* flight) {
   flight->phase = Phase::kOver;
   *flight->is_left = true;
   queue_->order().End(flight->proposed);
+  LeaveHosts(flight);
 }
 
 bool DirectLane::Progress() {
   bool moved = Advance();
+  moved |= GoOn();
   EndWithMember();
   std::vector<std::pair<BatchDone, Status>> calls;
   for (auto at = flights_.begin(); at != flights_.end();) {
@@ -107,9 +109,12 @@ bool DirectLane::Step(Flight* flight) {
         // Who was told that it is done hears of it by the next one.
         if (flight->is_held_for) Break(reached.status());
       }
+      if (reached.ok() && HandOver(flight)) return true;
       Leave(flight);
       return true;
     }
+    case Phase::kBetween:
+      return StepBetween(flight);
     default:
       return false;
   }
@@ -129,9 +134,12 @@ bool DirectLane::Launch(Flight* flight) {
     return true;
   }
   if (!is_ready.value()) return true;  // in a moment
-  const Status status = Queue(flight);
+  queue_->order().Launch(flight->proposed);
+  const bool is_second = IsSecondHalf(*flight);
+  const Status status = is_second ? QueueGather(*flight) : Queue(flight);
   flight->phase = Phase::kLaunched;
-  if (BatchTimes* const times = flight->batch.times.get()) {
+  BatchTimes* const times = flight->batch.times.get();
+  if (times != nullptr && !is_second) {
     times->among_cards = true;
     times->first_in_ns = times->packed_ns = SteadyNow_ns();
   }
@@ -159,7 +167,8 @@ Status DirectLane::Queue(Flight* flight) {
     const CardFusion fusion =
         FuseInto(flight->buffer->memory.get(), batch, size());
     HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
-    return communicator_->Launch(fusion.calls, stream);
+    return communicator_->Launch(
+        IsFirstHalf(*flight) ? ShardOf(*flight).scatter : fusion.calls, stream);
   }
   const Sizes none;
   const Sizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
@@ -191,6 +200,7 @@ Status DirectLane::QueueOutputs(const Flight& flight) {
     return queue_->stream()->SumRows(sums.rows, sums.operation);
   }
   if (!flight.is_fused) return Status::Ok();
+  if (IsFirstHalf(flight)) return QueueShardOut(flight);
   const CardFusion fusion =
       FuseInto(flight.buffer->memory.get(), flight.batch, size());
   return queue_->stream()->CopyElements(fusion.out, fusion.unpack);
@@ -208,7 +218,9 @@ bool DirectLane::Record(Flight* flight) {
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
-    if (owner_.completes_in_stream) HoldFramework(flight);
+    if (owner_.completes_in_stream && !IsFirstHalf(*flight)) {
+      HoldFramework(flight);
+    }
     // The card keeps the order from here on.
     queue_->order().End(flight->proposed);
     return true;
@@ -303,7 +315,9 @@ int DirectLane::count_of(BatchId id) const {
 
 int DirectLane::HostBatches(const Flight& flight) {
   const bool sizes = flight.sizes != nullptr && !flight.sizes->is_known;
-  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0);
+  int hop = 0;
+  if (flight.hop != nullptr) hop = !flight.hop->has_sums + !flight.hop->is_over;
+  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0) + hop;
 }
 
 }  // namespace hvd

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "core/lanes.h"
 #include "core/transport.h"
+#include "transport/device/card_fusion.h"
 #include "transport/device/card_queue.h"
 #include "transport/device/card_rows.h"
 #include "transport/device/communicator.h"
@@ -23,10 +25,10 @@
 namespace hvd {
 
 // It starts as HostStaging. At the first batch its ranks meet, tell each other
-// what cards they have, and connect a communicator. They meet again when it is
-// ready on all of them. From there on batches that it can do go through it.
-// If it cannot be had, the first rank says why in one line, and all stays as it
-// was.
+// what cards they have, and connect a communicator. When all have tried, they
+// meet again and tell each other whether it is ready. If so, they meet a third
+// time, and from there on batches that it can do go through it. If it cannot be
+// had, the first rank says why in one line, and all stays as it was.
 //
 // A batch of the communicator has a number on the host transport that goes
 // before it, at the batch's place in the order. So a rank that cannot take part
@@ -34,6 +36,11 @@ namespace hvd {
 // The number also puts the batches of all sets in one order: see LaunchOrder. A
 // byte on the host transport goes behind each batch. So no rank's communicator
 // goes while a peer's card still uses it.
+//
+// Where the owner is hierarchical, there is a communicator for each host, and
+// an allreduce is launched twice. First the cards of a host add up, each a
+// shard. The host transport adds up the hosts' shards. Then the cards of a host
+// tell each other the results. What is no allreduce of floats is staged.
 //
 // Other than the contract says, a batch that is cancelled is done when the
 // peers' cards have done with it, unless a peer is lost. Then the communicator
@@ -68,12 +75,12 @@ class DirectLane final : public Transport {
   using Clock = std::chrono::steady_clock;
 
   enum class State {
-    kStaged,      // nothing was tried yet
-    kMeeting,     // asked to meet
+    kStaged,      // nothing was tried yet: to meet
     kOffering,    // the offers are on the host transport
     kConnecting,  // the communicator is not ready here
-    kConnected,   // it is; to ask to meet again
-    kMeetingAgain,
+    kTried,       // it is, or cannot be had: to meet again
+    kTelling,     // which of it, is on the host transport
+    kAgreed,      // it is ready on all: to meet for the last time
     kDirect,
     kStagedForGood,
   };
@@ -82,7 +89,20 @@ class DirectLane final : public Transport {
     kMet,       // to be launched in its turn
     kLaunched,  // given to the communicator, maybe not yet to the card
     kRunning,   // the card has it
+    kBetween,   // its shard is with the hosts; it is launched again
     kOver,
+  };
+  // The way of a shard between the hosts.
+  struct Hop {
+    // On the host transport: the sums, and what goes before the second launch.
+    BatchId sums = 0, before = 0;
+    bool is_copied = false;  // the shard is in pinned memory
+    bool has_sums = false;   // or failed
+    // Of the second launch: what this rank proposes, then what all say.
+    LaunchOrder::Place place = 0;
+    bool has_place = false;
+    bool is_over = false;  // the second launch may come, or never will
+    Status status;         // not Ok: it never will
   };
   // How many rows outputs have, where nobody knows that before.
   struct Sizes {
@@ -103,8 +123,9 @@ class DirectLane final : public Transport {
     // outputs that nobody wants. Null: none is needed.
     std::shared_ptr<CardQueue::Buffer> buffer;
     std::shared_ptr<std::byte> pinned;
-    bool is_fused = false;  // tensors travel together
-    BatchDone done;         // null: it was called
+    bool is_fused = false;     // tensors travel together
+    std::shared_ptr<Hop> hop;  // null: its cards need no hosts
+    BatchDone done;            // null: it was called
     // The framework's streams wait for it, so it can be called.
     bool is_held_for = false;
     std::shared_ptr<Sizes> sizes;  // null: they are known
@@ -120,26 +141,38 @@ class DirectLane final : public Transport {
   };
   using FlightPtr = std::shared_ptr<Flight>;
   // The host transport's batches of a decision, which outlive nothing.
-  struct Offering {
+  struct Decision {
     LaneOffer mine;
     std::vector<LaneOffer> all;
-    std::string id;  // of the communicator, from rank 0
     bool has_offers = false;
-    bool is_decided = false;  // rank 0 has made an identity, or will not
-    bool has_id = false;
     // Not Ok: why cards do not reduce, which is the same on all ranks.
     Status verdict;
+    // Of the first decision: the identity of a rank's communicator, from the
+    // first of its ranks. By rank.
+    std::string id, ids;
+    bool has_own_id = false;  // this rank has made one, or will not
+    bool has_ids = false;
   };
 
   // --- How it comes to be direct ---
   // Asks to meet if it is time to. `batch` has a tensor of this rank.
   void AskToMeet(const Batch& batch);
-  void Ask(State next, const Status& error);
+  void Ask();
   void HearAnswer(const Status& answer);
+  void FindOffer();
   void StartOffering();
+  void StartTelling();
+  // Tells all what this rank offers, and hears what the others do.
+  void ExchangeOffers();
   // True if anything moved.
   bool Advance();
   bool AdvanceOffering();
+  bool AdvanceTelling();
+  // The ranks of this one's communicator.
+  std::vector<int> CardPeers() const;
+  void Connect(const Decision& decision);
+  // It is connected, or why not.
+  void EndConnecting(const Status& status);
   bool AdvanceConnecting();
   void StayStaged(const Status& why);
 
@@ -177,6 +210,28 @@ class DirectLane final : public Transport {
   bool Record(Flight* flight);
   // See LaneOwner::completes_in_stream.
   void HoldFramework(Flight* flight);
+
+  // --- Allreduces by host, whose shards go between the hosts ---
+  static bool IsFirstHalf(const Flight& flight) {
+    return flight.hop != nullptr && !flight.hop->is_copied;
+  }
+  static bool IsSecondHalf(const Flight& flight) {
+    return flight.hop != nullptr && flight.hop->is_copied;
+  }
+  CardShard ShardOf(const Flight& flight) const;
+  Status FindMemoryOfShard(Flight* flight);
+  void StartHop(const FlightPtr& flight);
+  Status QueueShardOut(const Flight& flight);
+  // The card has done with the first half. True: the hosts have its shard.
+  bool HandOver(Flight* flight);
+  // Proposes places for second launches, in the order of Start.
+  bool GoOn();
+  bool StepBetween(Flight* flight);
+  Status QueueGather(const Flight& flight);
+  // Gives up what hosts still have to do.
+  void LeaveHosts(Flight* flight);
+
+  // --- Ends ---
   // The flight has no more to do with the card.
   void Leave(Flight* flight);
   bool IsOver(Flight* flight);
@@ -195,11 +250,17 @@ class DirectLane final : public Transport {
   State state_ = State::kStaged;
   // Of the first batch: it says which card.
   std::shared_ptr<const void> ready_;
-  std::shared_ptr<Offering> offering_;
+  // This rank has asked to meet, and has no answer.
+  bool is_asking_ = false;
+  LaneOffer offer_;
+  std::shared_ptr<Decision> decision_;
   Clock::time_point connecting_since_;
   // Goes with this object: what is told later finds nobody.
   const std::shared_ptr<DirectLane*> self_;
 
+  // See LaneOwner::is_hierarchical, but all ranks agree on it.
+  bool is_by_host_ = false;
+  // Of all ranks, or of those of this host.
   std::unique_ptr<Communicator> communicator_;
   // The cards of all ranks can copy elements.
   bool all_have_kernels_ = false;
@@ -213,6 +274,8 @@ class DirectLane final : public Transport {
   BatchId next_id_ = 1;
   std::map<BatchId, BatchId> staged_;     // ours, and that of staging_
   std::map<BatchId, FlightPtr> flights_;  // in the order of Start
+  // Those with a hop whose second launch has no place, in that order.
+  std::deque<FlightPtr> to_go_on_;
 };
 
 }  // namespace hvd

@@ -2,7 +2,10 @@
 // The part of DirectLane for how its ranks come to have a communicator.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/log.h"
 #include "transport/device/direct_lane.h"
@@ -17,79 +20,117 @@ constexpr size_t kIdBytes = 128;
 }  // namespace
 
 void DirectLane::AskToMeet(const Batch& batch) {
-  if (state_ != State::kStaged && state_ != State::kConnected) return;
+  const bool wants_to = state_ == State::kStaged || state_ == State::kTried ||
+                        state_ == State::kAgreed;
+  if (!wants_to || is_asking_) return;
   for (const Segment& segment : batch.segments) {
     if (segment.ready != nullptr) ready_ = segment.ready;
   }
   if (ready_ == nullptr) return;  // this rank has joined
-  Ask(state_ == State::kStaged ? State::kMeeting : State::kMeetingAgain,
-      Status::Ok());
+  Ask();
 }
 
-void DirectLane::Ask(State next, const Status& error) {
-  state_ = next;
+void DirectLane::Ask() {
+  is_asking_ = true;
   owner_.ask_to_meet(
-      error, [self = std::weak_ptr<DirectLane*>(self_)](const Status& why) {
+      [self = std::weak_ptr<DirectLane*>(self_)](const Status& answer) {
         const auto lane = self.lock();
-        if (lane != nullptr && *lane != nullptr) (*lane)->HearAnswer(why);
+        if (lane != nullptr && *lane != nullptr) (*lane)->HearAnswer(answer);
       });
 }
 
 void DirectLane::HearAnswer(const Status& answer) {
-  if (!answer.ok()) return StayStaged(answer);
-  // Not all came, or Meet has gone on from here. Only now may it ask again: a
-  // rank that had joined may have asked after the others had met.
-  if (state_ == State::kMeeting) state_ = State::kStaged;
-  if (state_ == State::kMeetingAgain) state_ = State::kConnected;
+  // Only now may it ask again: a rank that had joined may have asked after the
+  // others had met.
+  is_asking_ = false;
+  if (!answer.ok()) StayStaged(answer);
 }
 
 void DirectLane::Meet(bool all_came) {
   // A rank that has joined cannot say what card it has, nor whether it is
-  // connected.
+  // connected. The next batch asks again.
   if (!all_came) return;
-  if (state_ == State::kMeeting) {
-    StartOffering();
-  } else if (state_ == State::kMeetingAgain) {
-    state_ = State::kDirect;
+  switch (state_) {
+    case State::kStaged:
+      return StartOffering();
+    case State::kTried:
+      return StartTelling();
+    case State::kAgreed:
+      state_ = State::kDirect;
+      return;
+    default:
+      return;
   }
+}
+
+void DirectLane::FindOffer() {
+  const Result<Communicators::Offer> found = communicators_->Look(ready_);
+  if (!owner_.refusal.empty()) {
+    offer_.Refuse(owner_.refusal);
+  } else if (!found.ok()) {
+    offer_.Refuse(found.status().message());
+  } else if (const Status opened = queue_->OpenStream(ready_); !opened.ok()) {
+    offer_.Refuse(opened.message());
+  } else {
+    offer_.has_kernels = queue_->stream()->CheckKernels().ok() ? 1 : 0;
+    offer_.is_hierarchical = owner_.is_hierarchical ? 1 : 0;
+    offer_.version = found.value().version;
+    std::memcpy(offer_.card, found.value().card.data(),
+                std::min(found.value().card.size(), LaneOffer::kCardBytes));
+  }
+}
+
+void DirectLane::ExchangeOffers() {
+  decision_ = std::make_shared<Decision>();
+  Decision& decision = *decision_;
+  const auto ranks = static_cast<size_t>(size());
+  decision.mine = offer_;
+  decision.all.resize(ranks);
+  Batch offers = SmallBatch(Verb::kAllgather, DataType::kUint8, &decision.mine,
+                            decision.all.data(), sizeof(LaneOffer));
+  offers.rows = {std::vector<int64_t>(ranks, sizeof(LaneOffer))};
+  const auto decide = [given = decision_,
+                       hosts = owner_.hosts](const Status& why) {
+    given->verdict = why.ok() ? Decide(given->all, hosts) : why;
+    given->has_offers = true;
+  };
+  (void)host_->Start(std::move(offers), decide);
 }
 
 void DirectLane::StartOffering() {
   state_ = State::kOffering;
-  offering_ = std::make_shared<Offering>();
-  Offering& offering = *offering_;
-  const Result<Communicators::Offer> found = communicators_->Look(ready_);
-  if (!owner_.refusal.empty()) {
-    offering.mine.Refuse(owner_.refusal);
-  } else if (!found.ok()) {
-    offering.mine.Refuse(found.status().message());
-  } else if (const Status opened = queue_->OpenStream(ready_); !opened.ok()) {
-    offering.mine.Refuse(opened.message());
-  } else {
-    offering.mine.has_kernels = queue_->stream()->CheckKernels().ok() ? 1 : 0;
-    offering.mine.version = found.value().version;
-    std::memcpy(offering.mine.card, found.value().card.data(),
-                std::min(found.value().card.size(), LaneOffer::kCardBytes));
-  }
-  offering.all.resize(static_cast<size_t>(size()));
-  offering.id.resize(kIdBytes);
-  Batch offers = SmallBatch(Verb::kAllgather, DataType::kUint8, &offering.mine,
-                            offering.all.data(), sizeof(LaneOffer));
-  offers.rows = {
-      std::vector<int64_t>(static_cast<size_t>(size()), sizeof(LaneOffer))};
-  (void)host_->Start(std::move(offers), [given = offering_](const Status& why) {
-    given->verdict = why.ok() ? hvd::Decide(given->all) : why;
-    given->has_offers = true;
-  });
+  FindOffer();
+  ExchangeOffers();
+  Decision& decision = *decision_;
+  const auto ranks = static_cast<size_t>(size());
+  decision.id.resize(kIdBytes);
+  decision.ids.resize(kIdBytes * ranks);
   // It has its place in the order, and waits for the decision.
-  Batch identity = SmallBatch(Verb::kBroadcast, DataType::kUint8,
-                              offering.id.data(), offering.id.data(), kIdBytes);
-  identity.inputs_are_ready = [given = offering_] { return given->is_decided; };
+  Batch identity =
+      SmallBatch(Verb::kAllgather, DataType::kUint8, decision.id.data(),
+                 decision.ids.data(), kIdBytes);
+  identity.rows = {std::vector<int64_t>(ranks, kIdBytes)};
+  identity.inputs_are_ready = [given = decision_] { return given->has_own_id; };
   (void)host_->Start(std::move(identity),
-                     [given = offering_](const Status& why) {
+                     [given = decision_](const Status& why) {
                        if (given->verdict.ok()) given->verdict = why;
-                       given->has_id = true;
+                       given->has_ids = true;
                      });
+}
+
+void DirectLane::StartTelling() {
+  state_ = State::kTelling;
+  ExchangeOffers();
+}
+
+std::vector<int> DirectLane::CardPeers() const {
+  if (is_by_host_) {
+    return owner_.hosts.ranks[static_cast<size_t>(
+        owner_.hosts.host[static_cast<size_t>(rank())])];
+  }
+  std::vector<int> all(static_cast<size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 bool DirectLane::Advance() {
@@ -98,57 +139,88 @@ bool DirectLane::Advance() {
       return AdvanceOffering();
     case State::kConnecting:
       return AdvanceConnecting();
+    case State::kTelling:
+      return AdvanceTelling();
     default:
       return false;
   }
 }
 
 bool DirectLane::AdvanceOffering() {
-  Offering& offering = *offering_;
-  if (offering.has_offers && !offering.is_decided) {
+  Decision& decision = *decision_;
+  if (decision.has_offers && !decision.has_own_id) {
+    is_by_host_ = IsByHost(decision.all, owner_.hosts);
     // An identity is made only where it is used: NCCL listens for its ranks.
-    if (rank() == 0 && offering.verdict.ok()) {
+    if (decision.verdict.ok() && rank() == CardPeers().front()) {
       const Result<std::string> made = communicators_->NewId();
       if (made.ok() && made.value().size() <= kIdBytes) {
-        offering.id = made.value();
-        offering.id.resize(kIdBytes);
+        std::copy(made.value().begin(), made.value().end(),
+                  decision.id.begin());
       }
     }
-    offering.is_decided = true;
+    decision.has_own_id = true;
     return true;
   }
-  if (!offering.has_offers || !offering.has_id) return false;
-  const auto ended = std::move(offering_);
-  if (!ended->verdict.ok()) {
+  if (!decision.has_offers || !decision.has_ids) return false;
+  const auto ended = std::move(decision_);
+  if (ended->verdict.ok()) {
+    Connect(*ended);
+  } else {
     StayStaged(ended->verdict);
-    return true;
   }
-  // One of zeros: rank 0 could not make one. Its ranks refuse it alike.
-  auto made = communicators_->Connect(ended->id, rank(), size(), ready_);
-  if (!made.ok()) {
-    Ask(State::kMeetingAgain, FailedPrecondition(made.status().message()));
-    return true;
-  }
-  all_have_kernels_ = std::all_of(
-      ended->all.begin(), ended->all.end(),
-      [](const LaneOffer& offer) { return offer.has_kernels != 0; });
-  communicator_ = std::move(made.value());
+  return true;
+}
+
+void DirectLane::Connect(const Decision& decision) {
   state_ = State::kConnecting;
   connecting_since_ = Clock::now();
-  return true;
+  all_have_kernels_ = std::all_of(
+      decision.all.begin(), decision.all.end(),
+      [](const LaneOffer& offer) { return offer.has_kernels != 0; });
+  const std::vector<int> peers = CardPeers();
+  const auto own = std::find(peers.begin(), peers.end(), rank());
+  // One of zeros: the rank could not make one. Its peers refuse it alike.
+  auto made = communicators_->Connect(
+      decision.ids.substr(static_cast<size_t>(peers.front()) * kIdBytes,
+                          kIdBytes),
+      static_cast<int>(own - peers.begin()), static_cast<int>(peers.size()),
+      ready_);
+  if (!made.ok()) return EndConnecting(made.status());
+  communicator_ = std::move(made.value());
 }
 
 bool DirectLane::AdvanceConnecting() {
   const Result<bool> is_ready = communicator_->IsReady();
-  Status status = is_ready.status();
   if (is_ready.ok() && !is_ready.value()) {
     if (Clock::now() < connecting_since_ + connect_limit_) return false;
-    status = FailedPrecondition("NCCL did not connect within " +
-                                std::to_string(connect_limit_.count() / 1000) +
-                                " s; NCCL_DEBUG=INFO shows what it waits for");
+    std::string text = "NCCL did not connect within " +
+                       std::to_string(connect_limit_.count() / 1000) +
+                       " s; NCCL_DEBUG=INFO shows what it waits for";
+    if (owner_.hosts.has_two_levels() && !is_by_host_) {
+      text += "; HVD_HIERARCHICAL_ALLREDUCE=1 needs it within hosts only";
+    }
+    EndConnecting(FailedPrecondition(std::move(text)));
+  } else {
+    EndConnecting(is_ready.status());
   }
-  Ask(State::kMeetingAgain,
-      status.ok() ? status : FailedPrecondition(status.message()));
+  return true;
+}
+
+void DirectLane::EndConnecting(const Status& status) {
+  state_ = State::kTried;
+  if (!status.ok()) offer_.Refuse(status.message());
+  Ask();
+}
+
+bool DirectLane::AdvanceTelling() {
+  if (!decision_->has_offers) return false;
+  const auto ended = std::move(decision_);
+  if (ended->verdict.ok()) {
+    state_ = State::kAgreed;
+    Ask();
+  } else {
+    StayStaged(ended->verdict);
+  }
   return true;
 }
 

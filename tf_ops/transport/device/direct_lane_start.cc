@@ -39,6 +39,12 @@ bool IsScaledTwice(const Batch& batch) {
 // Everything here is the same on all ranks.
 bool DirectLane::IsForCards(const Batch& batch) const {
   if (state_ != State::kDirect || batch.has_absent) return false;
+  if (!batch.partners.empty()) return false;
+  if (is_by_host_) {
+    return batch.verb == Verb::kAllreduce && IsFloating(batch.dtype) &&
+           FusionBytes(batch) > 0 &&
+           communicators_->Takes(batch.wire_dtype, batch.reduce_op, 1.0);
+  }
   if (IsMoved(batch.verb)) return true;
   if (batch.verb == Verb::kSparseAllreduce) {
     return all_have_kernels_ && IsFloating(batch.dtype);
@@ -82,13 +88,16 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
     StartSizes(flight, error);
   }
   StartBefore(flight, error);
+  if (is_by_host_) StartHop(flight);
   StartBehind(flight.get());
 }
 
 Status DirectLane::FindBuffer(Flight* flight) {
   Batch& batch = flight->batch;
   if (Varies(batch.verb)) return Status::Ok();
-  flight->is_fused = all_have_kernels_ && IsFused(batch, size());
+  flight->is_fused =
+      is_by_host_ || (all_have_kernels_ && IsFused(batch, size()));
+  if (is_by_host_) return FindMemoryOfShard(flight);
   if (flight->is_fused) return TakeBuffer(flight, FusionBytes(batch));
   std::vector<void*> outputs;
   std::vector<int64_t> bytes;

@@ -6,6 +6,29 @@
 #include <cstring>
 
 namespace hvd {
+namespace {
+
+Status DecideByHost(const std::vector<LaneOffer>& offers,
+                    const HostMap& hosts) {
+  const std::string begin = "HVD_HIERARCHICAL_ALLREDUCE is set, but ";
+  const size_t ranks = hosts.ranks[0].size();
+  for (const std::vector<int>& others : hosts.ranks) {
+    if (others.size() == ranks) continue;
+    return FailedPrecondition(begin + "rank 0's host has " +
+                              std::to_string(ranks) + " ranks, and that of " +
+                              "rank " + std::to_string(others[0]) + " has " +
+                              std::to_string(others.size()));
+  }
+  if (ranks == 1) return FailedPrecondition(begin + "each host has one rank");
+  for (size_t rank = 0; rank < offers.size(); ++rank) {
+    if (offers[rank].has_kernels != 0) continue;
+    return FailedPrecondition(begin + "rank " + std::to_string(rank) +
+                              " has no GPU kernels");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
 
 void LaneOffer::Refuse(const std::string& why) {
   const size_t length = std::min(why.size(), kTextBytes - 1);
@@ -14,7 +37,14 @@ void LaneOffer::Refuse(const std::string& why) {
   if (length == 0) refusal[0] = '?';
 }
 
-Status Decide(const std::vector<LaneOffer>& offers) {
+bool IsByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
+  return hosts.host_count() > 1 &&
+         std::any_of(offers.begin(), offers.end(), [](const LaneOffer& offer) {
+           return offer.is_hierarchical != 0;
+         });
+}
+
+Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
     const std::string name = "rank " + std::to_string(rank);
@@ -37,7 +67,7 @@ Status Decide(const std::vector<LaneOffer>& offers) {
       }
     }
   }
-  return Status::Ok();
+  return IsByHost(offers, hosts) ? DecideByHost(offers, hosts) : Status::Ok();
 }
 
 }  // namespace hvd

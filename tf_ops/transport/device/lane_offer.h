@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host_map.h"
 #include "core/status.h"
 
 namespace hvd {
@@ -17,8 +18,9 @@ struct LaneOffer {
   static constexpr size_t kCardBytes = 16;
   static constexpr size_t kTextBytes = 360;
 
-  int32_t version = 0;      // of the library
-  int32_t has_kernels = 0;  // its card can copy elements
+  int32_t version = 0;          // of the library
+  int32_t has_kernels = 0;      // its card can copy elements
+  int32_t is_hierarchical = 0;  // see LaneOwner
   char card[kCardBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};
@@ -27,9 +29,15 @@ struct LaneOffer {
   void Refuse(const std::string& why);
 };
 
+// Whether cards are to work among themselves within hosts only: there are
+// several, and a rank says so.
+[[nodiscard]] bool IsByHost(const std::vector<LaneOffer>& offers,
+                            const HostMap& hosts);
+
 // Ok, or why not: FailedPrecondition, in words that begin in the middle of a
 // sentence. The same on all ranks. `offers` are by rank.
-[[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers);
+[[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers,
+                            const HostMap& hosts);
 
 }  // namespace hvd
 

@@ -7,15 +7,29 @@
 namespace hvd {
 
 LaunchOrder::Place LaunchOrder::Begin(int set) {
-  const Place proposed = ++clock_ * kSets + set;
+  const Place proposed = ++clock_ * kTick + kSets + set;
+  pending_[proposed] = {proposed};
+  return proposed;
+}
+
+LaunchOrder::Place LaunchOrder::BeginAgain(int set) {
+  Place& clock = again_clocks_[set];
+  clock = std::max(clock, launched_clock_) + 1;
+  const Place proposed = clock * kTick + set;
   pending_[proposed] = {proposed};
   return proposed;
 }
 
 void LaunchOrder::Settle(Place proposed, Place place) {
-  clock_ = std::max(clock_, place / kSets);
+  clock_ = std::max(clock_, place / kTick);
   const auto found = pending_.find(proposed);
   if (found != pending_.end()) found->second = {place, true};
+}
+
+void LaunchOrder::Launch(Place proposed) {
+  const auto found = pending_.find(proposed);
+  if (found == pending_.end()) return;
+  launched_clock_ = std::max(launched_clock_, found->second.earliest / kTick);
 }
 
 bool LaunchOrder::IsNext(Place proposed) const {

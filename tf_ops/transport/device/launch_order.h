@@ -30,11 +30,19 @@ class LaunchOrder {
   // other set that lives.
   Place Begin(int set);
 
+  // The same for a batch that goes on: for its second launch. It goes before
+  // all that is not launched yet, so far as this rank is asked. A set's batches
+  // go on in one order on all its ranks.
+  Place BeginAgain(int set);
+
   // All ranks have come. Their largest proposal is `place`.
   void Settle(Place proposed, Place place);
 
   // Whether it can be launched now.
   bool IsNext(Place proposed) const;
+
+  // It is launched from now on. Others wait until End.
+  void Launch(Place proposed);
 
   // It is launched, or will never be. More often than once is no harm.
   void End(Place proposed) { pending_.erase(proposed); }
@@ -47,9 +55,13 @@ class LaunchOrder {
     bool is_settled = false;
   };
 
-  // Places are clock * kSets + set, so no two batches have the same.
-  Place clock_ = 0;
-  std::map<Place, Pending> pending_;  // by what was proposed
+  // Places are (2 * clock + 1) * kSets + set, of second launches without the 1.
+  // So no two batches have the same.
+  static constexpr Place kTick = 2 * kSets;
+  Place clock_ = 0;                    // of the latest place that is known of
+  Place launched_clock_ = 0;           // of the latest that was launched
+  std::map<int, Place> again_clocks_;  // of each set's latest BeginAgain
+  std::map<Place, Pending> pending_;   // by what was proposed
 };
 
 }  // namespace hvd

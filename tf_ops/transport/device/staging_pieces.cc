@@ -11,7 +11,9 @@ namespace {
 // Parts begin at multiples of it, so that they are aligned as segments are.
 constexpr int64_t kAlignedElements = 64;
 
+// Ranks cut alike, so what differs between them cannot be cut.
 bool CanBeCut(const Batch& batch) {
+  if (!batch.partners.empty()) return false;
   return batch.verb == Verb::kAllreduce || batch.verb == Verb::kBroadcast ||
          batch.verb == Verb::kReducescatter;
 }
