@@ -172,7 +172,7 @@ NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: compile-gpu test-gpu
 # Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
-GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_staging
+GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_row_sums gpu_staging
 compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
 	@echo "== compiling for GPUs"
 	@toolkit=$$(echo $(CURDIR)/$(CUDA)/lib/python3*/site-packages/nvidia/cu13) && \
@@ -188,7 +188,7 @@ compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its
 test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
 	@build/cuda/card_kernels_test && build/cuda/staging_test
 	@build/cuda/nccl_test || test $$? = 77
-	@build/cuda/gpu_copies
+	@build/cuda/gpu_copies && build/cuda/gpu_row_sums
 	@for ranks in 1 2 4; do $(BIN)/hvdrun -np $$ranks build/cuda/gpu_staging || exit; done
 
 test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version matters to
@@ -200,8 +200,7 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py graph_modes.py tape.py keras_optimizers.py \
   keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py sync_batch_norm.py \
   as_horovod.py optimizer.py gpu_lane.py hooks.py) \
-  tests/examples/test_keras_examples.py::test_fit_and_loop \
-  tests/examples/test_examples_run.py::test_short_scripts
+  tests/examples/test_keras_examples.py::test_fit_and_loop
 MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gradients.py \
   op_gradients.py errors.py functions.py keras_join.py elastic.py optimizer_checkpoints.py \
   accumulation.py gpu_pinning.py data.py data_files.py data_bad_files.py data_training.py \

@@ -8,7 +8,6 @@
 // the median of the rounds. Ways take turns.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,22 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "gpu_timing.h"
 #include "loaded_kernels.h"
 
 namespace hvd {
 namespace {
-
-void Check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("CUDA: %s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void Check(const Status& status) {
-  if (status.ok()) return;
-  std::printf("%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 // Elements of the trainable variables of ResNet-50, of which there are 161.
 std::vector<int64_t> ResNet50() {
@@ -68,27 +56,6 @@ std::vector<int64_t> Mixed() {
     counts.push_back(static_cast<int64_t>(std::exp2(exponent(random))) / 4);
   }
   return counts;
-}
-
-// Seconds on the GPU.
-double Timed(cudaStream_t stream, const std::function<void()>& work) {
-  cudaEvent_t begin, end;
-  Check(cudaEventCreate(&begin));
-  Check(cudaEventCreate(&end));
-  Check(cudaEventRecord(begin, stream));
-  work();
-  Check(cudaEventRecord(end, stream));
-  Check(cudaEventSynchronize(end));
-  float ms = 0;
-  Check(cudaEventElapsedTime(&ms, begin, end));
-  Check(cudaEventDestroy(begin));
-  Check(cudaEventDestroy(end));
-  return ms / 1e3;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 class Benchmark {
@@ -175,15 +142,7 @@ class Benchmark {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 50;
-  cudaDeviceProp card;
-  if (cudaGetDeviceProperties(&card, 0) != cudaSuccess || rounds < 1) {
-    std::printf("no GPU is visible, or the argument is no number of rounds\n");
-    return 1;
-  }
-  int runtime = 0, driver = 0;
-  (void)cudaRuntimeGetVersion(&runtime);
-  (void)cudaDriverGetVersion(&driver);
-  std::printf("%s, CUDA runtime %d, driver %d\n", card.name, runtime, driver);
+  if (!hvd::PrintCard(rounds)) return 1;
   std::printf("| tensors | count | size | way | GB/s | of a copy |\n");
   std::printf("|---|---|---|---|---|---|\n");
   hvd::Benchmark("ResNet-50", hvd::ResNet50()).Run(rounds);

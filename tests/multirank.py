@@ -8,6 +8,7 @@ A file there holds tests as they run on a rank. It may say, at module level,
     IN_FULL = (4,)    # and with these, or on such hosts, where HVD_TEST_ALL=1 asks for all
     GPU = (2,)        # once more with these, `modes.run` on a GPU that is made up (fake_gpu.py)
     TIMEOUT_S = 120   # for one run of the file (default 300)
+    OWN_INIT = True   # it begins and ends without init, with a fixture `hvd` of its own
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
 
 HVD_TEST_ONE_SIZE=1 runs each file with 2 ranks only, or with its largest number where 2 is
@@ -15,11 +16,12 @@ not among them, and on a GPU that is made up what runs nowhere else. HVD_TEST_GP
 file on the machine's own GPU and not elsewhere: as GPU says, or with one number of ranks.
 
 All files with equal ranks and hosts are one job, because a rank takes longer to import TensorFlow
-than most files take to run. The job is started when the first of its tests is due. If a job had to
-be killed, or ended early, another one follows with the files that it did not come to. The ranks
-append what happens to files (`RankReporter`). Each test case becomes one result of the outer run.
-It is failed if it failed on any rank, and has the tracebacks of the ranks. What is wrong with a job
-itself, a status or something left behind, is an error of the last test.
+than most files take to run. Those with an init of their own are another one. The job is started
+when the first of its tests is due. If a job had to be killed, or ended early, another one follows
+with the files that it did not come to. The ranks append what happens to files (`RankReporter`).
+Each test case becomes one result of the outer run. It is failed if it failed on any rank, and has
+the tracebacks of the ranks. What is wrong with a job itself, a status or something left behind, is
+an error of the last test.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from mpi import ROOT, Job, Result
 from rank_files import constants_of, gpu_runs_of, runs_of, tests_of
 from rank_results import LABEL_VARIABLE, Case, Silence, read_cases
 
-_SHARED = pytest.StashKey[dict[str, "RankRun"]]()
+_SHARED = pytest.StashKey[dict[tuple[str, bool], "RankRun"]]()
 # Frames that every stack in a log has.
 _OF_PYTEST = re.compile(r'File ".*/(_pytest|pytest|pluggy)/|File "<frozen runpy>"')
 
@@ -192,12 +194,13 @@ class RankFile(pytest.File):
         runs += [RankRun(count, None, on_gpu=True) for count in gpu_runs_of(constants)]
         for run in runs:
             if not constants.get("ALONE", False):
-                run = self._shared().setdefault(run.label, run)
+                key = (run.label, constants.get("OWN_INIT", False))
+                run = self._shared().setdefault(key, run)
             run.timeouts_s[self.path] = constants.get("TIMEOUT_S", 300.0)
             yield RankJob.from_parent(self, name=run.label, run=run, functions=functions)
 
-    def _shared(self) -> dict[str, RankRun]:
-        """The runs that files share, by label."""
+    def _shared(self) -> dict[tuple[str, bool], RankRun]:
+        """The runs that files share, by label and by OWN_INIT."""
         return self.session.stash.setdefault(_SHARED, {})
 
 

@@ -11,6 +11,9 @@ import pytest
 from cases import ALL, ONE_SIZE
 from fake_gpu import IS_REAL
 
+# See multirank.py.
+SETTINGS = ("RANKS", "HOSTS", "IN_FULL", "GPU", "TIMEOUT_S", "OWN_INIT", "ALONE")
+
 
 def _one_of(counts: tuple[int, ...]) -> int:
     return 2 if 2 in counts else max(counts)
@@ -48,7 +51,7 @@ def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id in ("RANKS", "HOSTS", "IN_FULL", "GPU", "TIMEOUT_S", "ALONE"):
+            if node.targets[0].id in SETTINGS:
                 yield node.targets[0].id, ast.literal_eval(node.value)
 
 

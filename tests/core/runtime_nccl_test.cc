@@ -230,6 +230,8 @@ TEST(a_card_without_memory_for_them) {
         EXPECT_TRUE(Contains(status.message(),
                              rank == 1 ? "has no memory for 20032 bytes"
                                        : "rank 1 had no memory"));
+        EXPECT_EQ(Contains(status.message(), "; the first is scaled"),
+                  rank == 1);
         // Whole tensors go as they lie.
         EXPECT_TRUE(BecomesDirect(rank, 3, runtime, card));
       },

@@ -14,7 +14,7 @@ import hvd_tf
 from hvd_tf._internal.blame import blames_peer, find_cause
 from hvd_tf._internal.causes import Kind
 
-ALONE = True
+OWN_INIT = True
 RANKS = (3,)
 GPU = (3,)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hvd_tf
 
-ALONE = True
+OWN_INIT = True
 RANKS = (3,)
 HOSTS = "2x2"
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import hvd_tf
 
-ALONE = True
+OWN_INIT = True
 RANKS = (2,)
 HOSTS = "2x2"
 IN_FULL = (4,)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import hvd_tf
 
-ALONE = True
+OWN_INIT = True
 RANKS = (3,)
 
 

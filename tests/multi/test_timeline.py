@@ -17,7 +17,7 @@ import hvd_tf
 from hvd_tf.timeline.split import PARTS, steps_of
 from hvd_tf.timeline.trace_file import read
 
-ALONE = True
+OWN_INIT = True
 RANKS = (3,)
 HOSTS = "2x2"
 IN_FULL = (2,)

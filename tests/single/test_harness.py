@@ -201,31 +201,41 @@ def test_results_of_ranks_reach_the_outer_run(tmp_path: Path) -> None:
     assert "did not get here: the job ended with status 7" in output
 
 
-def jobs_of(tmp_path: Path, later: str) -> list[str]:
-    """The pids that the cases of two files had on rank 0, when both pass."""
+def jobs_of(tmp_path: Path, first: str, later: str) -> list[str]:
+    """The pids that the cases of two files had on rank 0, when both pass. Of what each says."""
     notes = tmp_path / "pids"
     text = f"""
 import os
 RANKS = (2,)
-{later}
 def test_pid(rank):
     if rank == 0:
         with open({str(notes)!r}, "a") as file:
             print(os.getpid(), file=file)
 """
     pytest_in(tmp_path, "--collect-only")
-    for name in ("test_file.py", "test_later.py"):
-        (tmp_path / "tests" / "multi" / name).write_text(text)
+    for name, says in (("test_file.py", first), ("test_later.py", later)):
+        (tmp_path / "tests" / "multi" / name).write_text(says + text)
     output = pytest_in(tmp_path)
     assert "2 passed" in output, output
     return notes.read_text().split()
 
 
-def test_files_share_a_job_unless_they_ask_for_their_own(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    assert len(set(jobs_of(tmp_path / "a", ""))) == 1
-    assert len(set(jobs_of(tmp_path / "b", "ALONE = True"))) == 2
+ALONE, OWN_INIT = "ALONE = True\n", "OWN_INIT = True\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "jobs"),
+    [
+        ("", "", 1),
+        (ALONE, ALONE, 2),
+        (OWN_INIT, OWN_INIT, 1),
+        (OWN_INIT, "", 2),
+    ],
+)
+def test_files_share_a_job_unless_they_ask_for_their_own(
+    tmp_path: Path, first: str, later: str, jobs: int
+) -> None:
+    assert len(set(jobs_of(tmp_path, first, later))) == jobs
 
 
 def test_selection_reaches_the_ranks(tmp_path: Path) -> None:

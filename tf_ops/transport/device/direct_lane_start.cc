@@ -132,7 +132,12 @@ Status DirectLane::TakeBuffer(Flight* flight, int64_t bytes) {
   for (const Segment& segment : flight->batch.segments) {
     if (segment.ready == nullptr) continue;
     auto found = queue_->BufferOf(static_cast<size_t>(bytes), segment.ready);
-    if (!found.ok()) return found.status();
+    if (!found.ok()) {
+      const std::string* const name = NameOf(flight->batch);
+      return Status(found.status().code(),
+                    found.status().message() +
+                        (name == nullptr ? "" : "; the first is " + *name));
+    }
     flight->buffer = std::move(found.value());
     return Status::Ok();
   }
