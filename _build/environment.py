@@ -176,6 +176,12 @@ def read_wrapper(wrapper: Path, sites: Iterable[str]) -> Mpi:
     except (OSError, subprocess.CalledProcessError) as error:
         raise BuildError(f"{wrapper} -show failed, so this MPI cannot be used: {error}") from None
     includes, directories, libraries = parse_flags(shown.stdout)
+    prefix = wrapper.parent.parent
+    if not any(Path(path, "mpi.h").is_file() for path in includes) and (
+        (prefix / "include" / "mpi.h").is_file()
+    ):
+        # The wrapper of a wheel does not quote its own path, which may have spaces.
+        includes, directories = (str(prefix / "include"),), (str(prefix / "lib"),)
     return Mpi(
         flavour=mpi_flavour(includes),
         include_dirs=includes,

@@ -28,7 +28,7 @@ from hooks import Progress, Speed
 from layers import Sizes
 from models import LOGITS
 from report import write
-from starting import library, limit_threads, positive
+from starting import library, limit_threads, positive, step_of
 from training import Settings, train
 
 v1 = tf.compat.v1
@@ -122,7 +122,11 @@ def main() -> None:
         steps = args.steps or max(1, args.clicks // (args.batch * size))
         watch += [Progress(steps)] if first else []
     folder = args.model_dir or Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
-    estimator = train(hvd, settings(args), share, folder, steps, watch)
+    # hvd: only rank 0 has checkpoints
+    begun = hvd.broadcast_object(step_of(folder) if first else 0, 0)
+    if begun and args.stream:
+        sys.exit(f"--model-dir {folder} holds a checkpoint: --stream needs a new folder")
+    estimator = train(hvd, settings(args), share, folder, steps, watch, begun)
     found = hvd.estimator.evaluate(estimator, rows.evaluation(data))  # hvd: was estimator.evaluate
     consumed = hvd.allgather_object(speed.done)  # hvd: of all ranks
     if first:

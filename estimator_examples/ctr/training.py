@@ -42,8 +42,12 @@ def train(
     model_dir: Path,
     steps: Optional[int],
     watch: Sequence[v1.train.SessionRunHook] = (),
+    begun: int = 0,
 ) -> tf_estimator.Estimator:
-    """Train on this rank's share for so many steps; None: until the share of the last rank ends."""
+    """Train on this rank's share for so many steps; None: until the share of the last rank ends.
+
+    begun: the step of rank 0's checkpoint, where there is one.
+    """
 
     def optimizer() -> v1.train.Optimizer:
         rate = hvd.estimator.scale_learning_rate(settings.lr)  # hvd: for size times the batch
@@ -59,5 +63,6 @@ def train(
     if steps is None:
         # hvd: a rank without data joins; the others go on, and all end with the last one's weights
         hooks.append(hvd.estimator.EndTogetherHook(when="last"))
-    estimator.train(share, hooks=hooks, max_steps=steps)
+    if steps is None or begun < steps:  # hvd: else rank 0, which has the checkpoint, trains no step
+        estimator.train(share, hooks=hooks, max_steps=steps)
     return estimator

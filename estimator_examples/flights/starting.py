@@ -36,6 +36,12 @@ def limit_threads(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
+def step_of(model_dir: Path) -> int:
+    """The global step of the last checkpoint in this process's folder; 0: there is none."""
+    latest = tf.train.latest_checkpoint(str(model_dir))
+    return int(tf.train.load_variable(latest, "global_step")) if latest else 0
+
+
 def run_config(
     hvd: ModuleType, model_dir: Path, threads: int, seed: int, interval: Optional[int]
 ) -> tf.estimator.RunConfig:

@@ -30,7 +30,7 @@ from inputs import InputFn
 from model import model_fn
 from pictures import draw
 from report import Report, text, write
-from starting import library, limit_threads, positive, run_config
+from starting import library, limit_threads, positive, run_config, step_of
 from tasks import Task
 from whole import stop_on_failure
 from workers import compare
@@ -74,8 +74,7 @@ def model_folder(args: argparse.Namespace, hvd: ModuleType) -> tuple[Path, int]:
         if hvd.rank() == 0:
             args.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = args.model_dir or Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
-            latest = tf.train.latest_checkpoint(str(folder))
-            step = int(tf.train.load_variable(latest, "global_step")) if latest else 0
+            step = step_of(folder)
             if step and args.stream:
                 failure = f"--model-dir {folder} holds a checkpoint: --stream needs a new folder"
     except (OSError, tf.errors.OpError) as error:
@@ -91,10 +90,12 @@ def train(
     model_dir: Path,
     watch: Sequence[v1.train.SessionRunHook] = (),
     evaluations: Optional[tuple[int, tf.estimator.EvalSpec]] = None,
+    begun: int = 0,
 ) -> tf.estimator.Estimator:
     """Train on this rank's share of the data until global step args.steps, or until it ends.
 
     evaluations: every how many steps to evaluate, and what.
+    begun: the step of rank 0's checkpoint, where there is one.
     """
     interval, eval_spec = evaluations or (None, None)
 
@@ -114,7 +115,8 @@ def train(
     )
     hooks = [hvd.BroadcastGlobalVariablesHook(0), *watch]  # hvd: all start with rank 0's weights
     if eval_spec is None:
-        estimator.train(share, hooks=hooks, max_steps=args.steps)
+        if begun < args.steps:  # hvd: else rank 0, which has the checkpoint, would train no step
+            estimator.train(share, hooks=hooks, max_steps=args.steps)
     else:
         train_spec = tf.estimator.TrainSpec(share, max_steps=args.steps, hooks=hooks)
         hvd.estimator.train_and_evaluate(  # hvd: was tf.estimator.train_and_evaluate
@@ -193,7 +195,7 @@ def main() -> None:
     exporters = [curve, Best(curve)] if task.test else [curve]
     spec = tf.estimator.EvalSpec(task.evaluate, steps=None, exporters=exporters, throttle_secs=0)
     evaluations = None if args.no_eval else (task.interval, spec)
-    estimator = train(args, hvd, task.train, folder, watch, evaluations)
+    estimator = train(args, hvd, task.train, folder, watch, evaluations, step)
     report = measured(args, size, task, speed, curve)
     if task.test and evaluations:
         report["test"] = test(hvd, estimator, task.test)

@@ -7,6 +7,7 @@ If the library is loaded into another TensorFlow, it fails with a list of undefi
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +20,7 @@ REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir"
 
 
 def check_build(running_version: Optional[str] = None) -> None:
-    """Compare the build stamp with the TensorFlow of that version.
+    """Compare the build stamp with the TensorFlow of that version, as it says itself.
 
     Without a version, it takes that of the installed distribution that the library was compiled
     for. That needs no import of TensorFlow. If another distribution is installed, the import
@@ -39,12 +40,23 @@ def check_build(running_version: Optional[str] = None) -> None:
             running_version = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             return
-    if version != running_version:
+    if not _is_version_of(version, running_version):
         raise ImportError(
             f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {running_version} "
             f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "
             f"install {distribution}=={version}."
         )
+
+
+def _is_version_of(distributed: str, running: str) -> bool:
+    """Whether a distribution of one version can be a TensorFlow that says it has the other.
+
+    They write it in two ways. TensorFlow itself says 2.22.0-dev20260101 and 2.16.0-rc1, and leaves
+    out what a vendor adds, as in 2.15.0+nv24.3 and 2.14.0.600.
+    """
+    plain = re.sub(r"-(rc\d+)", r"\1", running.replace("-dev", ".dev"))
+    same = re.escape(plain.partition("+")[0]) + r"(\.\d+)*(\+.*)?"
+    return distributed == running or bool(re.fullmatch(same, distributed))
 
 
 def is_launcher() -> bool:

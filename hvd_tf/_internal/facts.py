@@ -20,6 +20,11 @@ from hvd_tf._internal.runtime import ProcessSet, global_process_set
 
 Facts = dict[str, Any]
 
+TRAINED_ALREADY = (
+    "Estimator.train(max_steps=N) returns at once on a rank whose checkpoint is already at step N. "
+    "Ask rank 0 for the step before training, and skip it on every rank."
+)
+
 ERROR = "error"
 """The fact that says why a rank cannot go on. Missing or empty: it can."""
 
@@ -46,6 +51,30 @@ def exchange(facts: Facts, name: str, process_set: ProcessSet = global_process_s
         texts = [part.tobytes() for part in np.split(joined, np.cumsum(sizes)[:-1])]
     everyones = [json.loads(theirs) for theirs in texts]
     _raise_errors(everyones)
+    return everyones
+
+
+def exchange_at(place: str, facts: Facts, remedy: str) -> list[Facts]:
+    """`exchange` where a rank's thread enters what all ranks do together.
+
+    Elsewhere on another rank it would wait for ever: both would wait for the other one to come.
+
+    Args:
+      place: what the rank does, in words for messages.
+      facts: as in `exchange`.
+      remedy: a sentence about what may have led a rank elsewhere.
+
+    Raises:
+      ValueError: as `exchange`, and on every rank, if ranks are at different places.
+    """
+    everyones = exchange({"place": place, **facts}, "entrance")
+    for rank, theirs in enumerate(everyones):
+        if theirs["place"] != everyones[0]["place"]:
+            raise ValueError(
+                f"rank 0 is about to {everyones[0]['place']} while rank {rank} is about to "
+                f"{theirs['place']}. Every rank must make the same calls in the same order. "
+                f"{remedy}"
+            )
     return everyones
 
 

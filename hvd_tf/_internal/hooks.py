@@ -9,16 +9,12 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.facts import check_same_sets, exchange
+from hvd_tf._internal.facts import TRAINED_ALREADY, check_same_sets, exchange_at
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
 from hvd_tf._internal.scopes import end_training
 
-_LEFT_EARLY = (
-    "If that rank did not train at all: Estimator.train(max_steps=N) returns at once on a rank "
-    "whose checkpoint is already at step N. Ask rank 0 for the step before training, and "
-    "skip it on every rank."
-)
+_LEFT_EARLY = f"If that rank did not train at all: {TRAINED_ALREADY}"
 
 
 class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
@@ -107,7 +103,7 @@ def announce_hook(text: str) -> None:
 
 def _check_announced(graph: tf.Graph, root_rank: int) -> None:
     mine = sorted(_announced.get(graph, set()))
-    everyones = exchange({"hooks": mine}, "broadcast_hook/hooks")
+    everyones = exchange_at("start a training session", {"hooks": mine}, TRAINED_ALREADY)
     check_same_sets(
         [theirs["hooks"] for theirs in everyones],
         root_rank,

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.facts import ERROR, check_same, exchange
+from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange, exchange_at
 from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import rank, size
@@ -211,7 +211,7 @@ def _agree(
     if seed is None:
         seed = random.SystemRandom().getrandbits(31)
     mine = {ERROR: wrong and f"evaluate: {wrong}", "steps": steps, "name": name, "seed": seed}
-    everyones = exchange(mine, f"{_WHAT}/arguments")
+    everyones = exchange_at("evaluate", mine, TRAINED_ALREADY)
     for fact in ("steps", "name"):
         check_same(everyones, fact, f"evaluate: {fact}", "Give the same on every rank")
     return everyones[0]["seed"]

@@ -58,7 +58,15 @@ def _as_int32(splits: Any) -> tf.Tensor:
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer and splits.shape.num_elements() != 0:
         raise ValueError(f"splits has the dtype {splits.dtype.name}; pass integers")
+    if splits.dtype.size > tf.int32.size or splits.dtype == tf.uint32:
+        # What does not fit becomes the largest, which the kernel refuses.
+        limits = [tf.constant(limit, splits.dtype) for limit in _limits_of(splits.dtype)]
+        splits = tf.clip_by_value(splits, *limits)
     return tf.cast(splits, tf.int32)
+
+
+def _limits_of(dtype: tf.DType) -> tuple[int, int]:
+    return max(tf.int32.min, dtype.min), tf.int32.max
 
 
 @tf.RegisterGradient("HorovodAlltoall")

@@ -323,6 +323,22 @@ def test_estimator_trains_evaluates_and_trains_on(rank, size, tmp_path):
 
 
 @needs_estimator
+def test_training_that_rank_0_has_done_already_is_an_error_on_all(rank, tmp_path):
+    """Only rank 0 finds its checkpoint again, trains no step, and is the first at what follows."""
+    hook = hvd_tf.BroadcastGlobalVariablesHook(0)
+    make_estimator(tmp_path / "model").train(input_fn, hooks=[hook], max_steps=4)
+    again = make_estimator(tmp_path / ("model" if rank == 0 else "other"))
+    words = (
+        "rank 0 is about to evaluate while rank 1 is about to start a training session.* Ask rank "
+        "0 for the step before training"
+    )
+    with pytest.raises(ValueError, match=words):
+        again.train(input_fn, hooks=[hook], max_steps=4)
+        hvd_tf.estimator.evaluate(again, input_fn, steps=1)
+    hvd_tf.allgather_object(None)
+
+
+@needs_estimator
 def test_an_exported_model_has_none_of_our_operations(rank, tmp_path):
     estimator = make_estimator(tmp_path / "model")
     estimator.train(input_fn, hooks=[hvd_tf.BroadcastGlobalVariablesHook(0)], steps=2)

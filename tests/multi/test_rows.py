@@ -278,6 +278,10 @@ def test_mistakes(rank, size):
         (odd(rank, size, [1] * size, [1]), "1 entries; pass one for each"),
         (odd(rank, size, [1] * size, [-1] + [1] * (size - 1)), "has a negative entry"),
         (odd(rank, size, [1] * size, [9] * size), f"only {size} rows"),
+        (
+            np.array(odd(rank, size, [1] * size, [1 << 32] + [0] * (size - 1))),
+            "an entry above 2147",
+        ),
     ):
         fails_for_one(
             rank,

@@ -178,6 +178,14 @@ def test_an_mpi_wheel_is_known_by_its_files(tmp_path: Path) -> None:
     assert environment.read_wrapper(other, target).package is None
 
 
+def test_wrapper_that_does_not_quote_its_own_path(tmp_path: Path) -> None:
+    path = wrapper(tmp_path / "my own" / "venv")
+    found = environment.read_wrapper(path, [])
+    assert found.include_dirs == (str(tmp_path / "my own" / "venv" / "include"),)
+    assert found.library_dirs == (str(tmp_path / "my own" / "venv" / "lib"),)
+    assert (found.flavour, found.library) == ("Open MPI 5.0.11", "mpi")
+
+
 def test_wrapper_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "mpicxx"
     path.write_text("#!/bin/sh\nexit 1\n")

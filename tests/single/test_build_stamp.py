@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,32 @@ def test_another_version_is_refused_with_the_remedy(stamp: ModuleType) -> None:
     assert "compiled for tensorflow-cpu 2.15.1" in text
     assert "TensorFlow 2.21.0 is installed" in text
     assert "pip install --force-reinstall --no-deps --no-cache-dir ." in text
+
+
+@pytest.mark.parametrize(
+    ("distributed", "running", "fails"),
+    [
+        ("2.22.0.dev20260101", "2.22.0-dev20260101", False),
+        ("2.16.0rc1", "2.16.0-rc1", False),
+        ("2.15.0+nv24.3", "2.15.0", False),
+        ("2.14.0.600", "2.14.0", False),
+        ("2.22.0.dev20260101", "2.22.0-dev20260102", True),
+        ("2.16.0rc1", "2.16.0", True),
+        ("2.16.0", "2.16.0-rc1", True),
+        ("2.14.0.600", "2.14.1", True),
+        ("2.15.1", "of our own", True),
+    ],
+)
+def test_versions_as_distributions_and_as_tensorflow_write_them(
+    stamp: ModuleType, tmp_path: Path, distributed: str, running: str, fails: bool
+) -> None:
+    info = {"tensorflow_distribution": "tf-nightly", "tensorflow_version": distributed}
+    (tmp_path / "_build_info.json").write_text(json.dumps(info))
+    if fails:
+        with pytest.raises(ImportError, match=f"compiled for tf-nightly {re.escape(distributed)}"):
+            stamp.check_build(running)
+    else:
+        stamp.check_build(running)
 
 
 @pytest.mark.parametrize(("installed", "fails"), [("2.15.1", False), ("2.16.2", True)])

@@ -37,6 +37,8 @@ def started(
         (["--timeline-mark-cycles"], "HVD_TIMELINE_MARK_CYCLES", "1"),
         (["--no-timeline-mark-cycles"], "HVD_TIMELINE_MARK_CYCLES", "0"),
         (["--no-stall-check"], "HVD_STALL_WARNING_S", "0"),
+        (["--no-stall-check"], "HVD_STALL_SHUTDOWN_S", "0"),
+        (["--network-interface", "b,a", "--network-interface=c"], "NCCL_SOCKET_IFNAME", "b,a,c"),
         (["--stall-check-warning-time-seconds", "5"], "HVD_STALL_WARNING_S", "5.0"),
         (["--stall-check-shutdown-time-seconds", "6"], "HVD_STALL_SHUTDOWN_S", "6.0"),
         (["--hierarchical-allreduce"], "HVD_HIERARCHICAL_ALLREDUCE", "1"),
@@ -91,7 +93,8 @@ def test_what_is_refused(tmp_path: Path, options: list[str], words: str) -> None
     ],
 )
 def test_network_interfaces(tmp_path: Path, version: str, expected: str) -> None:
-    options = ["--network-interfaces", "eth0, eth1", "--binding-args", "--bind-to core"]
+    options = ["--network-interface", "eth0", "--network-interfaces", "eth0, eth1"]
+    options += ["--binding-args", "--bind-to core"]
     started(tmp_path, *options, version=version)
     arguments = " ".join(facts(tmp_path)["arguments"])
     assert f" {expected} " in arguments and " --bind-to core " in arguments
@@ -104,6 +107,34 @@ def test_a_binding_replaces_the_default(tmp_path: Path, version: str, binding: s
     arguments = facts(tmp_path)["arguments"]
     assert f" {binding} " in " ".join(arguments)
     assert sum("bind-to" in word for word in arguments) == 1  # real ones refuse two
+
+
+@pytest.mark.parametrize(
+    ("more", "left_out"),
+    [
+        ("--map-by slot:PE=2", {"--map-by slot:OVERSUBSCRIBE", "--bind-to none"}),
+        ("--map-by=slot:pe=2", {"--map-by slot:OVERSUBSCRIBE", "--bind-to none"}),
+        ("--rankfile ranks", {"--map-by slot:OVERSUBSCRIBE", "--bind-to none"}),
+        ("-N 1", {"--map-by slot:OVERSUBSCRIBE"}),
+        ("--report-bindings", set()),
+    ],
+)
+def test_a_placement_replaces_what_does_not_go_with_it(
+    tmp_path: Path, more: str, left_out: set[str]
+) -> None:
+    fake_mpirun(tmp_path, NOTE)
+    options = ["-np", "2", "-H", "a:1,b:1", "--dry-run", f"--binding-args={more}", "echo"]
+    result = run(tmp_path, options)
+    assert result.returncode == 0 and f" {more} " in result.stdout, result.stderr
+    ours = {"--map-by slot:OVERSUBSCRIBE", "--bind-to none"}
+    assert {words for words in ours if words not in result.stdout} == left_out
+
+
+@pytest.mark.parametrize("place", [[], ["-H", "localhost:2,node1:2"]])
+def test_what_is_for_ssh_has_nothing_to_do_on_one_machine(tmp_path: Path, place: list[str]) -> None:
+    result = started(tmp_path, *place, "-p", "22")
+    words = "-p and -i have nothing to do here: all ranks run on this machine"
+    assert result.stderr == f"hvdrun: {words}\n"
 
 
 def test_reset_limit_is_restarts(tmp_path: Path) -> None:
@@ -127,6 +158,8 @@ stall_check:
   shutdown_time_seconds: 240
 logging:
   level: INFO
+  with_timestamp: true
+controller: MPI
 """
 
 
@@ -139,14 +172,18 @@ def test_a_configuration_file(tmp_path: Path) -> None:
     names = ("FUSION_BYTES", "AUTOTUNE", "AUTOTUNE_LOG", "STALL_WARNING_S", "STALL_SHUTDOWN_S")
     values = [env[f"HVD_{name}"] for name in names]
     # The command line goes before the file.
-    assert values == [str(1 << 20), "1", "tune.csv", "0", "240.0"]
+    # Without a check, nothing is ended by it either.
+    assert values == [str(1 << 20), "1", "tune.csv", "0", "0"]
     assert env["HVD_LOG_LEVEL"] == "info"
-    assert "--cycle-time-ms has nothing to do here" in result.stderr
+    for name in ("cycle-time-ms", "log-with-timestamp", "mpi"):
+        assert f"--{name} has nothing to do here" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        ("controller: gloo\n", "--gloo is not offered: leave it out"),
+        ("controller: smoke\n", "controller is no option: check its spelling"),
         ("params:\n  fusion: 1\n", "params.fusion is no option: check its spelling"),
         ("params:\n  cache_capacity: x\n", "cache_capacity: 'x' is not a whole number"),
         ("autotune:\n  enabled: 3\n", "autotune.enabled: 3 is not true or false"),

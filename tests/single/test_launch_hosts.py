@@ -136,8 +136,6 @@ def test_a_host_file(tmp_path: Path, option: str) -> None:
         (["-H", "node1:4", "-p", "22x"], ["'22x'"]),
         (["-H", "node1:4", "-i", "{tmp}/none"], ["{tmp}/none", "private key"]),
         (["-H", "node1:4", "-i", "{tmp}/a key"], ["a key", "~/.ssh/config"]),
-        (["-p", "22"], ["-H"]),
-        (["-H", "localhost:4", "-p", "22"], ["this machine"]),
         (["-x", "A-B"], ["A-B", "NAME=VALUE"]),
         (["-x", "HVD_NOT_SET"], ["HVD_NOT_SET", "export"]),
         (["-x", "=sesame"], ["NAME=VALUE"]),

@@ -149,6 +149,26 @@ def test_rank_0_reads_the_launchers_input_to_its_end(job: Path, kind: str) -> No
     assert out.decode() == f"0: {text}\n1: \nmpirun: \n"
 
 
+def test_rank_0_goes_on_where_a_file_has_been_read_to(job: Path) -> None:
+    fake_mpirun(job, RANKS_WITH_OPEN_PIPES)
+    (job / "input").write_text("a\nb\nc\n")
+    with (job / "input").open("rb", buffering=0) as file:
+        assert file.readline() == b"a\n"
+        process = start(job, ["-np", "2", *SHOW_INPUT], stdin=file)
+        out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"")
+    assert out.decode() == "0: b\nc\n1: \nmpirun: \n"
+
+
+def test_a_rank_ignores_no_signal_that_python_ignores(job: Path) -> None:
+    """Else `yes | head -1` of a shell that runs as a rank may never end."""
+    fake_mpirun(job, RANKS_WITH_OPEN_PIPES)
+    process = start(job, ["-np", "2", "grep", "SigIgn", "/proc/self/status"])
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"")
+    assert [int(line.split()[1], 16) for line in out.decode().splitlines()[:2]] == [0, 0]
+
+
 # --- Exit codes and the last words ----------------------------------------------
 
 

@@ -74,6 +74,12 @@ Result<std::vector<int64_t>> ReadSplits(tf::OpKernelContext* ctx, int size) {
                            std::to_string(size) + " ranks of the process set");
   }
   for (int64_t split : splits) {
+    // Python has made it of what does not fit into 32 bits.
+    if (split == INT32_MAX) {
+      return InvalidArgument("splits " + Text(splits) + " has an entry above " +
+                             std::to_string(INT32_MAX - 1) +
+                             "; send fewer rows to a rank, of more bytes each");
+    }
     if (split >= 0) continue;
     return InvalidArgument("splits " + Text(splits) +
                            " has a negative entry; pass numbers of rows");

@@ -191,7 +191,12 @@ _RULES = (
         _number,
         no_effect=_NO_GLOO,
     ),
-    _Rule(("--log-with-timestamp",), kind=bool, no_effect="--timestamp shows the time"),
+    _Rule(
+        ("--log-with-timestamp",),
+        "logging.with_timestamp",
+        bool,
+        no_effect="--timestamp shows the time",
+    ),
     _Rule(("--log-without-timestamp",), kind=bool, no_effect="--timestamp shows the time"),
     _Rule(
         ("--log-hide-timestamp",),
@@ -229,7 +234,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
             )
     group.add_argument("--config-file", metavar="FILE", help="a YAML file with options")
     text = "network interfaces for MPI, such as eth0,eth1"
-    group.add_argument("--network-interfaces", "--network-interface", metavar="NAMES", help=text)
+    names = ("--network-interfaces", "--network-interface")
+    group.add_argument(*names, action="append", default=[], metavar="NAMES", help=text)
     text = "how often a failed job is started again, as --restarts"
     group.add_argument("--reset-limit", type=_whole, metavar="N", help=text)
 
@@ -257,17 +263,24 @@ def read(found: argparse.Namespace) -> Found:
             notices.append(f"{rule.flags[0]} has nothing to do here: {rule.no_effect}")
         elif (text := rule.text(value)) is not None and variables.get(rule.variable) != "0":
             variables[rule.variable] = text
-    names = (found.network_interfaces or "").split(",")
-    interfaces = tuple(name.strip() for name in names if name.strip())
+    if variables.get("HVD_STALL_WARNING_S") == "0":
+        variables["HVD_STALL_SHUTDOWN_S"] = "0"  # horovodrun's check is both
+    names = ",".join(found.network_interfaces).split(",")
+    interfaces = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if interfaces:
+        variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
     return Found(variables, tuple(notices), found.reset_limit, interfaces)
 
 
 def _of_file(path: str) -> dict[str, Any]:
     """The values of the file, checked, by the options' names."""
     rules = {rule.key: rule for rule in _RULES if rule.key}
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in _flat(config_file.read(path)).items():
         rule = rules.get(key)
+        if key == "controller" and str(value).lower() in ("mpi", "gloo"):
+            values[str(value).lower()] = True  # as the option of that name
+            continue
         if rule is None:
             raise LaunchError(f"--config-file {path}: {key} is no option: check its spelling")
         if rule.kind is bool:

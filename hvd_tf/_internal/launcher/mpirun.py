@@ -39,6 +39,11 @@ _OUTER_FACT = re.compile(
 )
 
 
+# Options of Open MPI's mpirun that say where ranks are placed, and of these, where each one is.
+_PLACES = {"N", "npernode", "pernode", "npersocket", "bynode", "byslot"}
+_RANK_FILES = {"rankfile", "rf"}
+
+
 @dataclass(frozen=True)
 class Mpirun:
     """An mpirun: its path and whose it is."""
@@ -189,7 +194,13 @@ def arguments(
 
 def _less_given(own: list[str], more: Sequence[str]) -> list[str]:
     """Without where ranks are placed and bound, if the user says it: mpirun refuses it twice."""
-    given = {word.lstrip("-") for word in more if word.startswith("-")}
+    given = {word.lstrip("-").partition("=")[0] for word in more if word.startswith("-")}
+    if given & _PLACES:
+        given.add("map-by")
+    if given & _RANK_FILES:
+        given |= {"map-by", "bind-to"}
+    if any(re.search(r"(^|[:,=])PE=", word, re.IGNORECASE) for word in more):
+        given.add("bind-to")  # to so many cores
     for name in ("--map-by", "--bind-to", "-bind-to"):
         if name in own and name.lstrip("-") in given:
             at = own.index(name)

@@ -66,19 +66,22 @@ def parse(arguments: Sequence[str]) -> Options:
         if not found.command:
             parser.error("there is no command for the ranks to run")
     horovods = horovod_options.read(found)
+    used = () if found.check_build else _hosts(found)
+    ssh_arguments = _ssh_arguments(found)
+    no_ssh = ("-p and -i have nothing to do here: all ranks run on this machine",)
     mpi_arguments = _mpi_arguments(found.mpi_args) + _mpi_arguments(found.binding_args)
     if found.share_cores and any(re.match("-+bind-to(=|$)", word) for word in mpi_arguments):
         parser.error("--share-cores and a --bind-to of mpirun bind both: leave one of them out")
     return Options(
         ranks=found.num_proc or 0,
         command=tuple(found.command),
-        hosts=() if found.check_build else _hosts(found),
+        hosts=used,
         variables={**horovods.variables, **variables.parse(found.env)},
-        ssh_arguments=_ssh_arguments(found),
+        ssh_arguments=ssh_arguments,
         mpi_arguments=mpi_arguments,
         shares_cores=found.share_cores,
         network_interfaces=horovods.network_interfaces,
-        notices=horovods.notices,
+        notices=horovods.notices + (no_ssh if ssh_arguments and not used else ()),
         output=found.output_filename,
         timestamp=found.timestamp,
         start_limit_s=found.start_timeout,
@@ -165,14 +168,7 @@ def _hosts(found: argparse.Namespace) -> tuple[Host, ...]:
     else:
         named = []
     used = hosts.taken(named, found.num_proc) if named else []
-    if all(host.is_local for host in used):
-        if found.ssh_port is not None or found.ssh_identity_file is not None:
-            raise LaunchError(
-                "-p and -i are for ssh, and all ranks run on this machine: leave them out, or "
-                "name other hosts with -H"
-            )
-        return ()
-    return tuple(used)
+    return () if all(host.is_local for host in used) else tuple(used)
 
 
 def _ssh_arguments(found: argparse.Namespace) -> tuple[str, ...]:

@@ -122,10 +122,21 @@ def open_stdin() -> None:
             file = os.open(source, os.O_RDONLY | os.O_NOCTTY)
         except OSError:
             continue  # it is a socket, or the launcher has no input
+        go_to_place_of(source, file)
         os.dup2(file, 0)
         if file:
             os.close(file)
         return
+
+
+def go_to_place_of(source: str, file: int) -> None:
+    """Goes on where the launcher is in a file, part of which others may have read."""
+    try:
+        with open(os.readlink(source).replace("/fd/", "/fdinfo/")) as facts:
+            place = int(facts.readline().partition("pos:")[2])
+        os.lseek(file, place, os.SEEK_SET)
+    except (OSError, ValueError):
+        pass  # it has no places, as a pipe, or is no link
 
 
 class Notices:
@@ -165,6 +176,9 @@ def become(command: "list[bytes]", mask: "set[int]", parent: int, shares_cores: 
     if os.getppid() != parent:
         os._exit(1)
     try:
+        # Python ignores them, which a command would inherit, and a shell could not undo.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvp(command[0], command)
     except OSError as error:
