@@ -32,7 +32,8 @@ class KeepingTransport : public Transport {
     return dones_.size();
   }
   bool Progress() override {
-    if (++looks_ == 1000) queue_->PushEnd({false, "the test hangs"});
+    if (++looks_ == 1000)
+      queue_->PushAnyway(EndCommand{false, "the test hangs"});
     return looks_ < 1000;
   }
   void Cancel(BatchId id, const Status& why) override {
@@ -132,7 +133,8 @@ std::vector<std::string> Run(OnePeer* peer,
     entry->outputs = {nullptr};
     entry->done = [&, i](const Status& status) {
       messages[i] = status.message();
-      if (++done == names.size()) peer->queue.PushEnd({false, "the end"});
+      if (++done == names.size())
+        peer->queue.PushAnyway(EndCommand{false, "the end"});
     };
     EXPECT_TRUE(peer->queue.Push(EnqueueCommand{0, entry}).ok());
   }

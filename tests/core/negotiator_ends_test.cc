@@ -166,6 +166,23 @@ TEST(negotiator_who_has_failed_all_takes_part_in_no_later_record) {
   EXPECT_EQ(world.at(1).log_taken(), world.at(0).log_taken() - 1);
 }
 
+TEST(negotiator_a_cancel_is_heard_after_a_member_has_ended) {
+  World world(2);
+  const uint64_t decided = world.Submit(0, "x");
+  world.Submit(1, "x");
+  world.Deliver();
+  ExpectDone(&world, 0, "x");
+  const uint64_t waiting = world.Submit(0, "y");
+  world.Deliver();
+  // The rest of the log is awaited.
+  world.at(0).EndAt(world.at(0).log_seen() + 1, PeerLost("rank 1 has left"));
+  EXPECT_TRUE(world.Results(0, "y").empty());
+  EXPECT_TRUE(world.at(0).Cancel(waiting, kNan));
+  ExpectFailed(&world, 0, "y", StatusCode::kCancelled, "NaN");
+  // It is the executor's.
+  EXPECT_FALSE(world.at(0).Cancel(decided, kNan));
+}
+
 TEST(negotiator_a_record_behind_the_end_is_skipped) {
   World world(2);
   world.Submit(1, "x");

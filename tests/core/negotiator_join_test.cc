@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joins in the control plane, message by message.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -196,6 +197,34 @@ TEST(negotiator_aborted_steps_do_not_wait_for_joined_ranks) {
   for (int rank : {0, 1, 2}) world.Submit(rank, "x", 9);
   world.Deliver();
   for (int rank : {0, 1, 2}) ExpectDone(&world, rank, "x");
+}
+
+// The leader keeps what a rank that is behind may still refer to. A joined rank
+// has nothing to say for as long as it waits.
+void CheckJoinedRanksTellHowFarTheyAre(World* world, int size) {
+  Joins joins(world);
+  for (int rank = 2; rank < size; ++rank) joins.Join(rank);
+  world->Deliver();
+  size_t most = 0;
+  for (int64_t i = 0; i < 3000; ++i) {
+    Signature signature = World::Plain();
+    signature.shapes[0][0] = 4 + i % 2;
+    for (int rank : {0, 1}) world->Submit(rank, "x", i, signature);
+    world->Deliver();
+    ExpectDone(world, 0, "x");
+    most = std::max(most, world->at(0).retired_count());
+  }
+  EXPECT_TRUE(most > 1000 && most < 1100);
+}
+
+TEST(negotiator_a_joined_rank_tells_how_far_it_is) {
+  World world(3);
+  CheckJoinedRanksTellHowFarTheyAre(&world, 3);
+}
+
+TEST(negotiator_a_joined_host_tells_how_far_it_is) {
+  World world(4, Options::Defaults(), {0, 0, 1, 1});
+  CheckJoinedRanksTellHowFarTheyAre(&world, 4);
 }
 
 TEST(negotiator_a_joined_rank_is_no_stall) {

@@ -48,9 +48,9 @@ TEST(signature_numbers_replace_a_signature_and_remember_it_for_late_reports) {
   EXPECT_TRUE((numbers.Recall(1)->signature->shapes[0] == Shape{4}));
   EXPECT_TRUE((numbers.Recall(2)->signature->shapes[0] == Shape{5}));
   numbers.ForgetRetired(1);
-  EXPECT_TRUE(numbers.has_retired());
+  EXPECT_EQ(numbers.retired_count(), 1u);
   numbers.ForgetRetired(2);
-  EXPECT_FALSE(numbers.has_retired());
+  EXPECT_EQ(numbers.retired_count(), 0u);
   EXPECT_TRUE(numbers.Recall(1) == nullptr);
 }
 

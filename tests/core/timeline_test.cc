@@ -132,6 +132,19 @@ TEST(timeline_rank_0_starts_and_stops_it_for_all) {
   });
 }
 
+TEST(timeline_of_a_job_is_of_the_traced_ranks_alone) {
+  Topology topology;
+  topology.size = 66;
+  topology.host_of.assign(66, 0);
+  for (const auto& [rank, is_traced] : {std::pair(63, true), {64, false}}) {
+    topology.rank = rank;
+    CommCounters counters;
+    Timeline timeline(topology, nullptr, &counters);
+    timeline.StartWithJob(false);
+    EXPECT_EQ(timeline.trace()->on(), is_traced);
+  }
+}
+
 TEST(timeline_starts_over_in_another_file) {
   const TempDirectory directory;
   RunJob(2, [&](int rank, Runtime* runtime) {

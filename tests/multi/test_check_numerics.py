@@ -84,6 +84,19 @@ def test_an_allgather_is_checked(mode):
     check_all_is_well()
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("of_rank", [0, 1, 2])
+def test_a_reducescatter_fails_on_every_rank(mode, of_rank):
+    """Whoever gets the row: to a rank that gets others the culprit sends good ones alone."""
+    rows = np.ones((3, 5), np.float32)
+    if hvd_tf.rank() == CULPRIT:
+        rows[of_rank, 2] = np.nan
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        run(mode, lambda x: hvd_tf.reducescatter(x, name="rows"), rows)
+    check_error(caught.value, "rows")
+    check_all_is_well()
+
+
 def test_an_input_of_a_group_is_numbered():
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         hvd_tf.grouped_allreduce([tf.ones([7]), ones(3), tf.ones([2])], name="group")

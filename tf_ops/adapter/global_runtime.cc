@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -47,7 +48,8 @@ Global& TheGlobal() {
 void BeforeFork() { TheGlobal().runtime_mutex.lock(); }
 void AfterForkInParent() { TheGlobal().runtime_mutex.unlock(); }
 void AfterForkInChild() {
-  TheGlobal().forked_from = getppid();
+  // 0 where the parent is in another PID namespace.
+  TheGlobal().forked_from = std::max(getppid(), pid_t{1});
   TheGlobal().runtime_mutex.unlock();
 }
 

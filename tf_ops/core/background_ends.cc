@@ -42,6 +42,8 @@ void BackgroundLoop::RunOutOfMemory() {
     if (enqueue != nullptr && enqueue->entry != nullptr) {
       enqueue->entry->done(why);
     }
+    const auto* join = std::get_if<JoinCommand>(&command);
+    if (join != nullptr && join->call != nullptr) join->call->done(why, -1);
     const auto* change = std::get_if<ChangeSetsCommand>(&command);
     if (change != nullptr && change->call != nullptr) change->call->done(why);
   }

@@ -149,7 +149,7 @@ void Runtime::Stop() {
   std::lock_guard<std::mutex> lock(stop_mutex_);
   stacks_->Close();
   if (!thread_.joinable()) return;
-  queue_->PushEnd(
+  queue_->PushAnyway(
       EndCommand{false, "hvd.shutdown() or the end of its program"});
   thread_.join();
   std::lock_guard<std::mutex> timeline(timeline_mutex_);
@@ -234,8 +234,7 @@ void Runtime::Join(const ProcessSet& set, JoinCallPtr call) {
 }
 
 void Runtime::Cancel(int set_serial, uint64_t ticket, Status why) {
-  // If the queue is closed, what is pending has failed already.
-  (void)queue_->Push(CancelCommand{set_serial, ticket, std::move(why)});
+  queue_->PushAnyway(CancelCommand{set_serial, ticket, std::move(why)});
 }
 
 void Runtime::AbortStep(const ProcessSet& set, const Key& key, int64_t step,

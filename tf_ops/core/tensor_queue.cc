@@ -21,7 +21,7 @@ Status TensorQueue::Push(Command&& command) {
   return Status::Ok();
 }
 
-void TensorQueue::PushEnd(EndCommand command) {
+void TensorQueue::PushAnyway(Command command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     commands_.push_back(std::move(command));

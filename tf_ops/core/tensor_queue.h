@@ -79,9 +79,9 @@ class TensorQueue {
   // command as it was.
   Status Push(Command&& command);
 
-  // Like Push, but a closed queue takes it too: the end of this rank must reach
-  // the thread.
-  void PushEnd(EndCommand command);
+  // Like Push, but a closed queue takes it too. It is for the end of this rank,
+  // and for aborted steps whose batches are still served.
+  void PushAnyway(Command command);
 
   // Background thread. Appends the commands that have been pushed.
   void Take(std::vector<Command>* commands);

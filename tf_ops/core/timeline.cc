@@ -55,7 +55,10 @@ void Timeline::Start(std::shared_ptr<TimelineFile> file, bool mark_cycles,
 }
 
 void Timeline::StartWithJob(bool mark_cycles) {
-  if (leads()) return;
+  const std::vector<int> traced = TracedRanks(topology_);
+  const bool is_traced =
+      std::find(traced.begin(), traced.end(), topology_.rank) != traced.end();
+  if (leads() || !is_traced) return;
   number_ = 1;
   trace_.Start(mark_cycles);
   next_due_ = std::chrono::steady_clock::now() + kInterval;

@@ -108,10 +108,11 @@ struct Batch {
   // the wire, fails the batch on every rank. The error names the rank and the
   // tensor. Other ranks need not check.
   bool check_finite = false;
-  // Verbs that only move data, whose types the transport does not know. Not
-  // empty: finds the first segment whose `in` has such a value, or -1. Asked at
-  // most once, when the inputs may be read. The batch then fails in the same
-  // way.
+  // Verbs that only move data, whose types the transport does not know, and
+  // reducescatter, whose blocks go to one rank each. Not empty: finds the first
+  // segment whose `in` has such a value, or -1. Asked at most once, when the
+  // inputs may be read. The batch then fails in the same way, but for ranks
+  // that get no rows of a reducescatter.
   std::function<int(const std::vector<Segment>&)> find_not_finite;
   // Not null: gets what this rank sends. It outlives the transport.
   VerbCounters* counters = nullptr;

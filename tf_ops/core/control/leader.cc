@@ -78,7 +78,7 @@ void Leader::NoteLogSeen(int source, uint64_t log_seen) {
 }
 
 void Leader::ForgetRetired() {
-  if (!numbers_.has_retired()) return;
+  if (numbers_.retired_count() == 0) return;
   numbers_.ForgetRetired(*std::min_element(log_seen_.begin(), log_seen_.end()));
 }
 
@@ -191,14 +191,18 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
     aborts_.Disagree(pending, steps_, status);
     return matcher_.Find(key);
   }
-  const Waiting& own = pending->fronts[0];
-  const bool shares =
-      !pending->has(0) || own.signature == pending->signature.get();
+  // That of the first rank that is here. Whoever has told the one that others
+  // are compared with may have taken it back.
+  const auto own = std::find_if(
+      pending->fronts.begin(), pending->fronts.end(),
+      [](const Waiting& front) { return front.signature != nullptr; });
+  const bool shares = own == pending->fronts.end() ||
+                      own->signature == pending->signature.get();
   Agreed agreed;
   agreed.absent = AbsentFrom(*pending);
   agreed.key = pending->key;
   agreed.id = pending->id;
-  agreed.signature = shares ? pending->signature : own.extra->signature;
+  agreed.signature = shares ? pending->signature : own->extra->signature;
   if (SizesInLog(agreed.signature->verb, size_)) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
     for (size_t i = 0; i < agreed.first_dims.size(); ++i) {

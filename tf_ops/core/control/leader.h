@@ -67,6 +67,9 @@ class Leader {
   // travel together.
   std::optional<LogRecord> Next(int in_flight);
 
+  // Signatures that only a rank that is behind may still mean.
+  size_t retired_count() const { return numbers_.retired_count(); }
+
   // What users must be told. Where every rank has waited for another for
   // HVD_STALL_SHUTDOWN_S, it also fails what they wait for.
   using Watched = hvd::Watched;

@@ -118,10 +118,9 @@ void Negotiator::AddNews(Entry* entry) {
 }
 
 bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
-  if (!ended_.ok()) return true;  // FailAll follows
   if (!joins_.empty() && joins_.back() != nullptr &&
       joins_.back()->ticket == ticket) {
-    news_.push_back(Unjoin{});
+    Tell(Unjoin{});
     std::exchange(joins_.back(), nullptr)->done(why, -1);
     return true;
   }
@@ -150,12 +149,12 @@ Negotiator::Queue* Negotiator::FindByTicket(uint64_t ticket) {
 }
 
 void Negotiator::AbortStep(const Key& key, int64_t step, const Status& why) {
-  news_.push_back(Withdrawal{key, step, why});
+  Tell(Withdrawal{key, step, why});
 }
 
 void Negotiator::EndScope(const std::string& name_prefix,
                           const std::string& text) {
-  news_.push_back(ScopeEnd{name_prefix, text});
+  Tell(ScopeEnd{name_prefix, text});
 }
 
 void Negotiator::Tell(ReportItem item) {
@@ -167,7 +166,10 @@ void Negotiator::Close(const Status& why) {
 }
 
 Result<bool> Negotiator::Advance(int in_flight, Clock::time_point now) {
-  bool moved = !news_.empty();
+  // A rank that waits in a join has no news. The leader keeps what such a rank
+  // may still refer to, until it tells how far it is.
+  bool moved = !news_.empty() ||
+               (ended_.ok() && log_seen_ - log_told_ >= kMostRecordsUntold);
   if (moved) HVD_RETURN_IF_ERROR(TellNews(now));
   if (gatherer_ != nullptr) {
     const Result<bool> told = TellGathered(now);

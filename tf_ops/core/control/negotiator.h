@@ -113,6 +113,10 @@ class Negotiator {
   void AnswerAll(const Status& why);
 
   uint64_t log_seen() const { return log_seen_; }
+  // Of the leader: signatures that only a rank that is behind may still mean.
+  size_t retired_count() const {
+    return leader_ == nullptr ? 0 : leader_->retired_count();
+  }
   // The last record that this rank took part in. Behind FailAll it takes part
   // in none, but still counts them.
   uint64_t log_taken() const { return log_taken_; }
@@ -192,6 +196,7 @@ class Negotiator {
   int ready_for_wire_ = 0;  // batches of ready_ that will be on the wire
   std::vector<ReportItem> news_;
   uint64_t log_seen_ = 0;
+  uint64_t log_told_ = 0;  // log_seen_ of the latest report
   uint64_t log_taken_ = 0;
   // Set by EndAt.
   std::optional<uint64_t> last_log_number_;

@@ -33,6 +33,7 @@ Status Negotiator::HandleHostReport(int rank, HostReport report,
 }
 
 Status Negotiator::TellNews(Clock::time_point now) {
+  log_told_ = log_seen_;
   Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
   Report& report = std::get<Report>(envelope.message);
   Status status;

@@ -58,6 +58,9 @@ struct Unjoin {};
 using ReportItem = std::variant<Submission, CachedSubmissions, Withdrawal,
                                 ScopeEnd, Join, Unjoin, SetRequest, SetAnswer>;
 
+// After so many records without news a rank tells that it has applied them.
+constexpr uint64_t kMostRecordsUntold = 1024;
+
 struct Report {
   uint64_t log_seen = 0;  // number of the last log record applied
   std::vector<ReportItem> items;

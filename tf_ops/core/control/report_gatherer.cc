@@ -29,6 +29,7 @@ Status ReportGatherer::Add(int rank, const Report& report,
                     std::to_string(log_seen_[place]) + ".");
   }
   for (const ReportItem& item : report.items) AddItem(place, item, now);
+  if (report.items.empty()) tells_log_seen_ = true;
   log_seen_[place] = report.log_seen;
   return Status::Ok();
 }
@@ -116,7 +117,8 @@ HostSubmissions* ReportGatherer::FindOrAddGroup(const Held& held) {
 
 std::optional<HostReport> ReportGatherer::Take(Clock::time_point now) {
   PassOnIfDue(now);
-  if (items_.empty()) return std::nullopt;
+  if (items_.empty() && !tells_log_seen_) return std::nullopt;
+  tells_log_seen_ = false;
   groups_begin_ = 0;
   return HostReport{LogSeen(), std::exchange(items_, {})};
 }

@@ -87,6 +87,7 @@ class ReportGatherer {
   Clock::time_point due_;        // of held_, or earlier
   std::vector<HostItem> items_;  // to be passed on
   size_t groups_begin_ = 0;      // behind it items_ has submissions alone
+  bool tells_log_seen_ = false;  // a rank has told nothing else
 };
 
 }  // namespace hvd

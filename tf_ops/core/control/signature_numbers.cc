@@ -2,7 +2,6 @@
 // Names tensors by numbers, and remembers numbers that members may still use.
 #include "core/control/signature_numbers.h"
 
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -14,7 +13,7 @@ const ResponseCache::Remembered* SignatureNumbers::Recall(CacheId id) const {
   const ResponseCache::Remembered* remembered = cache_.Get(id);
   if (remembered != nullptr) return remembered;
   const auto retired = retired_.find(id);
-  return retired == retired_.end() ? nullptr : &retired->second.remembered;
+  return retired == retired_.end() ? nullptr : &retired->second;
 }
 
 AgreedBatch SignatureNumbers::MakeBatch(std::vector<Agreed> tensors,
@@ -80,13 +79,15 @@ Eviction SignatureNumbers::Evict(uint64_t log_number) {
 void SignatureNumbers::Retire(CacheId id, uint64_t log_number) {
   const ResponseCache::Remembered* remembered = cache_.Get(id);
   if (remembered == nullptr) return;
-  retired_[id] = {*remembered, log_number};
+  retired_[id] = *remembered;
+  retired_order_.emplace_back(log_number, id);
 }
 
 void SignatureNumbers::ForgetRetired(uint64_t log_number) {
-  for (auto retired = retired_.begin(); retired != retired_.end();) {
-    retired = retired->second.log_number <= log_number ? retired_.erase(retired)
-                                                       : std::next(retired);
+  while (!retired_order_.empty() &&
+         retired_order_.front().first <= log_number) {
+    retired_.erase(retired_order_.front().second);
+    retired_order_.pop_front();
   }
 }
 

@@ -5,8 +5,10 @@
 #define HVD_CORE_CONTROL_SIGNATURE_NUMBERS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/control/agreed.h"
@@ -43,16 +45,11 @@ class SignatureNumbers {
   }
   Eviction Evict(uint64_t log_number);
 
-  bool has_retired() const { return !retired_.empty(); }
+  size_t retired_count() const { return retired_.size(); }
   // Every member has applied the log up to that record.
   void ForgetRetired(uint64_t log_number);
 
  private:
-  struct Retired {
-    ResponseCache::Remembered remembered;
-    uint64_t log_number;  // of the record that evicted or replaced it
-  };
-
   // The number that every member knows the tensor by. 0: none.
   CacheId NumberOf(const Agreed& agreed) const;
   void Retire(CacheId id, uint64_t log_number);
@@ -60,7 +57,9 @@ class SignatureNumbers {
   const int64_t most_;
   ResponseCache cache_;
   CacheId next_id_ = 1;
-  std::map<CacheId, Retired> retired_;
+  std::map<CacheId, ResponseCache::Remembered> retired_;
+  // With the record that evicted or replaced each, ascending.
+  std::deque<std::pair<uint64_t, CacheId>> retired_order_;
 };
 
 }  // namespace hvd

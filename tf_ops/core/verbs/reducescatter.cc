@@ -8,7 +8,9 @@ const VerbRules& ReducescatterRules() {
   static const VerbRules* const rules = [] {
     auto* made = new VerbRules;
     made->reduces = true;
-    made->finite_check = FiniteCheck::kOnWire;
+    // A rank sends each other one rows of its own, and nothing after that. So
+    // they must all know before it sends the first.
+    made->finite_check = FiniteCheck::kInput;
     made->properties = ReductionProperties();
     made->properties.insert(made->properties.begin(), ShapeProperty());
     made->fuses = ReduceAlike;

@@ -30,7 +30,7 @@ struct Property {
 // When values that are not finite are looked for, if that is asked for.
 enum class FiniteCheck : uint8_t {
   kNever,
-  kInput,   // before the batch is on the wire, because bytes have no type there
+  kInput,   // before the batch is on the wire
   kOnWire,  // by the transport, as the elements cross the wire
 };
 
