@@ -281,6 +281,17 @@ void FakeCard::FailNextCopy() {
   fails_next_copy_ = true;
 }
 
+void FakeCard::RunOutOfEvents(int count) {
+  const Lock lock(mutex_);
+  events_left_ = count;
+}
+
+bool FakeCard::TakeEvent() {
+  const Lock lock(mutex_);
+  if (events_left_ > 0) --events_left_;
+  return events_left_ != 0;
+}
+
 void FakeCard::RunOutOfPinned() {
   const Lock lock(mutex_);
   has_pinned_ = false;

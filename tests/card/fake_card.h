@@ -90,6 +90,10 @@ class FakeCard {
   void FailNextCopy();
   // No pinned memory is left from now on.
   void RunOutOfPinned();
+  // There is no memory for events, but for the next `count`.
+  void RunOutOfEvents(int count);
+  // Of one more.
+  bool TakeEvent();
   // Bytes of pinned memory that were asked for, in all.
   size_t pinned_bytes() const;
 
@@ -120,6 +124,7 @@ class FakeCard {
   std::vector<std::unique_ptr<Stream>> streams_;
   bool fails_next_copy_ = false;
   bool has_pinned_ = true;
+  int events_left_ = -1;  // negative: as many as are wanted
   size_t pinned_bytes_ = 0;
   std::thread worker_;
 };

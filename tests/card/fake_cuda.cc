@@ -113,6 +113,7 @@ HVD_FAKE_CUDA cuStreamAddCallback(CUstream_st* stream,
 
 HVD_FAKE_CUDA cuEventCreate(CUevent_st** event, unsigned /*flags*/) {
   if (CurrentCard() == nullptr) return kInvalidContext;
+  if (!CurrentCard()->TakeEvent()) return kOutOfMemory;
   *event = new CUevent_st{CurrentCard(), nullptr};
   return kSuccess;
 }

@@ -2,6 +2,8 @@
 // The calls of nccl.h, and the faults that tests ask for.
 #include "fake_nccl.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -9,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +37,11 @@ std::map<Kind, int> launched;
 bool connect_is_held = false;
 std::set<int> released;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
+int abort_waits_on = -1;
+constexpr std::chrono::seconds kLongestAbort{30};
+// Kernels that have not ended, by card.
+using Count = std::shared_ptr<std::atomic<int>>;
+std::map<FakeCard*, Count> running;
 
 // Kernels may outlive the handle.
 std::map<ncclComm*, std::shared_ptr<ncclComm>> communicators;
@@ -93,8 +101,10 @@ int GetAsyncError(ncclComm* comm, int* error) {
 }
 
 int Abort(ncclComm* comm) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  Count to_end;
+  std::unique_lock<std::mutex> lock(mutex);
   comm->is_aborted = true;
+  if (abort_waits_on == comm->rank) to_end = running[comm->card];
   for (const auto& [number, group] : comm->world->groups) {
     if (group.done.count(comm->rank) > 0) ++early_ends;
   }
@@ -102,6 +112,12 @@ int Abort(ncclComm* comm) {
     if (way.first == comm->rank && !messages.empty()) ++early_ends;
   }
   communicators.erase(comm);
+  lock.unlock();
+  const auto limit = std::chrono::steady_clock::now() + kLongestAbort;
+  while (to_end != nullptr && *to_end > 0 &&
+         std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return hvd::kNcclSuccess;
 }
 
@@ -122,9 +138,17 @@ int Launch() {
   for (const Call& call : group.calls) ++launched[call.kind];
   // Those who have no part in an exchange do not count it.
   const int number = IsBetweenTwo(group.calls[0].kind) ? -1 : comm.next_group++;
-  group.stream->card->Queue(group.stream,
-                            NewKernel(group.comm, group.stream->card, number,
-                                      std::move(group.calls)));
+  comm.card = group.stream->card;
+  Count& count = running[comm.card];
+  if (count == nullptr) count = std::make_shared<std::atomic<int>>(0);
+  ++*count;
+  const std::shared_ptr<void> until_it_ends(nullptr,
+                                            [count](void*) { --*count; });
+  auto kernel =
+      NewKernel(group.comm, comm.card, number, std::move(group.calls));
+  comm.card->Queue(group.stream, [kernel = std::move(kernel), until_it_ends] {
+    return kernel();
+  });
   return hvd::kNcclInProgress;
 }
 
@@ -251,6 +275,8 @@ void FakeNccl::Reset() {
   connect_is_held = false;
   released.clear();
   connect_fails_on = launch_fails_on = async_fails_on = kernels_held_on = -1;
+  abort_waits_on = -1;
+  running.clear();
   completed_groups = next_identity = early_ends = misfits = 0;
   worlds.clear();
   launched.clear();
@@ -298,6 +324,11 @@ void FakeNccl::HoldKernels(int rank) {
 void FakeNccl::ReleaseKernels() {
   const std::lock_guard<std::mutex> lock(mutex);
   kernels_held_on = -1;
+}
+
+void FakeNccl::AbortWaits(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  abort_waits_on = rank;
 }
 
 int FakeNccl::calls(Kind kind) {

@@ -30,6 +30,9 @@ class FakeNccl {
   // The rank's kernels have read, but do not end before ReleaseKernels.
   static void HoldKernels(int rank);
   static void ReleaseKernels();
+  // Aborting a communicator of the rank waits for all kernels of its card, as
+  // NCCL may do.
+  static void AbortWaits(int rank);
   // Groups of calls that kernels of all ranks have completed.
   static int completed();
   // Calls of that kind that kernels were launched with.

@@ -69,6 +69,7 @@ bool IsBetweenTwo(Kind kind);
 struct ncclComm {
   std::shared_ptr<hvd::fake_nccl::World> world;
   int rank = 0;
+  hvd::FakeCard* card = nullptr;  // once it was given work
   int next_group = 0;
   int in_progress = 0;  // times to be asked for before it is ready
   int error = hvd::kNcclSuccess;

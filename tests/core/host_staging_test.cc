@@ -344,6 +344,20 @@ TEST(PinnedMemoryIsUsedAgain) {
   });
 }
 
+// Nothing is staged any more, once cards reduce among themselves.
+TEST(PinnedMemoryThatNobodyNeedsGoes) {
+  TestCard card;
+  const auto stream = card.device()->NewStream(card.Mark());
+  PinnedMemory pinned(card.device(), std::chrono::hours(0));
+  {
+    const auto block = pinned.Take(1 << 20).value();
+  }
+  EXPECT_EQ(pinned.kept_bytes(), size_t{1} << 20);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  pinned.FreeOne();
+  EXPECT_EQ(pinned.kept_bytes(), 0u);
+}
+
 // All that a step needs is there for the next one, however much it is.
 TEST(PinnedMemoryOfAStepIsKept) {
   TestCard card;

@@ -33,6 +33,9 @@ TEST(TheFirstReasonIsGiven) {
             "NCCL's version is 22707 on rank 0 and 22805 on rank 2");
   EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}, OneHost(3)).message(),
             "rank 0 and rank 2 share a GPU");
+  EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}, OneHost(3), {3, 5, 8})
+                .message(),
+            "rank 3 and rank 8 share a GPU");
   LaneOffer refusal;
   refusal.Refuse("no");
   EXPECT_EQ(Decide({OfCard(1), refusal, OfCard(1)}, OneHost(3)).message(),

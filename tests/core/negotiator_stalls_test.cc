@@ -163,6 +163,20 @@ TEST(negotiator_a_stall_loses_the_job_at_the_limit_and_not_before) {
   EXPECT_TRUE(lost->names == std::vector<std::string>{"a"});
 }
 
+TEST(negotiator_ranks_that_meet_late_for_a_lane_are_no_stall) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 100;
+  World world(2, options);
+  world.Submit(0, kMeetingOfLanes);
+  world.Deliver();
+  for (int seconds = 0; seconds < 200; seconds += 10) {
+    world.Pass(std::chrono::seconds(10));
+    const auto watched = world.at(0).Watch(world.now());
+    EXPECT_TRUE(watched.stalls.empty());
+    EXPECT_FALSE(watched.lost.has_value());
+  }
+}
+
 TEST(negotiator_a_slow_rank_below_the_limit_is_never_lost) {
   Options options = Options::Defaults();
   options.stall_shutdown_s = 100;

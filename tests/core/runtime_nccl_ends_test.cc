@@ -268,6 +268,72 @@ TEST(a_launch_that_fails) {
       Nccl);
 }
 
+// It has no cause beside the rank's own memory, and peers wait for its card.
+TEST(a_card_without_memory_at_the_launch) {
+  FakeNccl::Reset();
+  std::atomic<bool> is_full{false};
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        while (rank == 0 && !is_full) {
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        if (rank == 1) {
+          card->card().RunOutOfEvents(0);
+          is_full = true;
+        }
+        const Status status = sum.Wait();
+        if (rank == 1) {
+          EXPECT_EQ(status.code(), StatusCode::kInternal);
+          return;
+        }
+        // Its own sum may be there.
+        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        const Status of_next = next.Wait();
+        EXPECT_EQ(of_next.code(), StatusCode::kPeerLost);
+        EXPECT_TRUE(Contains(of_next.message(), "rank 1"));
+      },
+      Nccl);
+}
+
+// A kernel that waits for the peer is before that of the set whose
+// communicator is aborted first.
+TEST(a_peer_that_goes_while_two_sets_wait_for_it) {
+  FakeNccl::Reset();
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        const auto start = [&](const std::string& name, int set) {
+          return std::make_unique<CardCall>(
+              card, runtime, CardAsk{name, ReduceOp::kSum, 1, 1, set},
+              Filled(100, 1.0f));
+        };
+        for (int step = 0; step < 40; ++step) {
+          EXPECT_EQ(start("warm", 1)->Wait().message(), "");
+          EXPECT_EQ(start("warm", 0)->Wait().message(), "");
+        }
+        EXPECT_EQ(FakeNccl::identities(), 2);
+        FakeNccl::AbortWaits(0);
+        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
+        const auto first = start("first", 1);
+        std::this_thread::sleep_for(milliseconds(100));
+        const auto second = start("second", 0);
+        std::this_thread::sleep_for(milliseconds(200));
+        const auto begin = std::chrono::steady_clock::now();
+        if (rank == 1) runtime->Stop();
+        for (CardCall* call : {first.get(), second.get()}) {
+          const Status status = call->Wait();
+          EXPECT_FALSE(status.ok());
+          if (rank == 0) EXPECT_TRUE(Contains(status.message(), "rank 1"));
+        }
+        EXPECT_TRUE(std::chrono::steady_clock::now() - begin <
+                    std::chrono::seconds(20));
+      },
+      Nccl, OfSets({{0, 1}}));
+}
+
 TEST(an_error_that_comes_later) {
   FakeNccl::Reset();
   RunOnCards(

@@ -82,6 +82,8 @@ TEST(ops_by_host) {
                         Filled(33, rank + 1.0f));
           EXPECT_EQ(call.Wait().message(), "");
           EXPECT_TRUE(call.Values() == Filled(33, one.result));
+          // NCCL loses NaN in the least and the most.
+          if (one.op == ReduceOp::kMin || one.op == ReduceOp::kMax) continue;
           EXPECT_TRUE(FakeNccl::calls(Kind::kReducescatter) > before);
         }
       },

@@ -3,6 +3,7 @@
 // come to it, and what they leave to the host.
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -85,6 +86,9 @@ TEST(ops_and_scales) {
             {{"scaled", ReduceOp::kSum, 0.5, 3.0}, 13.5},
             {{"scaled mean", ReduceOp::kAverage, 2.0, 0.25}, 1.5},
             {{"scaled least", ReduceOp::kMin, 2.0, 1.0}, 4},
+            // Factors that are 1 together.
+            {{"turned", ReduceOp::kMax, -1.0, -1.0}, 2},
+            {{"scaled product", ReduceOp::kProduct, 2.0, 0.5}, 96},
         };
         for (const auto& one : cases) {
           CardCall call(card, runtime, one.ask, Filled(33, rank + 2.0f));
@@ -100,7 +104,12 @@ TEST(ops_and_scales) {
                 ->Wait()
                 .message(),
             "");
-        EXPECT_EQ(FakeNccl::completed() - before, 8);
+        // But for the least and the most of floats, where NCCL loses NaN.
+        EXPECT_EQ(FakeNccl::completed() - before, 6);
+        CardCall bad(card, runtime, {"bad", ReduceOp::kMax},
+                     Filled(5, rank == 0 ? std::nanf("") : 1.0f));
+        EXPECT_EQ(bad.Wait().message(), "");
+        for (const float value : bad.Values()) EXPECT_TRUE(std::isnan(value));
       },
       Nccl);
 }

@@ -65,7 +65,7 @@ class AllgatherKernel : public CollectiveKernel {
         const Result<tf::TensorShape> shape = ToTf(shapes[i]);
         if (!shape.ok()) return shape.status();
         Result<tf::Tensor> output =
-            AllocateOutput(ctx, static_cast<int>(i), shape.value());
+            AllocateLateOutput(ctx, static_cast<int>(i), shape.value());
         if (!output.ok()) return output.status();
         outputs->push_back(MutableData(output.value()));
         call->tensors.push_back(std::move(output.value()));

@@ -96,7 +96,7 @@ Result<std::vector<int64_t>> ReadSplits(tf::OpKernelContext* ctx, int size) {
 // Sets output 1.
 Status SetReceivedSplits(tf::OpKernelContext* ctx,
                          const std::vector<int64_t>& rows) {
-  const Result<tf::Tensor> output = AllocateOutput(
+  const Result<tf::Tensor> output = AllocateLateOutput(
       ctx, 1, tf::TensorShape({static_cast<int64_t>(rows.size())}));
   if (!output.ok()) return output.status();
   auto* const numbers = static_cast<int32_t*>(MutableData(output.value()));
@@ -138,7 +138,7 @@ class AlltoallKernel : public CollectiveKernel {
                                        std::vector<void*>* outputs) -> Status {
       const Result<tf::TensorShape> shape = ToTf(shapes[0]);
       if (!shape.ok()) return shape.status();
-      Result<tf::Tensor> output = AllocateOutput(ctx, 0, shape.value());
+      Result<tf::Tensor> output = AllocateLateOutput(ctx, 0, shape.value());
       if (!output.ok()) return output.status();
       HVD_RETURN_IF_ERROR(SetReceivedSplits(ctx, rows[0]));
       *outputs = {MutableData(output.value())};

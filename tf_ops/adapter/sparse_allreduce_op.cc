@@ -293,7 +293,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
       for (auto [index, its_shape] :
            {std::make_pair(i, shape.value()),
             std::make_pair(tensors_ + i, tf::TensorShape({shapes[i][0]}))}) {
-        Result<tf::Tensor> output = AllocateOutput(ctx, index, its_shape);
+        Result<tf::Tensor> output = AllocateLateOutput(ctx, index, its_shape);
         if (!output.ok()) return output.status();
         outputs->push_back(MutableData(output.value()));
         call->tensors.push_back(std::move(output.value()));

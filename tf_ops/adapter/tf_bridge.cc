@@ -148,6 +148,19 @@ Result<tf::Tensor> AllocateOutput(tf::OpKernelContext* ctx, int index,
   return *output;
 }
 
+Result<tf::Tensor> AllocateLateOutput(tf::OpKernelContext* ctx, int index,
+                                      const tf::TensorShape& shape) {
+  tf::AllocationAttributes at_once;
+  at_once.retry_on_failure = false;
+  tf::Tensor output;
+  const TfStatus allocated =
+      ctx->allocate_temp(ctx->expected_output_dtype(index), shape, &output,
+                         ctx->output_alloc_attr(index), at_once);
+  if (!allocated.ok()) return FromTf(allocated);
+  ctx->set_output(index, output);
+  return output;
+}
+
 Result<tf::Tensor> ForwardOrAllocateOutput(tf::OpKernelContext* ctx,
                                            int index) {
   const tf::TensorShape shape = ctx->input(index).shape();

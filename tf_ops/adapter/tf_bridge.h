@@ -38,6 +38,10 @@ namespace hvd {
 [[nodiscard]] Result<tensorflow::Tensor> AllocateOutput(
     tensorflow::OpKernelContext* ctx, int index,
     const tensorflow::TensorShape& shape);
+// The same on the background thread, which must not wait for memory.
+[[nodiscard]] Result<tensorflow::Tensor> AllocateLateOutput(
+    tensorflow::OpKernelContext* ctx, int index,
+    const tensorflow::TensorShape& shape);
 
 // Output `index` with the shape of input `index`. If nobody else has a
 // reference to the input's memory, the output takes that memory and the input

@@ -62,6 +62,7 @@ HostMap BackgroundLoop::HostsOf(const ProcessSet& members) const {
 LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   LaneOwner owner;
   owner.set_id = members.id;
+  owner.job_ranks = members.ranks;
   owner.hosts = HostsOf(members);
   owner.is_hierarchical = options_.hierarchical_allreduce != 0;
   owner.completes_in_stream = options_.async_completion != 0;
@@ -75,7 +76,7 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   owner.ask_to_meet = [this, serial = members.serial](
                           std::function<void(const Status&)> answered) {
     auto entry = std::make_shared<Entry>();
-    entry->request.key.name = "hvd_tf.lane_of_gpus";
+    entry->request.key.name = kMeetingOfLanes;
     entry->request.signature.verb = Verb::kBarrier;
     entry->request.signature.memory = MemoryKind::kCuda;
     entry->done = answered;

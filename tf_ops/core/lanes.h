@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/host_map.h"
 #include "core/status.h"
@@ -47,6 +48,8 @@ struct LaneOwner {
   std::function<void(std::function<void(const Status&)> answered)> ask_to_meet;
   // Of the set: the same on all its ranks, and of no other set that lives.
   int set_id = 0;
+  // The job's ranks that its ranks are, for words. Empty: they are the same.
+  std::vector<int> job_ranks;
   // Which of its ranks share a host.
   HostMap hosts;
   // Cards work among themselves within a host only. Between hosts, an allreduce

@@ -16,6 +16,8 @@ double SecondsBetween(StallFinder::Clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
+bool IsWaitedFor(const Key& key) { return key.name != kMeetingOfLanes; }
+
 }  // namespace
 
 StallFinder::StallFinder(std::vector<int> job_ranks, const Options& options,
@@ -59,6 +61,7 @@ void StallFinder::FindStalls(Clock::time_point now, Watched* watched) {
   const std::optional<double> shortest_s = ShortestWait();
   if (!shortest_s.has_value()) return;
   for (const auto& [key, pending] : *matcher_) {
+    if (!IsWaitedFor(key)) continue;
     const double waited_s = SecondsBetween(pending.since, now);
     if (waited_s < *shortest_s) continue;
     std::vector<int> missing;
@@ -129,7 +132,7 @@ bool StallFinder::AllWaitForOthers(Clock::time_point now) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (matcher_->has_joined(rank)) continue;
     const auto waits = [rank](const auto& element) {
-      return element.second.has(rank);
+      return IsWaitedFor(element.first) && element.second.has(rank);
     };
     // A rank that waits for nothing may just be slow.
     if (std::none_of(matcher_->begin(), matcher_->end(), waits)) return false;
@@ -140,6 +143,7 @@ bool StallFinder::AllWaitForOthers(Clock::time_point now) const {
 std::string StallFinder::TextOfMismatch(Clock::time_point now) const {
   std::vector<WaitedFor> tensors;
   for (const auto& [key, pending] : *matcher_) {
+    if (!IsWaitedFor(key)) continue;
     WaitedFor& tensor = tensors.emplace_back();
     tensor.name = key.name;
     for (int rank = 0; rank < size_; ++rank) {

@@ -2,9 +2,12 @@
 // Connects, launches and aborts, and asks NCCL how far it is.
 #include "transport/cuda/nccl_communicator.h"
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -87,11 +90,18 @@ Scalar ScalarOf(DataType dtype, double factor, double* rounded) {
   }
 }
 
+// For the end of what was aborted.
+constexpr std::chrono::seconds kAbortLimit{5};
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const NcclLibrary* nccl, CudaCard card)
       : nccl_(nccl), card_(card) {}
-  ~NcclCommunicator() override { Abort(); }
+  ~NcclCommunicator() override {
+    Abort();
+    // A card that hangs may never let it end.
+    if (aborted_.valid()) aborted_.wait_for(kAbortLimit);
+  }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
@@ -133,9 +143,16 @@ class NcclCommunicator final : public Communicator {
 
   void Abort() override {
     if (comm_ == nullptr) return;
-    const InCudaContext within(card_.driver, card_.context);
-    // Its operators go with it.
-    (void)nccl_->abort(std::exchange(comm_, nullptr));
+    // It frees memory, for which CUDA waits until all that the card is at has
+    // ended: also work of other communicators, which may wait for the same
+    // peer. So these must be aborted meanwhile. Its operators go with it.
+    std::packaged_task<void()> abort(
+        [nccl = nccl_, card = card_, comm = std::exchange(comm_, nullptr)] {
+          const InCudaContext within(card.driver, card.context);
+          (void)nccl->abort(comm);
+        });
+    aborted_ = abort.get_future();
+    std::thread(std::move(abort)).detach();
   }
 
  private:
@@ -186,6 +203,7 @@ class NcclCommunicator final : public Communicator {
   const NcclLibrary* const nccl_;
   const CudaCard card_;
   NcclComm comm_ = nullptr;
+  std::future<void> aborted_;  // once that was begun
   std::map<std::pair<DataType, double>, int> scaled_sums_;
 };
 

@@ -33,7 +33,7 @@ bool IsFused(const Batch& batch, int size) {
                     [](const Segment& segment) { return segment.count > 0; });
   return batch.verb == Verb::kAllreduce &&
          (tensors > 1 || (tensors == 1 && (batch.wire_dtype != batch.dtype ||
-                                           ScaleOf(batch, size) != 1.0)));
+                                           IsScaled(batch, size))));
 }
 
 int64_t FusionBytes(const Batch& batch, int shards) {

@@ -103,6 +103,11 @@ double DivisorOf(const Batch& batch, int size) {
   return static_cast<double>(batch.divisor > 0 ? batch.divisor : size);
 }
 
+bool IsScaled(const Batch& batch, int size) {
+  return batch.prescale != 1.0 || batch.postscale != 1.0 ||
+         DivisorOf(batch, size) != 1.0;
+}
+
 double ScaleOf(const Batch& batch, int size) {
   return batch.prescale * batch.postscale / DivisorOf(batch, size);
 }

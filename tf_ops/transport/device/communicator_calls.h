@@ -49,7 +49,10 @@ struct CommunicatorCalls {
 // What a sum is divided by, or 1.
 double DivisorOf(const Batch& batch, int size);
 
-// What inputs of a batch that is reduced are multiplied by before that.
+// Whether anything is multiplied or divided, before or after a reduction.
+bool IsScaled(const Batch& batch, int size);
+
+// What inputs of a sum are multiplied by before that.
 double ScaleOf(const Batch& batch, int size);
 
 // `outputs` has one for each segment, and `rows` are as Batch::allocate gets

@@ -9,6 +9,7 @@
 #include "core/batch_times.h"
 #include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
+#include "transport/device/small_batch.h"
 
 namespace hvd {
 namespace {
@@ -151,9 +152,8 @@ bool DirectLane::Launch(Flight* flight) {
 Status DirectLane::Queue(Flight* flight) {
   const Batch& batch = flight->batch;
   DeviceStream* const stream = queue_->stream();
-  std::shared_ptr<const void> ready;
+  const std::shared_ptr<const void> ready = ReadyOf(batch);
   for (const Segment& segment : batch.segments) {
-    if (segment.ready != nullptr) ready = segment.ready;
     if (segment.count == 0) continue;
     HVD_RETURN_IF_ERROR(stream->Wait(segment.ready));
   }
@@ -251,7 +251,9 @@ bool DirectLane::IsOver(Flight* flight) {
 
 void DirectLane::Break(const Status& why) {
   if (!broken_.ok()) return;
-  broken_ = why;
+  // Peers wait for this card, whatever the reason is. So it is one that ends
+  // the rank.
+  broken_ = why.code() == StatusCode::kPeerLost ? why : Internal(why.message());
   broken_at_ = Clock::now();
   if (communicator_ != nullptr) communicator_->Abort();
 }

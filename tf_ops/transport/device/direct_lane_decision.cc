@@ -43,7 +43,10 @@ void DirectLane::HearAnswer(const Status& answer) {
   // Only now may it ask again: a rank that had joined may have asked after the
   // others had met.
   is_asking_ = false;
-  if (!answer.ok()) StayStaged(answer);
+  if (answer.ok()) return;
+  // The set has ended.
+  state_ = State::kStagedForGood;
+  communicator_.reset();
 }
 
 void DirectLane::Meet(bool all_came) {
@@ -89,9 +92,9 @@ void DirectLane::ExchangeOffers() {
   Batch offers = SmallBatch(Verb::kAllgather, DataType::kUint8, &decision.mine,
                             decision.all.data(), sizeof(LaneOffer));
   offers.rows = {std::vector<int64_t>(ranks, sizeof(LaneOffer))};
-  const auto decide = [given = decision_,
-                       hosts = owner_.hosts](const Status& why) {
-    given->verdict = why.ok() ? Decide(given->all, hosts) : why;
+  const auto decide = [given = decision_, hosts = owner_.hosts,
+                       ranks = owner_.job_ranks](const Status& why) {
+    given->verdict = why.ok() ? Decide(given->all, hosts, ranks) : why;
     given->has_offers = true;
   };
   (void)host_->Start(std::move(offers), decide);

@@ -34,12 +34,23 @@ bool IsScaledTwice(const Batch& batch) {
          (batch.prescale != 1.0 || batch.postscale != 1.0);
 }
 
+bool IsSum(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAverage;
+}
+
+// NCCL leaves out NaN, which the hosts hand on.
+bool LosesNan(const Batch& batch) {
+  return IsFloating(batch.dtype) && (batch.reduce_op == ReduceOp::kMin ||
+                                     batch.reduce_op == ReduceOp::kMax);
+}
+
 }  // namespace
 
 // Everything here is the same on all ranks.
 bool DirectLane::IsForCards(const Batch& batch) const {
   if (state_ != State::kDirect || batch.has_absent) return false;
   if (!batch.partners.empty()) return false;
+  if (Reduces(batch.verb) && LosesNan(batch)) return false;
   if (is_by_host_) {
     return batch.verb == Verb::kAllreduce && IsFloating(batch.dtype) &&
            FusionBytes(batch) > 0 &&
@@ -54,6 +65,8 @@ bool DirectLane::IsForCards(const Batch& batch) const {
   if (all_have_kernels_ && IsFused(batch, size()) && IsFloating(batch.dtype)) {
     return communicators_->Takes(batch.wire_dtype, batch.reduce_op, 1.0);
   }
+  // Two factors are one for a sum alone.
+  if (!IsSum(batch.reduce_op) && IsScaled(batch, size())) return false;
   return batch.wire_dtype == batch.dtype &&
          communicators_->Takes(batch.dtype, batch.reduce_op,
                                ScaleOf(batch, size()));
@@ -70,7 +83,8 @@ Status DirectLane::CheckCards(const Batch& batch) const {
     }
     HVD_RETURN_IF_ERROR(queue_->stream()->CheckCard(segment.ready));
   }
-  return Status::Ok();
+  const auto ready = ReadyOf(batch);
+  return ready == nullptr ? Status::Ok() : queue_->stream()->CheckCard(ready);
 }
 
 void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
@@ -129,19 +143,17 @@ Status DirectLane::PlaceUnwanted(Flight* flight,
 }
 
 Status DirectLane::TakeBuffer(Flight* flight, int64_t bytes) {
-  for (const Segment& segment : flight->batch.segments) {
-    if (segment.ready == nullptr) continue;
-    auto found = queue_->BufferOf(static_cast<size_t>(bytes), segment.ready);
-    if (!found.ok()) {
-      const std::string* const name = NameOf(flight->batch);
-      return Status(found.status().code(),
-                    found.status().message() +
-                        (name == nullptr ? "" : "; the first is " + *name));
-    }
-    flight->buffer = std::move(found.value());
-    return Status::Ok();
+  const auto ready = ReadyOf(flight->batch);
+  if (ready == nullptr) return Internal("a tensor on a GPU has no stream.");
+  auto found = queue_->BufferOf(static_cast<size_t>(bytes), ready);
+  if (!found.ok()) {
+    const std::string* const name = NameOf(flight->batch);
+    return Status(found.status().code(),
+                  found.status().message() +
+                      (name == nullptr ? "" : "; the first is " + *name));
   }
-  return Internal("a tensor on a GPU has no stream.");
+  flight->buffer = std::move(found.value());
+  return Status::Ok();
 }
 
 void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {

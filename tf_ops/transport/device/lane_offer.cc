@@ -8,21 +8,28 @@
 namespace hvd {
 namespace {
 
-Status DecideByHost(const std::vector<LaneOffer>& offers,
-                    const HostMap& hosts) {
+std::string NameOf(size_t rank, const std::vector<int>& job_ranks) {
+  const int number =
+      job_ranks.empty() ? static_cast<int>(rank) : job_ranks[rank];
+  return "rank " + std::to_string(number);
+}
+
+Status DecideByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts,
+                    const std::vector<int>& job_ranks) {
   const std::string begin = "HVD_HIERARCHICAL_ALLREDUCE is set, but ";
   const size_t ranks = hosts.ranks[0].size();
   for (const std::vector<int>& others : hosts.ranks) {
     if (others.size() == ranks) continue;
-    return FailedPrecondition(begin + "rank 0's host has " +
-                              std::to_string(ranks) + " ranks, and that of " +
-                              "rank " + std::to_string(others[0]) + " has " +
-                              std::to_string(others.size()));
+    return FailedPrecondition(
+        begin + NameOf(0, job_ranks) + "'s host has " + std::to_string(ranks) +
+        " ranks, and that of " +
+        NameOf(static_cast<size_t>(others[0]), job_ranks) + " has " +
+        std::to_string(others.size()));
   }
   if (ranks == 1) return FailedPrecondition(begin + "each host has one rank");
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     if (offers[rank].has_kernels != 0) continue;
-    return FailedPrecondition(begin + "rank " + std::to_string(rank) +
+    return FailedPrecondition(begin + NameOf(rank, job_ranks) +
                               " has no GPU kernels");
   }
   return Status::Ok();
@@ -44,10 +51,11 @@ bool IsByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
          });
 }
 
-Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
+Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts,
+              const std::vector<int>& job_ranks) {
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
-    const std::string name = "rank " + std::to_string(rank);
+    const std::string name = NameOf(rank, job_ranks);
     if (offer.refusal[0] != '\0') {
       return FailedPrecondition(
           name + " says: " +
@@ -55,19 +63,21 @@ Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
                       strnlen(offer.refusal, sizeof(offer.refusal))));
     }
     if (offer.version != offers[0].version) {
-      return FailedPrecondition(
-          "NCCL's version is " + std::to_string(offers[0].version) +
-          " on rank 0 and " + std::to_string(offer.version) + " on " + name);
+      return FailedPrecondition("NCCL's version is " +
+                                std::to_string(offers[0].version) + " on " +
+                                NameOf(0, job_ranks) + " and " +
+                                std::to_string(offer.version) + " on " + name);
     }
     for (size_t other = 0; other < rank; ++other) {
       if (std::memcmp(offers[other].card, offer.card, sizeof(offer.card)) ==
           0) {
-        return FailedPrecondition("rank " + std::to_string(other) + " and " +
-                                  name + " share a GPU");
+        return FailedPrecondition(NameOf(other, job_ranks) + " and " + name +
+                                  " share a GPU");
       }
     }
   }
-  return IsByHost(offers, hosts) ? DecideByHost(offers, hosts) : Status::Ok();
+  return IsByHost(offers, hosts) ? DecideByHost(offers, hosts, job_ranks)
+                                 : Status::Ok();
 }
 
 }  // namespace hvd

@@ -35,9 +35,11 @@ struct LaneOffer {
                             const HostMap& hosts);
 
 // Ok, or why not: FailedPrecondition, in words that begin in the middle of a
-// sentence. The same on all ranks. `offers` are by rank.
+// sentence. The same on all ranks. `offers` are by rank of the set. The words
+// are of `job_ranks`, or of these where that is empty.
 [[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers,
-                            const HostMap& hosts);
+                            const HostMap& hosts,
+                            const std::vector<int>& job_ranks = {});
 
 }  // namespace hvd
 

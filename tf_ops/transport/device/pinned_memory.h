@@ -34,6 +34,10 @@ class PinnedMemory {
   // pointer goes, even if this object has gone before.
   Result<std::shared_ptr<std::byte>> Take(size_t bytes);
 
+  // Frees a block that nobody has needed for so long, if there is one. Take
+  // does so too.
+  void FreeOne();
+
   size_t kept_bytes() const { return unused_->bytes; }
 
  private:
@@ -49,7 +53,6 @@ class PinnedMemory {
   };
 
   Result<std::shared_ptr<void>> Find(size_t size);
-  void FreeOne();
 
   const std::shared_ptr<Device> device_;
   const Clock::duration keep_for_;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/transport.h"
@@ -34,6 +35,18 @@ inline Batch LargestOf(DataType dtype, void* value) {
 }
 
 // The tensor that errors of a batch name. Null: it has none.
+// What the framework's stream has come to: Segment::ready of a tensor with
+// elements, if there is one. Null: of none.
+inline std::shared_ptr<const void> ReadyOf(const Batch& batch) {
+  std::shared_ptr<const void> of_none;
+  for (const Segment& segment : batch.segments) {
+    if (segment.ready == nullptr) continue;
+    if (segment.count > 0) return segment.ready;
+    of_none = segment.ready;
+  }
+  return of_none;
+}
+
 inline const std::string* NameOf(const Batch& batch) {
   return batch.segments.empty() ? nullptr : batch.segments[0].name;
 }
