@@ -34,6 +34,7 @@ from hvd_tf._internal.compat import Variable, v1
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
+    reset_passes,
     variables_of,
 )
 from hvd_tf.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -273,6 +274,16 @@ class TensorFlowKerasState(TensorFlowState):
                 "its state is made"
             )
         super().__init__(variables=[], **kwargs)
+
+    def restore(self) -> None:
+        """Go back to the copies. With several passes, the next one is the first."""
+        super().restore()
+        reset_passes(self.optimizer)
+
+    def sync(self) -> None:
+        """Give every rank the state of rank 0. With several passes, the next one is the first."""
+        super().sync()
+        reset_passes(self.optimizer)
 
     def _all_variables(self) -> list[Variable]:
         # An optimizer makes its own late, and ranks may have come to different points.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -18,11 +19,12 @@ from hvd_tf._internal.compat import (
     tf_variable,
     v1,
 )
-from hvd_tf._internal.names import variable_names
+from hvd_tf._internal.names import difference_of, names_of_root, variable_names
 from hvd_tf._internal.op_names import unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set, has_gpu_lane, rank
 
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
+_LISTS = "broadcast_variables/names"
 
 # Bytes of pickled objects that travel at a time, of all ranks together.
 _SHARD_BYTES = 1 << 30
@@ -46,6 +48,8 @@ def broadcast_variables(
     Args:
       variables: TensorFlow or Keras variables of any shapes and mixed dtypes. The ranks' variables
         are matched by name (and by position where names repeat) and must agree in dtype and shape.
+        In eager code a name may lack the first scope that it has on other ranks: so do an
+        optimizer's, where one rank has loaded it.
       root_rank: rank in the job (not within the process set) whose values are taken.
       process_set: the ranks that take part.
       inplace: in a graph, let one stateful operation for each device read, receive and store the
@@ -57,7 +61,8 @@ def broadcast_variables(
       code None, when it is done.
 
     Raises:
-      ValueError: for a dtype that cannot be broadcast, or before `init`.
+      ValueError: for a dtype that cannot be broadcast, or before `init`; in eager code on every
+        rank, where one has variables that the root lacks, or lacks some.
       tf.errors.FailedPreconditionError: on every rank, where dtype, shape or root differ.
     """
     # By identity, which costs the least: Python is a third of an eager call for 200 variables.
@@ -66,30 +71,64 @@ def broadcast_variables(
         _check_dtype(variable)
     size = process_set.size()
     if tf.executing_eagerly():
-        if size != 1 and variables:
+        if size != 1:
             _broadcast_eagerly(variables, root_rank, process_set, inplace)
         return None
     if size == 1:
         return tf.no_op(name="broadcast_variables")
-    return _broadcast_op(variables, root_rank, process_set, inplace)
+    names = variable_names(variables)
+    return _broadcast_op(variables, names, root_rank, process_set, inplace)
 
 
 def _broadcast_eagerly(
     variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
 ) -> None:
+    names = _agreed_names(variables, root_rank, process_set)
+    if not variables:
+        return
     # All of them go one way. If some went each way, ranks that divide them differently would
     # wait for each other.
     device = _device_of_all(variables)
     if device:
         with tf.device(device):
-            ops.broadcast_each(variables, _names(variables), root_rank, process_set)
+            ops.broadcast_each(variables, _prefixed(names), root_rank, process_set)
         return
 
     @tf.function(autograph=False)
     def together() -> None:  # in one graph all are under way at once
-        _broadcast_op(variables, root_rank, process_set, inplace)
+        _broadcast_op(variables, names, root_rank, process_set, inplace)
 
     together()
+
+
+def _agreed_names(variables: list[Variable], root_rank: int, process_set: ProcessSet) -> list[str]:
+    """The names by which the ranks match these variables: the root's.
+
+    Raises ValueError on every rank if some have variables that the root lacks, or lack some.
+    """
+    names = variable_names(variables)
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).digest()
+    with tf.device("CPU"):
+        row = tf.constant([list(digest)], tf.uint8)
+        digests = ops.allgather(row, f"{_LISTS}/digest", True, process_set).numpy()
+    if (digests == digests[0]).all():
+        return names
+    lists = dict(allgather_object((rank(), names), name=_LISTS, process_set=process_set))
+    if root_rank not in lists:
+        return names  # it has joined, or is no member: the broadcast says so
+    of_root = lists[root_rank]
+    agreed = {of: names_of_root(theirs, of_root) for of, theirs in lists.items()}
+    differences = [
+        f"rank {of}: {difference_of(set(theirs), set(of_root))}"
+        for of, theirs in agreed.items()
+        if set(theirs) != set(of_root)
+    ]
+    if differences:
+        raise ValueError(
+            f"broadcast_variables: the variables differ from those of rank {root_rank}; every rank "
+            f"must pass the same ones, which exist already. {'; '.join(differences)}"
+        )
+    return agreed[rank()]
 
 
 def _device_of_all(variables: list[Variable]) -> str:
@@ -103,12 +142,15 @@ def _device_of_all(variables: list[Variable]) -> str:
 
 
 def _broadcast_op(
-    variables: list[Variable], root_rank: int, process_set: ProcessSet, inplace: bool
+    variables: list[Variable],
+    names: list[str],
+    root_rank: int,
+    process_set: ProcessSet,
+    inplace: bool,
 ) -> tf.Operation:
-    names = _names(variables)
     resources: dict[str, list[tuple[Variable, str]]] = {}  # by device
     updates = []
-    for variable, name in zip(variables, names):
+    for variable, name in zip(variables, _prefixed(names)):
         if not inplace:
             value = ops.broadcast(
                 _value(variable),
@@ -128,8 +170,8 @@ def _broadcast_op(
     return tf.group(*updates, name="broadcast_variables")
 
 
-def _names(variables: list[Variable]) -> list[str]:
-    return [BROADCAST_PREFIX + name for name in variable_names(variables)]
+def _prefixed(names: list[str]) -> list[str]:
+    return [BROADCAST_PREFIX + name for name in names]
 
 
 def _value(variable: Variable) -> tf.Tensor:

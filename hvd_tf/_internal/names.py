@@ -59,6 +59,39 @@ def _name_of(variable: Variable) -> str:
         return "tensor"
 
 
+def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
+    """The root's names of a rank's variables, in the order of `names`. All differ in each list.
+
+    A name is that of the root, or is so without its first scope, on either side. An optimizer of
+    Keras that has been loaded or restored lacks the scope that a fresh one has. A name stays as it
+    is where the root has no such variable, or several.
+    """
+    left = set(names) ^ set(of_root)
+    by_inner: dict[str, list[str]] = {}
+    for name in of_root:
+        if name in left:
+            for key in {name, name.partition("/")[2]} - {""}:
+                by_inner.setdefault(key, []).append(name)
+    found = []
+    for name in names:
+        keys = (name, name.partition("/")[2]) if name in left else ()
+        candidates = {one for key in keys for one in by_inner.get(key, [])}
+        found.append(candidates.pop() if len(candidates) == 1 else name)
+    # Two variables under one name would be mixed up.
+    return found if len(set(found)) == len(found) else list(names)
+
+
+def difference_of(names: set[str], of_root: set[str], at_most: int = 3) -> str:
+    """The first few names that only one side has."""
+    sides = [("has", sorted(names - of_root)), ("lacks", sorted(of_root - names))]
+    return ", ".join(
+        f"{verb} {', '.join(only[:at_most])}"
+        + (f" and {len(only) - at_most} more" if len(only) > at_most else "")
+        for verb, only in sides
+        if only
+    )
+
+
 class InstanceName:
     """A name for one optimizer, different from that of every other in the same graph.
 

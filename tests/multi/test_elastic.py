@@ -139,12 +139,13 @@ def test_other_errors_are_raised_at_once(hvd, rank, size):
 # --- Keras ---------------------------------------------------------------------
 
 
-def make_model(seed):
+def make_model(seed, passes=1):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input([3])
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-    model.compile(hvd_keras.DistributedOptimizer(optimizer), "mse")
+    distributed = hvd_keras.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
+    model.compile(distributed, "mse")
     return model
 
 
@@ -178,16 +179,39 @@ def fit(model, state, rank, fail_at=None, epochs=3):
     return [variable.numpy() for variable in model.trainable_variables]
 
 
-def test_fit_goes_on_as_if_nothing_had_been(hvd, rank, size):
+# With several passes they reduce in batches 1, 3, 5, 7 and so on.
+@pytest.mark.parametrize(("fails_at", "passes"), [(6, 1), (6, 2), (7, 2)])
+def test_fit_goes_on_as_if_nothing_had_been(hvd, rank, size, fails_at, passes):
     ends = []
-    for fail_at in (None, 6 if rank == size - 1 else None):
-        model = make_model(seed=rank)
+    for fail_at in (None, fails_at if rank == size - 1 else None):
+        model = make_model(seed=rank, passes=passes)
         state = hvd_keras.elastic.KerasState(model, epoch=0, batch=0)
         ends.append(fit(model, state, rank, fail_at))
         assert (state.epoch, state.batch) == (3, 0)
     # The first model began as that of rank 0, and so did the second.
     for got, expected in zip(*ends):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_restored_state_begins_with_the_first_pass(hvd, rank, size):
+    """Also where ranks stand at different passes: each has sums of its own then."""
+    model = make_model(seed=0, passes=2)
+    x, y = np.ones((4, 3), np.float32), np.full((4, 1), rank, np.float32)
+    state = hvd_keras.elastic.KerasState(model)
+    for again in (state.restore, state.sync):
+        before = model.get_weights()
+        if rank == 0:
+            model.train_on_batch(x, y)
+        again()
+        model.train_on_batch(x, y)
+        for got, expected in zip(model.get_weights(), before):
+            np.testing.assert_array_equal(got, expected)
+        model.train_on_batch(x, y)
+        everyones = hvd.allgather_object(model.get_weights())
+        assert any((got != old).any() for got, old in zip(everyones[0], before))
+        for theirs in everyones:
+            assert all((got == other).all() for got, other in zip(theirs, everyones[0]))
+        state.commit()
 
 
 def test_a_model_without_variables_is_refused(hvd):

@@ -120,6 +120,28 @@ def test_ranks_may_list_variables_in_different_orders(rank, size, in_graph):
     assert values == [float((size - 1) * i) for i in range(5)]
 
 
+def test_names_that_differ_by_a_scope(rank, size):
+    """Keras names an optimizer's variables with its scope, or without where it has loaded them."""
+    names = ["d/kernel", "iter", "d/kernel/m", "d/bias/m", "e/kernel/m"]
+    root = size - 1
+    if rank != root:  # in another order too
+        names = ["d/kernel", "Adam/e/kernel/m", "Adam/d/bias/m", "Adam/d/kernel/m", "Adam/iter"]
+    variables = [tf.Variable([rank, name.count("k")], name=name) for name in names]
+    hvd_tf.broadcast_variables(variables, root)
+    assert [v.numpy().tolist() for v in variables] == [[root, name.count("k")] for name in names]
+
+
+@pytest.mark.parametrize("others", [[], ["here", "gone#1"], ["here", "Adam/a/m", "Adam/b/m"]])
+def test_variables_that_some_ranks_lack(hvd, rank, size, others):
+    """An error on all ranks, and the job lives."""
+    names = ["here", "a/m", "c/m", "m"] if rank == 0 else others
+    variables = [tf.Variable([float(rank)], name=name) for name in names]
+    with pytest.raises(ValueError, match="the variables differ .*rank 1: .*lacks (a/m, )?c/m"):
+        hvd_tf.broadcast_variables(variables, 0)
+    assert [float(v.numpy()[0]) for v in variables] == [float(rank)] * len(names)
+    assert len(hvd.allgather_object(rank)) == size
+
+
 def test_a_variable_without_a_value_is_named_on_every_rank(rank):
     with tf.Graph().as_default(), v1.Session() as session:
         full = v1.get_variable("full", initializer=float(rank), use_resource=True)

@@ -12,12 +12,21 @@ from hvd_tf import keras as hvd_keras
 RANKS = (2,)
 
 keras = tf.keras
+IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")
+FAMILIES = ["new"] if IS_KERAS_3 else ["new", "legacy"]
+
+
+@pytest.fixture(params=FAMILIES)
+def optimizers(request):
+    """A module of optimizers."""
+    return keras.optimizers if request.param == "new" else keras.optimizers.legacy
 
 
 def make_model():
     keras.utils.set_random_seed(0)
     inputs = keras.Input([3])
-    return keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    # The ranks make different numbers of models, and Keras numbers layers without a name.
+    return keras.Model(inputs, keras.layers.Dense(1, name="dense")(inputs))
 
 
 def data(rank, steps=2):
@@ -63,6 +72,53 @@ def test_a_loaded_model_goes_on_training(hvd, rank, size, tmp_path, kind):
         fit(alone, *data_of_all(size), batch_size=4 * size)
     for got, expected in zip(loaded.get_weights(), alone.get_weights()):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def check_equal_on_all(hvd, model):
+    of_optimizer = model.optimizer.variables
+    of_optimizer = of_optimizer() if callable(of_optimizer) else of_optimizer
+    by_size = sorted((v.numpy() for v in of_optimizer), key=lambda value: value.shape)
+    everyones = hvd.allgather_object([*model.get_weights(), *by_size])
+    for theirs in everyones:
+        for got, expected in zip(theirs, everyones[0]):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5"])
+def test_rank_0_alone_loads_the_model(hvd, rank, optimizers, tmp_path, kind):
+    """The names of its optimizer's variables are others then, with Keras 2."""
+    loss = keras.losses.MeanSquaredError()
+    if rank == 0:
+        model = make_model()
+        model.compile(optimizers.SGD(0.1, momentum=0.9), loss)
+        fit(model, *data(rank))
+        model.save(str(tmp_path / f"model.{kind}"))
+        model = hvd_keras.load_model(str(tmp_path / f"model.{kind}"))
+    else:
+        model = make_model()
+        model.compile(hvd_keras.DistributedOptimizer(optimizers.SGD(0.1, momentum=0.9)), loss)
+    broadcast = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, *data(rank, steps=1), callbacks=[broadcast])
+    check_equal_on_all(hvd, model)
+    fit(model, *data(rank), callbacks=[broadcast])
+    check_equal_on_all(hvd, model)
+
+
+def test_rank_0_alone_restores_a_checkpoint(hvd, rank, optimizers, tmp_path):
+    """Legacy slots of Keras 2 that wait for their variables get other names and another order."""
+    model = make_model()
+    model.compile(hvd_keras.DistributedOptimizer(optimizers.Adam(0.1)), "mse")
+    if rank == 0:
+        saved = make_model()
+        saved.compile(optimizers.Adam(0.1), "mse")
+        fit(saved, *data(rank))
+        kept = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer)
+        path = kept.save(str(tmp_path / "checkpoint"))
+        tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path)
+    broadcast = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, *data(rank, steps=1), callbacks=[broadcast])
+    assert int(model.optimizer.iterations.numpy()) == 3
+    check_equal_on_all(hvd, model)
 
 
 class Mine(keras.optimizers.SGD):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is private in Keras 3: its backend's name, and two methods that need a hook."""
+"""What is private in Keras: its modules, its trainer's use of XLA, and what callbacks need."""
 
 from __future__ import annotations
 
 import functools
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -22,10 +23,13 @@ def build_optimizer(optimizer: Any, variables: Any) -> None:
 
     Legacy optimizers of Keras 2 make theirs by themselves, wherever they are called.
     """
+    if hasattr(optimizer, "_compute_gradients"):  # a legacy one
+        return
     if hasattr(optimizer, "compute_gradients"):  # Keras 2
-        if hasattr(optimizer, "build"):
-            with tf.name_scope(optimizer.name or "optimizer"), tf.init_scope():
-                optimizer.build(variables)
+        # One for loss scaling has no name: it builds the optimizer within in no scope.
+        scope = getattr(optimizer, "name", None)
+        with tf.name_scope(scope) if scope else nullcontext(), tf.init_scope():
+            optimizer.build(variables)
         return
     if optimizer.built:
         return
@@ -36,19 +40,20 @@ def build_optimizer(optimizer: Any, variables: Any) -> None:
     optimizer.built = True
 
 
-def patch_keras_3(marker: Any) -> None:
-    """Make Keras 3 aware of optimizers of the class `marker`. Does nothing the second time.
-
-    - compile(jit_compile="auto") chooses False for them. XLA cannot compile their reduction.
-    - LossScaleOptimizer has its inner optimizer reduce before it looks for infinities. Its inner
-      optimizer runs under a condition that differs between ranks before the reduction.
-    """
-    _patch_trainer(marker)
-    _patch_loss_scaling(marker)
+def keras_2_module(optimizer_class: Any, name: str) -> Any:
+    """A module of Keras 2 or tf_keras, whichever an optimizer's class is of, such as "backend"."""
+    # A program's own class is of Keras too, by its base.
+    packages = [cls.__module__.partition(".")[0] for cls in optimizer_class.__mro__]
+    package = next((name for name in packages if name in ("keras", "tf_keras")), "")
+    return sys.modules.get(f"{package}.src.{name}")
 
 
 @functools.cache
-def _patch_trainer(marker: Any) -> None:
+def patch_trainer(marker: Any) -> None:
+    """Have compile(jit_compile="auto") of Keras 3 choose False for optimizers of a class.
+
+    XLA cannot compile their reduction. Does nothing the second time.
+    """
     from keras.src.trainers.trainer import Trainer
 
     original = Trainer._resolve_auto_jit_compile
@@ -64,27 +69,6 @@ def _patch_trainer(marker: Any) -> None:
     Trainer._resolve_auto_jit_compile = resolve
 
 
-@functools.cache
-def _patch_loss_scaling(marker: Any) -> None:
-    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-
-    original = LossScaleOptimizer.apply
-
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        inner = self.inner_optimizer
-        if not isinstance(inner, marker):
-            original(self, grads, trainable_variables)
-            return
-        variables = trainable_variables
-        if variables is None:
-            variables = self._trainable_variables
-        with inner.reduced(grads, variables) as reduced:
-            original(self, reduced, trainable_variables)
-
-    LossScaleOptimizer.apply = apply
-
-
 # --- What callbacks need, of any Keras ---
 
 
@@ -95,7 +79,15 @@ def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
     of_optimizer = getattr(optimizer, "variables", [])
     if callable(of_optimizer):  # of Keras 2
         of_optimizer = of_optimizer()
-    return list({variable_key(v): v for v in [*model.variables, *of_optimizer]}.values())
+    every = [*model.variables, *of_optimizer, *_loss_scale_variables(optimizer)]
+    return list({variable_key(v): v for v in every}.values())
+
+
+def _loss_scale_variables(optimizer: Any) -> list[Any]:
+    """The loss scale and its counter. Keras 2 leaves them out of the optimizer's variables."""
+    state = getattr(optimizer, "_loss_scale", None)
+    found = [getattr(state, name, None) for name in ("current_loss_scale", "counter")]
+    return [variable for variable in found if variable is not None]
 
 
 def broadcast_variables_of(model: Any, local: Any, optimizer: Any = None) -> list[Any]:
@@ -115,6 +107,30 @@ def create_optimizer_variables(optimizer: Any, variables: Any) -> None:
             optimizer._create_all_weights(variables)
     elif optimizer is not None:
         build_optimizer(optimizer, variables)
+
+
+def reset_passes(optimizer: Any) -> None:
+    """Have a distributed optimizer begin with the first of several passes. Every rank does.
+
+    Ranks may have come to different ones, and what they have added up is no part of a state. Does
+    nothing to any other optimizer.
+    """
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        reset = getattr(one, "_hvd_reset_passes", None)
+        if reset is not None:
+            reset()
+
+
+def build_before_tracing(model: Any) -> None:
+    """Make the variables of an optimizer of Keras 3 before `fit` traces its step.
+
+    A step that makes variables is traced twice. So its gradients would have other names than on a
+    rank that has loaded the optimizer. Does nothing to a model without variables yet.
+    """
+    optimizer = model.optimizer
+    of_keras_2 = any(hasattr(optimizer, f"{part}compute_gradients") for part in ("", "_"))
+    if model.built and not of_keras_2:
+        build_optimizer(optimizer, model.trainable_variables)
 
 
 def learning_rate_of(optimizer: Any) -> float:

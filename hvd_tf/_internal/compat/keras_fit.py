@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Optional
+
+from hvd_tf._internal.compat.keras import keras_2_module
 
 
 def trainer_class(optimizer_class: Any) -> Any:
@@ -14,10 +15,7 @@ def trainer_class(optimizer_class: Any) -> Any:
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
         return TensorFlowTrainer
-    # A program's own class is of Keras too, by its base.
-    packages = [cls.__module__.partition(".")[0] for cls in optimizer_class.__mro__]
-    package = next((name for name in packages if name in ("keras", "tf_keras")), "")
-    training = sys.modules.get(f"{package}.src.engine.training")
+    training = keras_2_module(optimizer_class, "engine.training")
     return None if training is None else training.Model
 
 

@@ -17,7 +17,11 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat.keras import broadcast_variables_of, create_optimizer_variables
+from hvd_tf._internal.compat.keras import (
+    broadcast_variables_of,
+    build_before_tracing,
+    create_optimizer_variables,
+)
 from hvd_tf._internal.compat.keras_fit import (
     backup_position,
     follow_backup,
@@ -75,6 +79,7 @@ def _has_peers(process_set: ProcessSet) -> bool:
 def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> None:
     """Change the arguments of a `fit`. A collective call of the set's ranks."""
     me = registered(process_set).rank
+    build_before_tracing(model)
     if arguments.get("verbose", "auto") == "auto" and me != 0:
         arguments["verbose"] = 0
     callbacks = arguments.get("callbacks")

@@ -13,14 +13,17 @@ has reduced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat import Variable
-from hvd_tf._internal.compat.keras import backend_of_keras_3, build_optimizer, patch_keras_3
+from hvd_tf._internal.compat.keras import backend_of_keras_3, build_optimizer, patch_trainer
+from hvd_tf._internal.compat.keras_loss_scale import (
+    patch_loss_scaling_of_keras_2,
+    patch_loss_scaling_of_keras_3,
+)
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.fit import patch_fit
 from hvd_tf._internal.keras.passes import Passes
@@ -42,11 +45,21 @@ class _Keras2(TakesUniqueRows, Reducing):
         if self._agg_helper is None:
             return own.apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = list(grads_and_vars)  # it may be an iterator
-        build_optimizer(self, [variable for _, variable in pairs])  # below it is too late
-        self._agg_helper.apply(
-            lambda: own.apply_gradients(pairs, *args, **kwargs),
-            lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
-        )
+        return self.apply_within(self, pairs, lambda: own.apply_gradients(pairs, *args, **kwargs))
+
+    def apply_within(self, outer: Any, pairs: GradsAndVars, apply: Callable[[], Any]) -> Any:
+        """Call `apply`, after a k-th pass only if there are several.
+
+        outer: this optimizer, or one for loss scaling around it, which applies the pairs.
+        """
+        if self._agg_helper is None or self._agg_helper.is_applying:
+            return apply()
+        build_optimizer(outer, [variable for _, variable in pairs])  # below it is too late
+        iterations: Any = self.iterations  # type: ignore[attr-defined]
+        return self._applied(self._agg_helper.apply(apply, lambda: iterations.assign_add(1)))
+
+    def _applied(self, done: tf.Tensor) -> Any:
+        """What `apply_gradients` returns once `done` is there."""
         return self.iterations  # type: ignore[attr-defined]
 
     def _reduced_pairs(self, pairs: Any) -> GradsAndVars:
@@ -67,6 +80,9 @@ class _Legacy(TakesUniqueRowsLegacy, _Keras2):
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> GradsAndVars:
         """`minimize` without the update, reduced over the ranks."""
         return self._compute_gradients(loss, var_list, tape=tape)
+
+    def _applied(self, done: tf.Tensor) -> Any:
+        return super()._applied(done) if tf.executing_eagerly() else tf.group(done)
 
     def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
         """The base's gradients, reduced over the ranks. For graphs of TF 1."""
@@ -90,27 +106,33 @@ class _Keras3(Reducing):
         else:
             variables = trainable_variables = list(trainable_variables)
         reduced = self._allreduce(grads, variables)
-        if self._agg_helper is None:
-            own.apply(reduced, trainable_variables)
-            return
-        build_optimizer(self, variables)  # under the condition below it is too late
-        self._agg_helper.apply(
-            lambda: own.apply(reduced, trainable_variables),
-            lambda: self.iterations.assign_add(1),  # type: ignore[attr-defined]
-        )
+        self._apply_passes(self, variables, lambda: own.apply(reduced, trainable_variables))
 
-    @contextmanager
-    def reduced(self, grads: Any, variables: Any) -> Iterator[list[Gradient]]:
-        """Reduced gradients. In the block `apply` takes them as they are.
+    def apply_within(
+        self, outer: Any, grads: Any, variables: Any, apply: Callable[[list[Gradient]], Any]
+    ) -> None:
+        """Call `apply` with reduced gradients, after a k-th pass only if there are several.
 
-        For loss scaling: it applies gradients only where they are finite, and ranks may differ in
-        that before the reduction.
+        In it this optimizer's `apply` takes gradients as they are.
+
+        outer: an optimizer for loss scaling around this one. It applies gradients only where they
+          are finite, and ranks may differ in that before the reduction.
         """
+        variables = list(variables)
+        reduced = self._allreduce(list(grads), variables)
         self._hvd_is_reduced = True
         try:
-            yield self._allreduce(list(grads), list(variables))
+            self._apply_passes(outer, variables, lambda: apply(reduced))
         finally:
             self._hvd_is_reduced = False
+
+    def _apply_passes(self, outer: Any, variables: Any, apply: Callable[[], Any]) -> None:
+        if self._agg_helper is None:
+            apply()
+            return
+        build_optimizer(outer, variables)  # under the condition below it is too late
+        iterations: Any = self.iterations  # type: ignore[attr-defined]
+        self._agg_helper.apply(apply, lambda: iterations.assign_add(1))
 
 
 def distribute(
@@ -135,8 +157,11 @@ def distribute(
                 f"the optimizer is of Keras with the backend {backend}: hvd_tf reduces gradients "
                 "of TensorFlow. Set KERAS_BACKEND=tensorflow before Keras is imported"
             )
-        patch_keras_3(_Keras3)
+        patch_trainer(_Keras3)
+        patch_loss_scaling_of_keras_3(_Keras3)
         family = _Keras3
+    if family is not _Keras3:
+        patch_loss_scaling_of_keras_2(base, _Keras2)
     patch_fit(base)
     names = {
         "__module__": base.__module__,

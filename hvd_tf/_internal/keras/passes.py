@@ -26,6 +26,7 @@ class Passes:
         self._average = average
         self._number: Optional[tf.Variable] = None
         self._sums: dict[Any, tf.Variable] = {}
+        self.is_applying = False  # within a call of `apply`: this is a k-th pass
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -60,35 +61,48 @@ class Passes:
             if self._average:
                 totals = [total / tf.cast(self.passes, total.dtype) for total in totals]
             reduced = self._reducer.reduce(totals, [variables[i] for i in present])
-            for total in sums:
-                total.assign(tf.zeros_like(total))
-            number.assign(0)
+            # Not before the reduction has succeeded: one that fails leaves a k-th pass behind.
+            with tf.control_dependencies(reduced):
+                for total in sums:
+                    total.assign(tf.zeros_like(total))
+                number.assign(0)
             return [tf.identity(gradient) for gradient in reduced]
 
         def other() -> list[tf.Tensor]:
             return [total.read_value() for total in sums]
 
         if present:
-            chosen = tf.cond(tf.equal(number, self.passes), last, other)
+            # It is more than k where the reduction of a k-th pass has failed.
+            chosen = tf.cond(number >= self.passes, last, other)
             for i, gradient in zip(present, tf.nest.flatten(chosen)):
                 result[i] = gradient
         return result
 
-    def apply(self, apply: Callable[[], Any], skip: Callable[[], Any]) -> None:
+    def reset(self) -> None:
+        """Begin with the first of k passes, in eager code. Every rank does, or none."""
+        self._pass_number().assign(0)
+        for total in self._sums.values():
+            total.assign(tf.zeros_like(total))
+
+    def apply(self, apply: Callable[[], Any], skip: Callable[[], Any]) -> Any:
         """Call `apply` after a k-th pass, else `skip`. A tf.function traces both.
 
-        Neither may make variables.
+        Neither may make variables. Returns a tensor, which is there when all is done.
         """
 
         def last() -> bool:
-            apply()
+            self.is_applying = True
+            try:
+                apply()
+            finally:
+                self.is_applying = False
             return True
 
         def other() -> bool:
             skip()
             return False
 
-        tf.cond(tf.equal(self._pass_number(), 0), last, other)
+        return tf.cond(tf.equal(self._pass_number(), 0), last, other)
 
     def _pass_number(self) -> tf.Variable:
         if self._number is None:

@@ -40,6 +40,11 @@ class Reducing:
         """The variables beside the optimizer's own that must be equal on all ranks."""
         return [] if self._agg_helper is None else self._agg_helper.state
 
+    def _hvd_reset_passes(self) -> None:
+        """Begin with the first of several passes, in eager code. Every rank does, or none."""
+        if self._agg_helper is not None:
+            self._agg_helper.reset()
+
     @property
     def _local_vars(self) -> list[Variable]:
         return self._hvd_reducer.local_variables
@@ -76,5 +81,6 @@ def check_place() -> None:
 def reducing_of(model: Any) -> Optional[Reducing]:
     """The distributed optimizer of a model, also within one for loss scaling. None: it has none."""
     optimizer = getattr(model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return optimizer if isinstance(optimizer, Reducing) else None
+    # First itself: it may be around one for loss scaling, and within that is none.
+    candidates = (optimizer, getattr(optimizer, "inner_optimizer", None))
+    return next((one for one in candidates if isinstance(one, Reducing)), None)
