@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable
+from hvd_tf._internal.compat import Variable, is_traced_for_xla
 from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups, checked_layers
 from hvd_tf._internal.names import InstanceName
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
@@ -53,7 +53,8 @@ class _Reducing:
           Gradients in the structure of `sources`, each of its source's shape and dtype, or None.
 
         Raises:
-          ValueError: before `init`, or for an unregistered process set.
+          ValueError: before `init`, for an unregistered process set, or where XLA compiles and the
+            set has several ranks.
         """
         gradients = self._own_gradients(
             target, sources, output_gradients, use_generic_names, unconnected_gradients
@@ -115,6 +116,12 @@ class _Reducing:
     def _reduced(
         self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any
     ) -> list[Gradient]:
+        if self.process_set.size() != 1 and is_traced_for_xla():
+            raise ValueError(
+                "XLA cannot compile a reduction over ranks: call a distributed tape's gradient() "
+                "outside of what jit_compile=True compiles, and compile a Keras model with "
+                "jit_compile=False"
+            )
         by_place = use_generic_names is True
         return self._reducer.reduce(gradients, sources, by_place=by_place)
 

@@ -38,9 +38,15 @@ from hvd_tf._internal.runtime import (
 )
 from hvd_tf._internal.tracing import start_timeline, stop_timeline
 from hvd_tf.compression import Compression
-from hvd_tf.functions import broadcast_global_variables
 from hvd_tf.keras import callbacks, elastic
-from hvd_tf.keras.functions import allgather, allreduce, broadcast, load_model, reducescatter
+from hvd_tf.keras.functions import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    load_model,
+    reducescatter,
+)
 from hvd_tf.keras.optimizers import DistributedOptimizer, PartialDistributedOptimizer
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat.keras import broadcast_variables_of
+from hvd_tf._internal.compat.keras import broadcast_variables_of, run_in_session
 from hvd_tf._internal.facts import check_same_sets, exchange
 from hvd_tf._internal.keras.epochs import Epochs
 from hvd_tf._internal.runtime import rank, size
@@ -88,7 +88,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         if size() > 1:
             with tf.device(self.device):
                 variables = broadcast_variables_of(self.model, self._local)
-                broadcast_variables(variables, self.root_rank)
+                run_in_session(broadcast_variables(variables, self.root_rank))
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):

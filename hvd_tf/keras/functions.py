@@ -8,9 +8,14 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf import ops
+from hvd_tf import functions, ops
 from hvd_tf._internal.compat import is_keras_optimizer
-from hvd_tf._internal.compat.keras import mend_optimizer_of_h5, replace_optimizer, value_of
+from hvd_tf._internal.compat.keras import (
+    mend_optimizer_of_h5,
+    replace_optimizer,
+    run_in_session,
+    value_of,
+)
 from hvd_tf._internal.runtime import Average, Sum
 from hvd_tf.compression import Compression
 from hvd_tf.keras.optimizers import DistributedOptimizer
@@ -67,6 +72,18 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
 def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> Any:
     """`hvd_tf.reducescatter` of anything that tf.constant takes. Returns as `allreduce` does."""
     return value_of(ops.reducescatter(tf.constant(value), name=name, op=op))
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Give every rank the root's values of all variables of a graph of TF 1, in Keras' session.
+
+    Args:
+      root_rank: whose values.
+
+    Raises:
+      RuntimeError: in eager code, which has no list of all variables.
+    """
+    run_in_session(functions.broadcast_global_variables(root_rank))
 
 
 def load_model(

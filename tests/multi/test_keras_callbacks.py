@@ -217,6 +217,9 @@ def test_what_makes_no_sense(hvd, rank):
     callback = callbacks.LearningRateScheduleCallback(0.1, 0.5)
     with pytest.raises(ValueError, match="give the optimizer a number"):
         rates_with(rank, callback, keras.optimizers.SGD(schedule))
+    if not IS_KERAS_3:
+        with pytest.raises(ValueError, match="give the optimizer a number"):
+            rates_with(rank, callback, keras.optimizers.legacy.SGD(schedule))
 
 
 # --- Ranks that do not train together ------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import in_full
 
 from hvd_tf import keras as hvd_keras
 from hvd_tf.keras import callbacks
@@ -15,7 +16,9 @@ IN_FULL = (3,)
 
 keras = tf.keras
 IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")
-FAMILIES = ["new"] if IS_KERAS_3 else ["new", "legacy"]
+FAMILIES = [("new", "around"), ("new", "within")]
+if not IS_KERAS_3:
+    FAMILIES += [("legacy", "around"), pytest.param(("legacy", "within"), marks=in_full)]
 ROWS = 4  # of a rank's batch
 
 
@@ -36,15 +39,21 @@ ORDERS = {
 
 
 @pytest.fixture(params=FAMILIES)
-def optimizers(request):
+def family_and_order(request):
+    return request.param
+
+
+@pytest.fixture
+def optimizers(family_and_order):
     """A module of optimizers."""
-    return keras.optimizers if request.param == "new" else keras.optimizers.legacy
+    family, _ = family_and_order
+    return keras.optimizers if family == "new" else keras.optimizers.legacy
 
 
-@pytest.fixture(params=ORDERS)
-def wrap(request):
+@pytest.fixture
+def wrap(family_and_order):
     """A distributed optimizer with loss scaling."""
-    return ORDERS[request.param]
+    return ORDERS[family_and_order[1]]
 
 
 def make_model():

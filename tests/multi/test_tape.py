@@ -275,6 +275,19 @@ def test_ranks_train_as_one_process_with_their_batches_together(hvd, rank, size)
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_xla_is_refused_with_the_remedy(hvd):
+    variable = tf.Variable(2.0)
+
+    @tf.function(jit_compile=True)
+    def gradient():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            target = variable * variable
+        return tape.gradient(target, variable)
+
+    with pytest.raises(ValueError, match="XLA cannot compile a reduction .* jit_compile=False"):
+        gradient()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

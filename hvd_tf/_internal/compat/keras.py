@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -136,9 +136,19 @@ def build_before_tracing(model: Any) -> None:
 def learning_rate_of(optimizer: Any) -> float:
     """The current learning rate."""
     rate = optimizer.learning_rate
-    if callable(rate) and not hasattr(rate, "numpy"):  # a schedule of Keras 2
-        rate = rate(optimizer.iterations)
-    return float(rate.numpy() if hasattr(rate, "numpy") else rate)
+    return _number_of(rate(optimizer.iterations) if _is_schedule(rate) else rate)
+
+
+def _is_schedule(rate: Any) -> bool:
+    """Whether it is a LearningRateSchedule. Newer optimizers show its current value instead."""
+    return callable(rate) and not hasattr(rate, "numpy")
+
+
+def _number_of(value: Any) -> float:
+    """A number, or the value of a tensor or variable, which is in Keras' session in a graph."""
+    if tf.executing_eagerly():
+        return float(value.numpy() if hasattr(value, "numpy") else value)
+    return float(value_of(value) if tf.is_tensor(value) else value)
 
 
 def set_learning_rate(optimizer: Any, value: float) -> None:
@@ -147,13 +157,16 @@ def set_learning_rate(optimizer: Any, value: float) -> None:
     Raises:
       ValueError: the optimizer follows a LearningRateSchedule.
     """
+    refused = ValueError(
+        "the optimizer follows a LearningRateSchedule, so a callback cannot set its learning "
+        "rate: give the optimizer a number"
+    )
+    if _is_schedule(optimizer.learning_rate):
+        raise refused  # a legacy optimizer would take the number, and a traced step would not
     try:
         optimizer.learning_rate = value
     except TypeError as error:  # what Keras says of a schedule
-        raise ValueError(
-            "the optimizer follows a LearningRateSchedule, so a callback cannot set its learning "
-            "rate: give the optimizer a number"
-        ) from error
+        raise refused from error
 
 
 def scale_momentum(optimizer: Any, factor: float) -> None:
@@ -163,7 +176,8 @@ def scale_momentum(optimizer: Any, factor: float) -> None:
     steps would not see.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not getattr(inner, "momentum", None):
+    momentum = getattr(inner, "momentum", None)
+    if momentum is None or not _number_of(momentum):
         return
     for slots in ("momentums", "_momentums"):
         for slot in getattr(inner, slots, None) or ():
@@ -174,7 +188,14 @@ def scale_momentum(optimizer: Any, factor: float) -> None:
     if hasattr(inner, "get_slot_names") and "momentum" in inner.get_slot_names():
         for weight in inner.weights:
             if weight.name.split("/")[-1].startswith("momentum"):
-                weight.assign(weight * factor)
+                _multiply(weight, factor)
+
+
+def _multiply(variable: Any, factor: float) -> None:
+    if tf.executing_eagerly():
+        variable.assign(variable * factor)
+    else:  # Keras makes one operation for all calls
+        v1.keras.backend.set_value(variable, value_of(variable) * factor)
 
 
 def _is_random_state(variable: Any) -> bool:
@@ -209,6 +230,12 @@ def mend_optimizer_of_h5(model: Any, filepath: Any) -> None:
     with h5py.File(filepath, "r") as file:
         fresh.set_weights(load_optimizer_weights_from_hdf5_group(file))
     model.optimizer = fresh
+
+
+def run_in_session(operation: Optional[tf.Operation]) -> None:
+    """Run an operation of a graph of TF 1 in Keras' session. None: eager code has done it."""
+    if operation is not None:
+        v1.keras.backend.get_session().run(operation)
 
 
 def value_of(tensor: Any) -> Any:

@@ -8,7 +8,12 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable, tf_variable, variable_key
+from hvd_tf._internal.compat import (
+    Variable,
+    executing_eagerly_outside_functions,
+    tf_variable,
+    variable_key,
+)
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 
 
@@ -39,8 +44,14 @@ class Passes:
         """Make one pass. Returns the reduced sums if it is the k-th one, else the sums so far.
 
         Raises:
-          ValueError: a gradient is IndexedSlices, unless sparse_as_dense makes it dense.
+          ValueError: a gradient is IndexedSlices, unless sparse_as_dense makes it dense; or this
+            is a graph of TF 1, where nothing would run the updates of the sums.
         """
+        if not executing_eagerly_outside_functions():
+            raise ValueError(
+                f"backward_passes_per_step={self.passes} with an optimizer of Keras needs eager "
+                "code or a tf.function: in a graph of TF 1 use one of tf.compat.v1.train"
+            )
         result = self._reducer.densify(gradients)
         for gradient, variable in zip(result, variables):
             if isinstance(gradient, tf.IndexedSlices):
