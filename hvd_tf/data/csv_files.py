@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -55,7 +55,7 @@ def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
         dtype, default = tf.as_dtype(kind), "" if tf.as_dtype(kind) == tf.string else None
     else:
         dtype = tf.int64 if type(kind) is int else tf.convert_to_tensor(kind).dtype
-        default = str(kind)
+        default = kind.decode() if isinstance(kind, bytes) else str(kind)
     if not (dtype == tf.string or dtype.is_integer or dtype.is_floating):
         raise ValueError(f"columns: {name!r} cannot be {dtype.name}: numbers and strings can")
     return dtype, default
@@ -136,16 +136,31 @@ def _column(
         return np.array([(text or default or "").encode() for text in texts], object)
     if default is not None:
         texts = [text or default for text in texts]
-    convert: Callable[[Any], Any] = np.dtype(dtype.as_numpy_dtype).type
+    convert = _integers if dtype.is_integer else _floats
     try:
-        return np.array(texts, str).astype(convert)
+        return convert(texts, dtype)
     except (ValueError, OverflowError):
         for text, line in zip(texts, lines):
             try:
-                np.array([text], str).astype(convert)
+                convert([text], dtype)
             except (ValueError, OverflowError):
                 raise ValueError(
                     f"line {line}: column {name!r} is {text!r}, which is no {dtype.name}"
                     + ("" if text else "; give a default: columns={'" + name + "': 0}")
                 ) from None
         raise
+
+
+def _floats(texts: list[str], dtype: tf.DType) -> np.ndarray:
+    return np.array(texts, str).astype(dtype.as_numpy_dtype)
+
+
+def _integers(texts: list[str], dtype: tf.DType) -> np.ndarray:
+    """Raises ValueError for what is no integer, and OverflowError for what is out of range."""
+    wide = np.uint64 if dtype == tf.uint64 else np.int64
+    numbers = np.array(texts, str).astype(wide)
+    if dtype == tf.uint64 and any(text.strip().startswith("-") for text in texts):
+        raise OverflowError  # NumPy would wrap it around
+    if numbers.size and not (dtype.min <= numbers.min() and numbers.max() <= dtype.max):
+        raise OverflowError
+    return numbers.astype(dtype.as_numpy_dtype)

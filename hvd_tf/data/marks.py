@@ -8,8 +8,16 @@ from typing import Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import dataset_chain, nondeterministic_dataset
+from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank, size
 from hvd_tf.data.early_values import early_value
 
+# By what the classes of tf.data are called.
+_RANDOM = {
+    "ShuffleDataset": "a shuffle",
+    "ShuffleAndRepeatDataset": "a shuffle_and_repeat",
+    "RandomDataset": "random numbers, such as those of sample_from_datasets,",
+}
+_OF_SHARD = ("num_shards", "index")
 _MARK = "_hvd_tf_sharded"  # its value: whether each record is in exactly one share
 
 
@@ -27,20 +35,28 @@ def is_exact(dataset: tf.data.Dataset) -> bool:
     return all(getattr(source, _MARK, True) for source in dataset_chain(dataset))
 
 
-def sharded_by(dataset: tf.data.Dataset) -> str:
-    """What has sharded the dataset, or one that it is made from. Empty: it is whole."""
+def sharded_by(dataset: tf.data.Dataset, process_set: ProcessSet = global_process_set) -> str:
+    """What has sharded the dataset, or one that it is made from. Empty: it is whole.
+
+    Dataset.shard may also have split off a validation part, for example. It is a rank's share where
+    its numbers are those of this rank, in the job or in the set, or are not known yet.
+    """
+    own = {(size(), rank()), (process_set.size(), process_set.rank())}
     for source in dataset_chain(dataset):
         if hasattr(source, _MARK):
             return "hvd.data.shard"
-        of_one = tf.get_static_value(getattr(source, "_num_shards", None)) == 1
-        if "ShardDataset" in type(source).__name__ and not of_one:
+        if "ShardDataset" not in type(source).__name__:
+            continue
+        values = [tf.get_static_value(getattr(source, f"_{name}", None)) for name in _OF_SHARD]
+        found = tuple(None if value is None else int(value) for value in values)
+        if found[0] != 1 and (None in found or found in own):
             return "Dataset.shard"
     return ""
 
 
-def check_not_sharded(dataset: tf.data.Dataset) -> None:
+def check_not_sharded(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
     """Raises ValueError if the dataset, or one that it is made from, is a share."""
-    if by := sharded_by(dataset):
+    if by := sharded_by(dataset, process_set):
         raise ValueError(
             f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
             "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
@@ -59,14 +75,16 @@ def check_ordered(dataset: tf.data.Dataset) -> None:
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
-    """The two seeds of every shuffle in the dataset. None for seeds that are not known yet.
+    """The two seeds of all that is random in the dataset. None for seeds that are not known yet.
 
     Raises:
-      ValueError: a shuffle has no seed, so that each rank has an order of its own.
+      ValueError: a shuffle, or a choice between datasets, has no seed, so that each rank has an
+        order of its own.
     """
     seeds: list[Optional[list[int]]] = []
     for source in dataset_chain(dataset):
-        if "ShuffleDataset" not in type(source).__name__:
+        kind = next((kind for kind in _RANDOM if kind in type(source).__name__), None)
+        if kind is None:
             continue
         given = [getattr(source, name, None) for name in ("_seed", "_seed2")]
         pair = [None if seed is None else early_value(seed) for seed in given]
@@ -76,9 +94,18 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
             continue
         if not any(known):
             raise ValueError(
-                "this dataset has a shuffle without a seed: every rank would split an order of its "
-                "own, and records would be lost and repeated. Shuffle after the split, with "
-                "shuffle_buffer=, or give that shuffle a seed"
+                f"this dataset has {_RANDOM[kind]} without a seed: every rank would split an order "
+                "of its own, and records would be lost and repeated. Shuffle after the split, with "
+                "shuffle_buffer=, or give it a seed"
             )
         seeds.append(known)
     return seeds
+
+
+def reshuffles(dataset: tf.data.Dataset) -> bool:
+    """Whether a shuffle in the dataset has another order in each iteration."""
+    return any(
+        getattr(source, "_reshuffle_each_iteration", False) is not False
+        for source in dataset_chain(dataset)
+        if "ShuffleDataset" in type(source).__name__
+    )

@@ -15,8 +15,8 @@ from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.data.csv_files import csv_format
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
 from hvd_tf.data.formats import Columns, Format, format_name
-from hvd_tf.data.marks import check_not_sharded, check_ordered, shuffle_seeds
-from hvd_tf.data.members import announce
+from hvd_tf.data.marks import check_not_sharded, check_ordered, reshuffles, shuffle_seeds
+from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.parquet import parquet_format
 from hvd_tf.data.seeds import seed_of, shuffled_files
 from hvd_tf.data.splitting import dealt_records, whole_files
@@ -46,9 +46,10 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
     """Takes every size-th record; see `shard`."""
     facts: Facts = {"settings": settings, "length": None, "seeds": None}
     try:
-        check_not_sharded(dataset)
+        check_not_sharded(dataset, steps.process_set)
         check_ordered(dataset)
         facts.update(length=length_of(dataset), seeds=shuffle_seeds(dataset))
+        _check_repeats(dataset, facts["length"], steps)
     except ValueError as error:
         facts[ERROR] = str(error)
     everyones = _exchange(steps, facts)
@@ -77,6 +78,17 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         lengths=dealt_records(length, size) if length >= 0 else None,
         is_infinite=length == INFINITE,
     )
+
+
+def _check_repeats(dataset: tf.data.Dataset, length: int, steps: Steps) -> None:
+    """Raises ValueError where some ranks would come to another order than the others."""
+    is_even = length == INFINITE or (length >= 0 and length % checked_size(steps.process_set) == 0)
+    if steps.uneven == "repeat" and not is_even and reshuffles(dataset):
+        raise ValueError(
+            'uneven="repeat": ranks with fewer records begin this dataset again, whose shuffle has '
+            "another order each time, and so split other orders than the rest from then on. "
+            "Shuffle after the split, with shuffle_buffer=, or pass reshuffle_each_iteration=False"
+        )
 
 
 def share_of_files(

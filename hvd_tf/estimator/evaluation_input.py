@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -13,7 +12,7 @@ import tensorflow as tf
 from hvd_tf._internal import compat
 from hvd_tf._internal.compat import v1
 from hvd_tf.data.marks import is_exact, sharded_by
-from hvd_tf.estimator.input_sharding import whole_input_fn
+from hvd_tf.estimator.input_sharding import parameters_of, whole_input_fn
 
 EVAL = "eval"
 """tf.estimator.ModeKeys.EVAL."""
@@ -81,7 +80,7 @@ def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationIn
     """
     input_fn = whole_input_fn(input_fn)
     known = {"mode": EVAL, "params": params, "config": config}
-    takes = inspect.signature(input_fn).parameters
+    takes = parameters_of(input_fn)
     with tf.device("/cpu:0"):
         result = input_fn(**{name: value for name, value in known.items() if name in takes})
     if not isinstance(result, tf.data.Dataset):

@@ -80,8 +80,10 @@ def shard_input_fn(
             whole = everywhere(lambda: _dataset(input_fn(*args, **kwargs)), _WHAT)
         return share(whole)
 
-    # Estimator checks which of its parameters the function has.
-    sharded.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
+    # Estimator checks which of its parameters the function has, and overlooks keyword-only ones.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in parameters_of(input_fn)]
+    sharded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     sharded.__name__ = f"sharded_{getattr(input_fn, '__name__', _WHAT)}"
     setattr(sharded, _WHOLE, input_fn)
     return sharded
@@ -90,6 +92,14 @@ def shard_input_fn(
 def whole_input_fn(input_fn: InputFn) -> InputFn:
     """The input_fn that `shard_input_fn` was given, if it made this function. Else the function."""
     return getattr(input_fn, _WHOLE, input_fn)
+
+
+def parameters_of(input_fn: InputFn) -> list[str]:
+    """The names of the parameters that Estimator sees. What a partial has bound is none."""
+    if isinstance(input_fn, functools.partial):
+        inner = parameters_of(input_fn.func)[len(input_fn.args) :]
+        return [name for name in inner if name not in input_fn.keywords]
+    return list(inspect.signature(input_fn).parameters)
 
 
 def _dataset(result: Any) -> tf.data.Dataset:

@@ -48,7 +48,7 @@ def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -
     if isinstance(step, Real):
         share = min(float(step) / steps, 1.0) if steps else 1.0
         return float(learning_rate) * (1 + share * (size() - 1)) / size()
-    learning_rate = tf.convert_to_tensor(learning_rate)
+    learning_rate = _tensor(learning_rate)
     if steps == 0:
         return learning_rate
     # It is float64, because float32 counts steps up to 16.7 million only.
@@ -89,7 +89,7 @@ def piecewise(
     if isinstance(step, Real):
         current = [multiplier for first, multiplier in pieces if first <= float(step)]
         return float(learning_rate) * (_factor(current[-1], step) if current else 1.0)
-    learning_rate = tf.convert_to_tensor(learning_rate)
+    learning_rate = _tensor(learning_rate)
     step = tf.cast(step, tf.float64)
     factor = tf.ones([], tf.float64)
     for first, multiplier in pieces:
@@ -98,6 +98,12 @@ def piecewise(
             chosen = tf.constant(chosen, tf.float64)
         factor = tf.where(step >= float(first), tf.cast(chosen, tf.float64), factor)
     return learning_rate * tf.cast(factor, learning_rate.dtype)
+
+
+def _tensor(learning_rate: Any) -> tf.Tensor:
+    # An int would stay one, and be multiplied by whole numbers.
+    is_number = isinstance(learning_rate, Real)
+    return tf.convert_to_tensor(float(learning_rate) if is_number else learning_rate)
 
 
 def _factor(multiplier: Multiplier, step: Any) -> Any:

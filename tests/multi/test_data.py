@@ -128,6 +128,8 @@ def test_csv(folder, rank, size):
             Path(folder, f"{part}.csv").write_text(f"number,text,extra\n{rows}")
     hvd.broadcast_object(None, name="written")
     columns = {"number": tf.int32, "extra": 0.5, "text": tf.string}
+    (first, *_) = as_numpy(hvd.data.shard(f"{folder}/*.csv", columns={"extra": b"none"}))
+    assert first == {"extra": b"none"}
     steps = as_numpy(hvd.data.shard(f"{folder}/*.csv", 3, columns=columns))
     assert all(step["number"].dtype == np.int32 for step in steps)
     assert all((step["extra"] == np.float32(0.5)).all() for step in steps)
@@ -295,8 +297,47 @@ def test_sharding_twice(rank, size):
     shared = hvd.data.shard(with_length(12))
     refused("sharded already, by hvd.data.shard", shared.map(lambda x: x + 1).batch(2))
     refused("sharded already, by Dataset.shard", with_length(12).shard(size, rank).prefetch(1))
-    both = tf.data.Dataset.zip((with_length(12), with_length(12).shard(2, 0)))
+    both = tf.data.Dataset.zip((with_length(12), with_length(12).shard(size, rank)))
     refused("sharded already, by Dataset.shard", both)
+    old = v1.data.Dataset.range(12).shard(size, rank).batch(2)
+    refused("sharded already, by Dataset.shard", old)
+
+
+def test_a_part_of_the_records_is_no_share(rank, size):
+    """As that which is kept for training, on all ranks alike."""
+    dataset = hvd.data.shard(with_length(60).shard(10, 9), uneven="keep")
+    assert sorted(sum(everyones([int(x) for x in dataset]), [])) == [9, 19, 29, 39, 49, 59]
+
+
+def random_orders(**seed):
+    """Datasets of 12 numbers whose order is drawn."""
+    two = [with_length(6), with_length(6).map(lambda x: x + 6)]
+    yield with_length(12).shuffle(5, **seed)
+    yield tf.data.Dataset.sample_from_datasets(two, [0.5, 0.5], **seed)
+    yield with_length(12).apply(tf.data.experimental.shuffle_and_repeat(5, 1, **seed))
+    yield v1.data.Dataset.range(12).shuffle(5, **seed).map(lambda x: x).batch(1).unbatch()
+
+
+def test_random_orders_before_the_split(rank, size):
+    for unseeded in random_orders():
+        refused("without a seed: every rank would split", unseeded)
+    for seeded in random_orders(seed=3):
+        dataset = hvd.data.shard(seeded, uneven="keep")
+        assert sorted(sum(everyones([int(x) for x in dataset]), [])) == list(range(12))
+    for other in random_orders(seed=3 + rank):
+        refused("the seeds of a shuffle .*differs", other)
+
+
+def test_orders_that_change_go_with_no_repetition(rank, size):
+    uneven = with_length(12 * size + 1)
+    refused("another order each time", uneven.shuffle(50, seed=1), uneven="repeat")
+    kept = uneven.shuffle(50, seed=1, reshuffle_each_iteration=False)
+    for _ in range(3):
+        seen = [int(x) for x in hvd.data.shard(kept, uneven="repeat", epochs=2)]
+        assert set(sum(everyones(seen), [])) == set(range(12 * size + 1))
+    even = with_length(12 * size).shuffle(50, seed=1)
+    seen = [int(x) for x in hvd.data.shard(even, uneven="repeat")]
+    assert sorted(sum(everyones(seen), [])) == list(range(12 * size))
 
 
 def test_shuffles_before_the_split(rank, size):

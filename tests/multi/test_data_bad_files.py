@@ -105,6 +105,30 @@ def test_a_damaged_csv_is_named(folder, rank, size, line, text):
     refused("has no column 'c'; it has a, b", str(path), columns=["c"])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "text", "last"),
+    [
+        (tf.uint8, "300", 255),
+        (tf.uint8, "-1", 0),
+        (tf.int32, "3000000000", -(2**31)),
+        (tf.uint64, "-1", 2**64 - 1),
+        (tf.int64, "9223372036854775808", 2**63 - 1),
+    ],
+)
+def test_an_integer_that_does_not_fit_is_named(folder, rank, size, dtype, text, last):
+    fits, does_not = folder / "fits.csv", folder / "does_not.csv"
+    if rank == 0:
+        fits.write_text("a\n" + f"{last}\n" * size)
+        does_not.write_text(f"a\n1\n{text}\n")
+    hvd.broadcast_object(None, name="written")
+    (seen,) = as_numpy(hvd.data.shard(str(fits), columns={"a": dtype}))
+    assert seen == {"a": last}
+    dataset = hvd.data.shard(str(does_not), columns={"a": dtype}, uneven="keep")
+    words = f"{does_not}: line 3: column 'a' is '{text}', which is no {dtype.name}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        as_numpy(dataset)
+
+
 def test_a_damaged_parquet_is_named(folder, rank, size):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -142,6 +142,26 @@ def test_shares_are_not_shared_again(trained, by):
     assert found["records"] == 1000 + 16 * hvd.size()
 
 
+def test_a_part_of_the_records_is_no_share(trained):
+    """Each is evaluated once, though every rank reads the same part."""
+
+    def input_fn():
+        records = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        return records.shard(10, 9).batch(2)
+
+    found = hvd.estimator.evaluate(make_estimator(trained), input_fn)
+    assert_same(found, expected_of(trained, input_fn))
+
+
+def test_a_share_of_the_older_datasets(trained):
+    def input_fn():
+        records = v1.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        return records.shard(hvd.size(), hvd.rank()).batch(8)
+
+    found = hvd.estimator.evaluate(make_estimator(trained), input_fn)
+    assert_same(found, expected_of(trained, lambda: dataset(8)))
+
+
 def test_a_share_that_drops_or_repeats_records_is_refused(trained):
     def input_fn(**arguments):
         records = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))

@@ -132,6 +132,14 @@ def test_learning_rate_of_the_step(rank, size):
     np.testing.assert_allclose(weight, weights_by_step(7, size, rates)[-1], rtol=1e-12)
 
 
+def test_a_rate_that_is_an_int_is_a_float(size):
+    step = tf.constant(5)
+    warmed = toolkit.warm_up(1, 10, step)
+    assert warmed.dtype == tf.float32
+    assert float(warmed) == pytest.approx((1 + 0.5 * (size - 1)) / size)
+    assert float(toolkit.piecewise(1, [(0, 1.0), (3, 0.1)], step)) == pytest.approx(0.1)
+
+
 def test_learning_rate_hook_refuses():
     with tf.Graph().as_default():
         with pytest.raises(ValueError, match="no variable 'rate': make it in the model_fn"):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tempfile
 
 import numpy as np
@@ -112,6 +114,34 @@ def test_evaluation_takes_the_whole(estimator):
     trained_on(estimator, hvd.estimator.shard_input_fn(shuffled_batches))
     found = hvd.estimator.evaluate(estimator, hvd.estimator.shard_input_fn(shuffled_batches))
     assert found["records"] == pytest.approx(np.mean(range(BATCH * BATCHES)), rel=1e-6)
+
+
+@needs_estimator
+def test_what_a_partial_has_bound_stays(estimator):
+    def input_fn(params, offset, mode):
+        assert mode == ("eval" if offset else "train")
+        return tf.data.Dataset.range(offset, offset + 12).repeat(params["epochs"]).batch(BATCH)
+
+    once = functools.partial(input_fn, params={"epochs": 1}, offset=0)
+    seen = trained_on(estimator, hvd.estimator.shard_input_fn(once))
+    assert sorted(sum(seen, [])) == list(range(12))
+    # The estimator's params say 2.
+    again = functools.partial(input_fn, offset=100)
+    found = hvd.estimator.evaluate(estimator, again)
+    assert found["records"] == pytest.approx(np.mean(range(100, 112)), rel=1e-6)
+    bound = functools.partial(again, params={"epochs": 1})
+    assert hvd.estimator.evaluate(estimator, bound)["records"] == found["records"]
+
+
+def test_a_wrapped_partial_has_the_parameters_that_are_left():
+    def input_fn(mode, params, config=None):
+        assert (mode, params) == ("train", {"epochs": 3})
+        return tf.data.Dataset.range(12)
+
+    for bound in (functools.partial(input_fn, mode="train"), functools.partial(input_fn, "train")):
+        wrapped = hvd.estimator.shard_input_fn(bound)
+        assert inspect.getfullargspec(wrapped).args == ["params", "config"]
+        wrapped(params={"epochs": 3})
 
 
 def test_dropout_keeps_a_seed_of_its_own(rank):

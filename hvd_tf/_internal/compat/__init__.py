@@ -41,7 +41,9 @@ def eager_mode() -> AbstractContextManager[Any]:
 def dataset_chain(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """The dataset and all that it is made from, as far as TensorFlow tells."""
     yield dataset
-    for source in dataset._inputs():
+    # Each transformation of tf.compat.v1.data is wrapped, and has the inputs of what it wraps.
+    wrapped = getattr(dataset, "_dataset", None)
+    for source in [wrapped] if isinstance(wrapped, tf.data.Dataset) else dataset._inputs():
         yield from dataset_chain(source)
 
 
