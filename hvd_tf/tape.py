@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable, is_traced_for_xla
+from hvd_tf._internal.compat import Variable
 from hvd_tf._internal.gradients import Gradient, GradientReducer, Groups, checked_layers
 from hvd_tf._internal.names import InstanceName
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
@@ -116,12 +116,6 @@ class _Reducing:
     def _reduced(
         self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any
     ) -> list[Gradient]:
-        if self.process_set.size() != 1 and is_traced_for_xla():
-            raise ValueError(
-                "XLA cannot compile a reduction over ranks: call a distributed tape's gradient() "
-                "outside of what jit_compile=True compiles, and compile a Keras model with "
-                "jit_compile=False"
-            )
         by_place = use_generic_names is True
         return self._reducer.reduce(gradients, sources, by_place=by_place)
 

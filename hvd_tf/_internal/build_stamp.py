@@ -40,7 +40,10 @@ def check_build(running_version: Optional[str] = None) -> None:
             running_version = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             return
-    if not _is_version_of(version, running_version):
+        is_same = version == running_version
+    else:
+        is_same = _is_version_of(version, running_version)
+    if not is_same:
         raise ImportError(
             f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {running_version} "
             f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "

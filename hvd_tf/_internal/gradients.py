@@ -10,7 +10,14 @@ from typing import Any, Union
 import tensorflow as tf
 
 from hvd_tf import ops
-from hvd_tf._internal.compat import Variable, is_keras_layer, tf_variable, v1, variable_key
+from hvd_tf._internal.compat import (
+    Variable,
+    is_keras_layer,
+    is_traced_for_xla,
+    tf_variable,
+    v1,
+    variable_key,
+)
 from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.compression import (
@@ -195,12 +202,18 @@ class GradientReducer:
         Every rank of the set must pass gradients of the same variables in the same order. With
         by_place the variables' names may differ between ranks.
 
-        Raises ValueError before `init` and for an unregistered process set.
+        Raises ValueError before `init`, for an unregistered process set, and where XLA compiles.
         """
         result = self.densify(gradients)
         members = registered(self.process_set)
         if members.size == 1 or members.rank < 0:
             return result
+        shared = [g for g, v in zip(result, variables) if g is not None and not self.is_local(v)]
+        if shared and is_traced_for_xla():
+            raise ValueError(
+                "XLA cannot compile a reduction over ranks: take gradients outside of what "
+                "jit_compile=True compiles, and compile a Keras model with jit_compile=False"
+            )
         names = variable_names(variables)
         if by_place:
             names = [f"gradient_{i}" for i in range(len(variables))]

@@ -161,6 +161,39 @@ struct HeldRunner {
   };
 };
 
+// A lane may cut it into pieces, and asks for the segments of each.
+TEST(executor_finds_what_is_not_finite_in_a_piece_of_a_reducescatter) {
+  class Keeper : public LateTransport {
+   public:
+    BatchId Start(Batch batch, BatchDone done) override {
+      kept = batch;
+      return LateTransport::Start(std::move(batch), std::move(done));
+    }
+    Batch kept;
+  };
+  auto transport = std::make_unique<Keeper>();
+  Keeper* keeper = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)), true);
+  int done = 0;
+  ReadyBatch ready = MakeBatch(1, {1, 2}, &done);
+  const float good[] = {1, 2, 3, 4, 5, 6}, bad[] = {1, 1e5f};
+  const float* const inputs[] = {good, bad};
+  for (int t = 0; t < 2; ++t) {
+    Entry& entry = *ready.tensors[static_cast<size_t>(t)].entry;
+    entry.request.signature.verb = Verb::kReducescatter;
+    entry.request.signature.wire_dtype = DataType::kFloat16;
+    entry.request.signature.shapes = {{t == 0 ? 6 : 2}};
+    entry.inputs = {inputs[t]};
+  }
+  executor.Execute(std::move(ready));
+  const Batch& batch = keeper->kept;
+  ASSERT_TRUE(batch.find_not_finite != nullptr);
+  EXPECT_EQ(batch.find_not_finite(batch.segments), 1);  // as float16
+  EXPECT_EQ(batch.find_not_finite({batch.segments[0]}), -1);
+  EXPECT_EQ(batch.find_not_finite({batch.segments[1]}), 0);
+  executor.Abandon(Cancelled("the end"));
+}
+
 TEST(executor_leaves_dones_to_each_ones_runner) {
   auto transport = std::make_unique<HeldTransport>();
   Executor executor(LaneTable::HostOnly(std::move(transport)));

@@ -86,13 +86,22 @@ def test_an_allgather_is_checked(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("of_rank", [0, 1, 2])
-def test_a_reducescatter_fails_on_every_rank(mode, of_rank):
+@pytest.mark.parametrize(
+    ("bad", "arguments"),
+    [
+        (np.nan, {}),
+        # Finite, but not on the wire.
+        (1e5, {"compression": hvd_tf.Compression.fp16}),
+        (1e5, {"prescale_factor": 1e35}),
+    ],
+)
+def test_a_reducescatter_fails_on_every_rank(mode, of_rank, bad, arguments):
     """Whoever gets the row: to a rank that gets others the culprit sends good ones alone."""
     rows = np.ones((3, 5), np.float32)
     if hvd_tf.rank() == CULPRIT:
-        rows[of_rank, 2] = np.nan
+        rows[of_rank, 2] = bad
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        run(mode, lambda x: hvd_tf.reducescatter(x, name="rows"), rows)
+        run(mode, lambda x: hvd_tf.reducescatter(x, name="rows", **arguments), rows)
     check_error(caught.value, "rows")
     check_all_is_well()
 

@@ -153,3 +153,17 @@ def test_a_backup_that_is_not_there_yet(hvd, rank, shared):
         verbose=0,
     )
     assert seen.epochs == [0, 1]
+
+
+@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 names a layer by who has built it")
+@pytest.mark.parametrize("built", ["rank 0", "none"])
+def test_a_model_that_some_ranks_have_built(hvd, rank, size, built):
+    """As where rank 0 alone has loaded weights. Else fit builds it in the first step."""
+    model = keras.Sequential([keras.layers.Dense(1, name="last")])
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.05)), "mse")
+    if rank == 0 and built == "rank 0":
+        model.build((None, 3))
+    fit(model, rank, hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0), epochs=2)
+    for theirs in hvd.allgather_object(weights_of(model)):
+        for one, other in zip(theirs, weights_of(model)):
+            np.testing.assert_array_equal(one, other)

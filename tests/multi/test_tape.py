@@ -287,6 +287,15 @@ def test_xla_is_refused_with_the_remedy(hvd):
     with pytest.raises(ValueError, match="XLA cannot compile a reduction .* jit_compile=False"):
         gradient()
 
+    @tf.function(jit_compile=True)
+    def local_gradient():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            target = variable * variable
+        tape.register_local_source(variable)
+        return tape.gradient(target, variable)
+
+    assert local_gradient().numpy() == 4.0 / hvd.size()  # nothing is reduced
+
 
 @pytest.mark.parametrize(
     ("make", "words"),

@@ -81,6 +81,16 @@ def test_the_installed_distribution_counts_before_the_import(
         stamp.check_build()
 
 
+def test_another_build_of_a_vendor_is_refused(
+    stamp: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = {"tensorflow_distribution": "tensorflow", "tensorflow_version": "2.15.0+nv24.3"}
+    (tmp_path / "_build_info.json").write_text(json.dumps(info))
+    monkeypatch.setattr(metadata, "version", lambda name: "2.15.0+nv24.4")
+    with pytest.raises(ImportError, match=r"TensorFlow 2\.15\.0\+nv24\.4 is installed"):
+        stamp.check_build()
+
+
 def test_another_distribution_is_left_for_the_import(
     stamp: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

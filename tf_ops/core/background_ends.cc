@@ -194,9 +194,9 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
 
 void BackgroundLoop::Drain() {
   const Clock::time_point limit = Clock::now() + kDrainLimit;
-  // Three things are still handled: commands that were pushed before the queue
-  // was closed, failures that peers announce, and batches that all have agreed
-  // on.
+  // Four things are still handled: commands that were pushed before the queue
+  // was closed, aborted steps, failures that peers announce, and batches that
+  // all have agreed on.
   while (Clock::now() < limit) {
     const bool moved = PassOrBreak();
     if (moved) last_moved_ = now_;

@@ -31,7 +31,7 @@ class Executor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `check_finite`: an allreduce or allgather of a NaN or an infinity fails.
+  // `check_finite`: a call with a NaN or an infinity fails, but a broadcast.
   explicit Executor(LaneTable lanes, bool check_finite = false);
   ~Executor();
 

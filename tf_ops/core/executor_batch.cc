@@ -68,6 +68,20 @@ int FindNotFinite(const ReadyBatch& ready,
   return -1;
 }
 
+// The same for a batch that is reduced, or a piece of it.
+int FindNotFiniteOnWire(const Batch& head,
+                        const std::vector<Segment>& segments) {
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const Segment& segment = segments[s];
+    if (segment.in != nullptr &&
+        !AllFiniteOnWire(head.dtype, head.wire_dtype, segment.in, segment.count,
+                         head.prescale)) {
+      return static_cast<int>(s);
+    }
+  }
+  return -1;
+}
+
 // Whether tensors of so many rows in all fit into memory's numbers.
 bool Fits(const Signature& signature, const Shape& shape,
           const std::vector<int64_t>& rows) {
@@ -178,7 +192,13 @@ Batch MakeBatch(const ReadyBatch& ready, bool check_finite) {
         entry.splits.empty() ? ready.first_dims[t] : entry.splits;
     batch.rows.insert(batch.rows.end(), rows.begin(), rows.end());
   }
-  if (check_finite && rules.finite_check == FiniteCheck::kInput) {
+  const bool finds = check_finite && rules.finite_check == FiniteCheck::kInput;
+  if (finds && rules.reduces) {
+    batch.find_not_finite =
+        [head = HeadOf(head)](const std::vector<Segment>& segments) {
+          return FindNotFiniteOnWire(head, segments);
+        };
+  } else if (finds) {
     batch.find_not_finite = [&ready](const std::vector<Segment>& segments) {
       return FindNotFinite(ready, segments);
     };

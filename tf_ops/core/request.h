@@ -21,9 +21,6 @@ namespace hvd {
 //
 // A loop runs the one node in its body many times. `instance` tells the
 // iterations apart. It is 0 outside loops.
-// The barrier at which ranks meet for a lane of cards. No caller waits for it.
-inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
-
 struct Key {
   std::string name;
   uint64_t instance = 0;
@@ -35,6 +32,9 @@ struct Key {
     return name != other.name ? name < other.name : instance < other.instance;
   }
 };
+
+// The barrier at which ranks meet for a lane of cards. No caller waits for it.
+inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
 
 struct KeyHash {
   size_t operator()(const Key& key) const {

@@ -125,12 +125,17 @@ def build_before_tracing(model: Any) -> None:
     """Make the variables of an optimizer of Keras 3 before `fit` traces its step.
 
     A step that makes variables is traced twice. So its gradients would have other names than on a
-    rank that has loaded the optimizer. Does nothing to a model without variables yet.
+    rank that has loaded the optimizer. All ranks must do it, or none: see `is_built`.
     """
     optimizer = model.optimizer
     of_keras_2 = any(hasattr(optimizer, f"{part}compute_gradients") for part in ("", "_"))
-    if model.built and not of_keras_2:
+    if not of_keras_2:
         build_optimizer(optimizer, model.trainable_variables)
+
+
+def is_built(model: Any) -> bool:
+    """Whether a model and all its layers have their variables."""
+    return bool(model.built) and all(layer.built for layer in model._flatten_layers())
 
 
 def learning_rate_of(optimizer: Any) -> float:

@@ -21,6 +21,7 @@ from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     build_before_tracing,
     create_optimizer_variables,
+    is_built,
 )
 from hvd_tf._internal.compat.keras_fit import (
     backup_position,
@@ -79,7 +80,6 @@ def _has_peers(process_set: ProcessSet) -> bool:
 def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> None:
     """Change the arguments of a `fit`. A collective call of the set's ranks."""
     me = registered(process_set).rank
-    build_before_tracing(model)
     if arguments.get("verbose", "auto") == "auto" and me != 0:
         arguments["verbose"] = 0
     callbacks = arguments.get("callbacks")
@@ -91,8 +91,10 @@ def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> 
     mine = [_file_of(callback) for callback in callbacks or ()]
     backs_up = any(_is_a(callback, _BACKUP) for callback in callbacks or ())
     joins = any(_is_a(callback, _JOIN) for callback in callbacks or ())
-    facts = {"files": mine, "backs_up": backs_up, "joins": joins}
+    facts = {"files": mine, "backs_up": backs_up, "joins": joins, "built": is_built(model)}
     everyones = exchange(facts, "fit/files", process_set)
+    if all(theirs["built"] for theirs in everyones):
+        build_before_tracing(model)
     check_same(everyones, "joins", "fit: whether there is a JoinCallback", "Pass it on every rank")
     kept = [
         callback

@@ -187,7 +187,10 @@ SharedStatus AbortPolicy::WillNotCome(const Key& key, int rank,
 void AbortPolicy::FailAll(const Status& status) {
   const SharedStatus why = Share(status);
   std::vector<Key> keys;
-  for (const auto& [key, pending] : *matcher_) keys.push_back(key);
+  for (const auto& [key, pending] : *matcher_) {
+    // Ranks may meet later, when they next have tensors on cards.
+    if (key.name != kMeetingOfLanes) keys.push_back(key);
+  }
   std::vector<StepOfRank> lost;
   for (const Key& key : keys) {
     Pending* const pending = matcher_->Find(key);

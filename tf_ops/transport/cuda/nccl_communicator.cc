@@ -100,7 +100,7 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     Abort();
     // A card that hangs may never let it end.
-    if (aborted_.valid()) aborted_.wait_for(kAbortLimit);
+    if (aborted_.valid()) aborted_.wait_until(abort_limit_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -152,7 +152,15 @@ class NcclCommunicator final : public Communicator {
           (void)nccl->abort(comm);
         });
     aborted_ = abort.get_future();
+    abort_limit_ = std::chrono::steady_clock::now() + kAbortLimit;
     std::thread(std::move(abort)).detach();
+  }
+
+  bool IsGone() override {
+    return !aborted_.valid() ||
+           aborted_.wait_for(std::chrono::seconds(0)) ==
+               std::future_status::ready ||
+           std::chrono::steady_clock::now() >= abort_limit_;
   }
 
  private:
@@ -204,6 +212,7 @@ class NcclCommunicator final : public Communicator {
   const CudaCard card_;
   NcclComm comm_ = nullptr;
   std::future<void> aborted_;  // once that was begun
+  std::chrono::steady_clock::time_point abort_limit_;
   std::map<std::pair<DataType, double>, int> scaled_sums_;
 };
 

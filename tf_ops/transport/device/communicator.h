@@ -15,8 +15,9 @@
 
 namespace hvd {
 
-// One rank's end. One thread uses it. No call waits for a peer or for the card.
-// If it goes, or a peer's does, what is under way ends with wrong results.
+// One rank's end. One thread uses it. No call waits for a peer or for the card,
+// but its destructor does, for some seconds. If it goes, or a peer's does, what
+// is under way ends with wrong results.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -34,6 +35,10 @@ class Communicator {
   // Ends what is under way on this card, though peers do not take part. It is
   // of no use any more.
   virtual void Abort() = 0;
+
+  // After Abort: nothing is queued any more. On a card that hangs, this is said
+  // after some seconds.
+  virtual bool IsGone() = 0;
 };
 
 // Makes communicators for the card of this process.

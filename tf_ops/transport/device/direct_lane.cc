@@ -85,6 +85,8 @@ bool DirectLane::Progress() {
     at = is_over ? flights_.erase(at) : std::next(at);
   }
   moved |= staging_.Progress();
+  // It may wait until a card has done its work, so the card must have none.
+  if (flights_.empty() && broken_.ok()) staging_.FreeUnused();
   // These come last, because they may start and cancel batches.
   for (const auto& [done, status] : calls) done(status);
   return moved || !calls.empty();
@@ -213,6 +215,8 @@ bool DirectLane::Record(Flight* flight) {
     if (!is_queued.ok()) Break(is_queued.status());
     if (is_queued.ok() && !is_queued.value()) return true;  // in a moment
   }
+  // Till then it may still be queued, on memory that the batch would give back.
+  if (!broken_.ok() && !communicator_->IsGone()) return true;
   if (const Status status = QueueOutputs(*flight); !status.ok()) Break(status);
   auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {

@@ -281,8 +281,6 @@ bool HostStaging::Progress() {
       ++at;
     }
   }
-  // Nothing may be staged any more, where cards reduce among themselves.
-  if (pinned_.kept_bytes() > 0) pinned_.FreeOne();
   // These come last, because they may start and cancel batches.
   for (Call& call : calls) call.done(call.status);
   return moved || !calls.empty();

@@ -42,6 +42,12 @@ class HostStaging final : public Transport {
   bool within_host() const override { return host_->within_host(); }
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
+
+  // Frees a block of pinned memory that nobody has needed for long.
+  void FreeUnused() {
+    if (pinned_.kept_bytes() > 0) pinned_.FreeOne();
+  }
+
   void Cancel(BatchId id, const Status& why) override;
   // Those that the host transport is done with. It counts the others.
   int in_flight() const override;

@@ -34,7 +34,6 @@ inline Batch LargestOf(DataType dtype, void* value) {
   return batch;
 }
 
-// The tensor that errors of a batch name. Null: it has none.
 // What the framework's stream has come to: Segment::ready of a tensor with
 // elements, if there is one. Null: of none.
 inline std::shared_ptr<const void> ReadyOf(const Batch& batch) {
@@ -47,6 +46,7 @@ inline std::shared_ptr<const void> ReadyOf(const Batch& batch) {
   return of_none;
 }
 
+// The tensor that errors of a batch name. Null: it has none.
 inline const std::string* NameOf(const Batch& batch) {
   return batch.segments.empty() ? nullptr : batch.segments[0].name;
 }
