@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from hvd_tf import ops
 from hvd_tf._internal.compat import eager_mode
+from hvd_tf._internal.names import difference_of
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 
 Facts = dict[str, Any]
@@ -94,7 +95,7 @@ def check_same_sets(
     """Raises ValueError on every rank if a rank has other words than the root. It says which."""
     root = set(everyones[root_rank])
     differences = [
-        f"rank {rank}: {_difference(set(theirs), root)}"
+        f"rank {rank}: {difference_of(set(theirs), root)}"
         for rank, theirs in enumerate(everyones)
         if set(theirs) != root
     ]
@@ -116,17 +117,6 @@ def _raise_errors(everyones: Sequence[Facts]) -> None:
                 for error, ranks in errors.items()
             )
         )
-
-
-def _difference(words: set[str], root: set[str], at_most: int = 3) -> str:
-    """The first few words that only one side has."""
-    sides = [("has", sorted(words - root)), ("lacks", sorted(root - words))]
-    return ", ".join(
-        f"{verb} {', '.join(only[:at_most])}"
-        + (f" and {len(only) - at_most} more" if len(only) > at_most else "")
-        for verb, only in sides
-        if only
-    )
 
 
 def _gather(array: np.ndarray, name: str, process_set: ProcessSet) -> np.ndarray:
