@@ -15,10 +15,8 @@ import tensorflow as tf
 
 from hvd_tf._internal.compat import (
     Variable,
-    executing_eagerly_outside_functions,
     graph_chain,
     tf_variable,
-    v1,
 )
 
 DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
@@ -107,13 +105,13 @@ class InstanceName:
     def __init__(self, name: str) -> None:
         self.name = name
         self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
-        self._calls: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
 
     def for_call(self, set_serial: int) -> str:
         """The name for the operations of one call, in the current graph.
 
-        A second call in the same graph or trace gets another name, because both calls' operations
-        may run at once. Eager calls run one after another and share one.
+        A second call has the same one. Both calls' operations may run at once in a graph, which
+        tells operations of one name apart itself (tf_ops/adapter/matched_names.h). Only the graph
+        that runs can do so: it may have the operations of several traces, and the same trace twice.
         """
         *_, outermost = graph_chain()
         if outermost not in self._ordinals:
@@ -121,15 +119,5 @@ class InstanceName:
             key = (self.name, set_serial)
             self._ordinals[outermost] = counts[key]
             counts[key] += 1
-        ordinal, call = self._ordinals[outermost], self._next_call()
-        return self.name + (f"_{ordinal}" if ordinal else "") + (f"@{call}" if call else "")
-
-    def _next_call(self) -> int:
-        if v1.executing_eagerly():
-            return 0
-        chain = list(graph_chain())
-        # In an eager program the outermost function counts, so that each trace starts anew.
-        unit = chain[-2] if executing_eagerly_outside_functions() else chain[-1]
-        call = self._calls.get(unit, 0)
-        self._calls[unit] = call + 1
-        return call
+        ordinal = self._ordinals[outermost]
+        return self.name + (f"_{ordinal}" if ordinal else "")

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.graph_order import after_what_came_before
 from hvd_tf._internal.op_names import Names, call_names, unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id
@@ -18,16 +19,17 @@ def barrier(
 ) -> Optional[Any]:
     """Waits until every rank of a process set has come to it.
 
-    It orders nothing but itself: operations that this rank has started before may still be under
-    way on others.
+    Operations that this rank has started before may still be under way on others. In a tf.function
+    it comes after the collectives, the operations with side effects, the loops and the branches
+    before it in the same function, loop body or branch. Of what follows it only that waits which is
+    made under `tf.control_dependencies([barrier])`.
 
     Args:
         process_set: the ranks that take part.
         name: by which the ranks match the call; as in `allreduce`.
 
     Returns:
-        None in eager mode. In a graph, the operation that waits. In a tf.function TensorFlow runs
-        it in the order of the program, beside other operations with side effects.
+        None in eager mode. In a graph, the operation that waits.
 
     Raises:
         ValueError: an unregistered process set; no name in a thread that needs one.
@@ -37,12 +39,12 @@ def barrier(
     elif tf.executing_eagerly():
         names = Names(None, f"{unnamed('barrier')}.eager")
     else:
-        names = Names(None, "")  # TensorFlow numbers the nodes
-    return native.ops.horovod_barrier(
-        tensor_name=names.tensor_name,
-        process_set_id=registered_id(process_set),
-        name=names.node,
-    )
+        names = Names("barrier", "")  # TensorFlow numbers the nodes
+    set_id = registered_id(process_set)
+    with after_what_came_before():
+        return native.ops.horovod_barrier(
+            tensor_name=names.tensor_name, process_set_id=set_id, name=names.node
+        )
 
 
 tf.no_gradient("HorovodBarrier")

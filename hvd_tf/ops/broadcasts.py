@@ -116,6 +116,7 @@ def broadcast_each(
         root_rank=root_rank,
         tensor_names=list(names),
         process_set_id=registered_id(process_set),
+        name="broadcast_each",
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.graph_order import after_what_came_before
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id
 
@@ -18,6 +19,9 @@ def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
     divided by the size of the process set, as with Horovod, or by the number of ranks that still
     have tensors if HVD_JOIN_AVERAGE=active. What would be lost is an error on every rank that calls
     it: a broadcast from a rank that has joined, rows that alltoall sends to one, a reducescatter.
+
+    In a tf.function it comes after the collectives, loops and branches before it in the same
+    function, loop body or branch.
 
     A rank that waits in `join` is not late: there are no warnings about it.
 
@@ -32,7 +36,9 @@ def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
         tf.errors.InvalidArgumentError: this rank waits in a join already.
         tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
     """
-    return native.ops.horovod_join(process_set_id=registered_id(process_set))
+    set_id = registered_id(process_set)
+    with after_what_came_before():
+        return native.ops.horovod_join(process_set_id=set_id, name="join")
 
 
 tf.no_gradient("HorovodJoin")

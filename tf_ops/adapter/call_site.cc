@@ -19,8 +19,8 @@ uint64_t InstanceOf(const tf::FrameAndIter& at) {
 }
 
 // An eager op is a step of its own, and no other op belongs to it. TensorFlow
-// wraps it into a function whose node has the op's name. Nodes of graphs have
-// other names, from hvd_tf/ops and from the name scopes of gradients.
+// wraps it into a function whose node has the name of the op's type. hvd_tf/ops
+// gives nodes of graphs other names.
 int64_t StepOf(tf::OpKernelContext* ctx) {
   const tf::OpKernel& kernel = ctx->op_kernel();
   return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();

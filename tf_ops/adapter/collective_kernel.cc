@@ -7,6 +7,7 @@
 #include "adapter/global_runtime.h"
 #include "adapter/gpu_kernels.h"
 #include "adapter/kernel_inputs.h"
+#include "adapter/matched_names.h"
 #include "adapter/tf_bridge.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/finite.h"
@@ -52,7 +53,7 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
     : tf::AsyncOpKernel(ctx), memory_(MemoryOf(ctx->device_type())) {
   OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_name", &tensor_name_));
   OP_REQUIRES_OK(ctx, ctx->GetAttr("process_set_id", &process_set_id_));
-  if (tensor_name_.empty()) tensor_name_ = name();
+  tensor_name_ = MatchedNames(ctx, {tensor_name_})[0];
 }
 
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,

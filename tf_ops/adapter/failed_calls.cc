@@ -23,8 +23,14 @@ void FailedCalls::Ended(const std::string& name, const Status& status) {
 
 std::optional<Cause> FailedCalls::CauseOf(const std::string& name) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return std::nullopt;
+  auto found = by_name_.find(name);
+  if (found != by_name_.end()) return found->second;
+  // Several ops of a graph may have the name: see matched_names.h.
+  const std::string numbered = name + "@";
+  found = by_name_.lower_bound(numbered);
+  if (found == by_name_.end() || found->first.rfind(numbered, 0) != 0) {
+    return std::nullopt;
+  }
   return found->second;
 }
 

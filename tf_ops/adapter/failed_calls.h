@@ -24,8 +24,8 @@ class FailedCalls {
   // failed.
   void Ended(const std::string& name, const Status& status);
 
-  // The cause of the last call under the name. Nothing if it did not fail, or
-  // if the cause is not known.
+  // The cause of the last call under the name, or under that with a number of
+  // MatchedNames. Nothing if none failed, or if the cause is not known.
   std::optional<Cause> CauseOf(const std::string& name) const;
 
   // The same for the last call of all.

@@ -9,6 +9,7 @@
 
 #include "adapter/collective_call.h"
 #include "adapter/global_runtime.h"
+#include "adapter/matched_names.h"
 #include "adapter/op_definitions.h"
 #include "adapter/resource_variables.h"
 #include "adapter/tf_bridge.h"
@@ -75,6 +76,7 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     OP_REQUIRES(ctx, names_.size() == static_cast<size_t>(ctx->num_inputs()),
                 TfStatus(absl::StatusCode::kInvalidArgument,
                          "tensor_names must have one name per variable"));
+    names_ = MatchedNames(ctx, std::move(names_));
   }
 
   void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) override {

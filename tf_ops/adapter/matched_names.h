@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names that ranks match a kernel's calls by.
+//
+// Several ops of one graph may have the same tensor_name: a function with a
+// collective that is called twice, or variables that share a name. They may run
+// at the same time, in another order on each rank. So they need names of their
+// own. A graph pass gives them these, after functions have been inlined.
+#ifndef HVD_ADAPTER_MATCHED_NAMES_H_
+#define HVD_ADAPTER_MATCHED_NAMES_H_
+
+#include <string>
+#include <vector>
+
+#include "adapter/tf_compat.h"
+
+namespace hvd {
+
+// Of a kernel's calls, which have the names `tensor_names` by their attributes.
+// An empty one stands for the node's name. Of ops that share a name all but the
+// first have a number behind it: "w", "w@1", "w@2", in the order of their
+// nodes' names. An eager op, and one of a function that is not inlined and runs
+// on one device, has its own name.
+[[nodiscard]] std::vector<std::string> MatchedNames(
+    tensorflow::OpKernelConstruction* ctx,
+    std::vector<std::string> tensor_names);
+
+// Whether the first of two nodes' names comes first: by letters, and by numbers
+// where both have one. So "call_2" comes before "call_10".
+[[nodiscard]] bool ComesBefore(const std::string& a, const std::string& b);
+
+}  // namespace hvd
+
+#endif  // HVD_ADAPTER_MATCHED_NAMES_H_
