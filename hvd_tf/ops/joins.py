@@ -23,7 +23,8 @@ def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
     In a tf.function it comes after the collectives, loops and branches before it in the same
     function, loop body or branch.
 
-    A rank that waits in `join` is not late: there are no warnings about it.
+    A rank that waits in `join` is not late: no warning names it. One names the ranks that it waits
+    for, where they have asked for nothing for HVD_STALL_WARNING_S.
 
     Args:
         process_set: the ranks that take part.

@@ -138,6 +138,47 @@ TEST(executor_waits_for_a_card_and_not_for_what_was_cancelled) {
   EXPECT_TRUE(executor.FindRunning(1) == nullptr);
 }
 
+// Its batches leave the wire when they are told to.
+class LeavingTransport : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  BatchId Start(Batch, BatchDone done) override {
+    dones_.push_back(std::move(done));
+    on_wire_.insert(dones_.size());
+    return dones_.size();
+  }
+  bool Progress() override { return false; }
+  void Cancel(BatchId id, const Status& why) override {
+    std::exchange(dones_[id - 1], nullptr)(why);
+  }
+  int in_flight() const override { return static_cast<int>(on_wire_.size()); }
+  int count_of(BatchId id) const override {
+    return static_cast<int>(on_wire_.count(id));
+  }
+  void Leave(BatchId id) { on_wire_.erase(id); }
+
+ private:
+  std::vector<BatchDone> dones_;
+  std::set<BatchId> on_wire_;
+};
+
+TEST(executor_waits_for_a_batch_although_a_cancelled_one_has_left) {
+  auto transport = std::make_unique<LeavingTransport>();
+  LeavingTransport* leaving = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
+  int done = 0;
+  executor.Execute(MakeBatch(7, {1}, &done));
+  executor.Execute(MakeBatch(8, {2}, &done));
+  executor.CancelAfter(7, PeerLost("gone"));
+  EXPECT_EQ(executor.needed_in_flight(), 1);
+  leaving->Leave(2);
+  EXPECT_EQ(executor.needed_in_flight(), 1);
+  leaving->Leave(1);
+  EXPECT_EQ(executor.needed_in_flight(), 0);
+  executor.Abandon(PeerLost("gone"));
+}
+
 TEST(executor_abandons_what_a_card_does_not_end) {
   auto transport = std::make_unique<LateTransport>();
   LateTransport* late = transport.get();

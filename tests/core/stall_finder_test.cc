@@ -98,5 +98,29 @@ TEST(stall_finder_tells_a_mismatch_once_and_blames_no_rank) {
   EXPECT_EQ(set.Find(50).watched.warnings.size(), 1u);
 }
 
+TEST(stall_finder_names_who_keeps_joined_ranks_waiting) {
+  Set set(Limits(60, 200, 0));
+  set.matcher.Heard(Matcher::Clock::time_point{});
+  EXPECT_TRUE(set.Find(100).watched.stalls.empty());  // nobody waits
+  set.matcher.Heard(Matcher::Clock::time_point{std::chrono::seconds(100)});
+  set.matcher.Join(0);
+  EXPECT_TRUE(set.Find(159).watched.stalls.empty());
+  auto stalls = set.Find(160).watched.stalls;
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_TRUE((stalls[0].missing == std::vector<int>{11}));
+  EXPECT_TRUE((stalls[0].names == std::vector<std::string>{"join"}));
+  EXPECT_TRUE(set.Find(161).watched.stalls.empty());
+  // The other one is slow, but trains.
+  set.matcher.Heard(Matcher::Clock::time_point{std::chrono::seconds(170)});
+  EXPECT_TRUE(set.Find(229).watched.stalls.empty());
+  EXPECT_EQ(set.Find(230).watched.stalls.size(), 1u);
+  EXPECT_TRUE(set.Find(289).watched.stalls.empty());
+  EXPECT_EQ(set.Find(290).watched.stalls.size(), 1u);
+  EXPECT_FALSE(set.Find(369).watched.lost.has_value());
+  const auto lost = set.Find(370).watched.lost;
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_TRUE((lost->missing == std::vector<int>{11}));
+}
+
 }  // namespace
 }  // namespace hvd

@@ -2,9 +2,13 @@
 // Threads that share work, and how many of them a rank should have.
 #include "cpu/work_threads.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -59,7 +63,59 @@ TEST(HelpersByCores) {
   EXPECT_EQ(HelperCount(0, 8, 2), 1);
   EXPECT_EQ(HelperCount(0, 64, 8), 2);
   EXPECT_EQ(HelperCount(0, 64, 1), 3);
-  EXPECT_TRUE(UsableCores() >= 1);
+  EXPECT_TRUE(CountCores(UsableCores()) >= 1);
+  EXPECT_EQ(CountCores(""), 1);
+  EXPECT_EQ(CountCores("\x0f\x81"), 6);
+}
+
+TEST(RanksShareCoresWhereTheirSetsMeet) {
+  const std::string low = "\x0f", high = "\xf0", all = "\xff";
+  EXPECT_EQ(SharingRanks({low, high, low}, low), 2);
+  EXPECT_EQ(SharingRanks({low, high, all}, high), 2);
+  EXPECT_EQ(SharingRanks({all, all, all}, all), 3);
+  // Whoever does not know may be anywhere.
+  EXPECT_EQ(SharingRanks({low, ""}, low), 2);
+  EXPECT_EQ(SharingRanks({low, ""}, ""), 2);
+}
+
+// Each thread is to get a stack larger than any address space.
+TEST(AWorkerThatIsNotToBeHadIsDoneWithout) {
+  pthread_attr_t usual, huge;
+  ASSERT_TRUE(pthread_getattr_default_np(&usual) == 0);
+  ASSERT_TRUE(pthread_getattr_default_np(&huge) == 0);
+  ASSERT_TRUE(pthread_attr_setstacksize(&huge, size_t{1} << 50) == 0);
+  ASSERT_TRUE(pthread_setattr_default_np(&huge) == 0);
+  std::vector<int> done(5);
+  {
+    WorkThreads threads(2);
+    EXPECT_EQ(threads.helpers(), 0);
+    threads.Run(5, [&](int64_t part) { ++done[part]; });
+  }
+  ASSERT_TRUE(pthread_setattr_default_np(&usual) == 0);
+  EXPECT_TRUE(done == std::vector<int>(5, 1));
+}
+
+TEST(WhatAPartThrowsReachesTheCallerWhenNobodyWorks) {
+  WorkThreads threads(2);
+  for (int round = 0; round < 500; ++round) {
+    bool caught = false;
+    {
+      // Gone after the call: a sanitizer sees a helper that still uses it.
+      std::vector<int> done(8);
+      try {
+        threads.Run(8, [&](int64_t part) {
+          done[part] = 1;
+          if (part == round % 8) throw std::bad_alloc();
+        });
+      } catch (const std::bad_alloc&) {
+        caught = true;
+      }
+    }
+    EXPECT_TRUE(caught);
+  }
+  std::vector<int> done(8);
+  threads.Run(8, [&](int64_t part) { ++done[part]; });
+  EXPECT_TRUE(done == std::vector<int>(8, 1));
 }
 
 TEST(SpareCoresGiveTheThreadsThatWereAskedFor) {

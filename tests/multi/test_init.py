@@ -110,6 +110,22 @@ def test_a_communicator(hvd, world):
         part.Free()
 
 
+def test_process_sets_within_a_communicator_over_mpi(hvd, world, monkeypatch):
+    monkeypatch.setenv("HVD_SHM", "0")
+    part = world.Split(0, world.rank)
+    pairs = [hvd.ProcessSet([first, first + 1]) for first in range(world.size - 1)]
+    try:
+        hvd.init(comm=part, process_sets=pairs)
+        for pair in pairs:
+            if pair.included():
+                got = hvd.allreduce(world.rank, op=hvd.Sum, process_set=pair, name="pair")
+                assert got.numpy() == sum(pair.ranks)
+        part.Barrier()
+        hvd.shutdown()
+    finally:
+        part.Free()
+
+
 def test_process_sets_of_communicators(hvd, world):
     with pytest.raises(NotImplementedError, match="comm="):
         hvd.init(process_sets=[hvd.ProcessSet(world)])

@@ -139,6 +139,13 @@ int Executor::in_flight() const {
   return count;
 }
 
+int Executor::needed_in_flight() const {
+  const int count = in_flight() - cancelled_on_cards_;
+  return std::accumulate(
+      cancelled_on_host_.begin(), cancelled_on_host_.end(), count,
+      [&](int needed, BatchId id) { return needed - host().count_of(id); });
+}
+
 void Executor::Tune(const Tuning& tuning) {
   if (tuning.chunk_bytes > 0) host().SetChunkBytes(tuning.chunk_bytes);
 }
@@ -203,7 +210,11 @@ void Executor::CancelAfter(uint64_t log_number, const Status& why) {
     running.is_cancelled = true;
     late.push_back(running);
     // They would leave the wire only if the ended member took part.
-    cancelled_ += running.lane->count_of(running.id);
+    if (running.lane == &host()) {
+      cancelled_on_host_.push_back(running.id);
+    } else {
+      cancelled_on_cards_ += running.lane->count_of(running.id);
+    }
   }
   for (const Running& running : late) running.lane->Cancel(running.id, why);
 }

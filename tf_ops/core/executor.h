@@ -48,7 +48,7 @@ class Executor {
   void Tune(const Tuning& tuning);
   int in_flight() const;
   // The batches that a peer may still need: all but those ended by CancelAfter.
-  int needed_in_flight() const { return in_flight() - cancelled_; }
+  int needed_in_flight() const;
 
   // A batch that failed although all ranks were well. The lane is broken.
   struct Breakdown {
@@ -114,7 +114,10 @@ class Executor {
   int set_id_ = 0;
   const LaneTable lanes_;
   std::map<uint64_t, Running> running_;  // by log number
-  int cancelled_ = 0;
+  // By CancelAfter: batches of the host's lane, some of which may leave the
+  // wire in spite of it, and how many of in_flight() those of cards were.
+  std::vector<BatchId> cancelled_on_host_;
+  int cancelled_on_cards_ = 0;
   std::optional<Breakdown> breakdown_;  // the one with the lowest number
 };
 

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cstdlib>
+#include <cstring>
 
 namespace hvd {
 namespace {
@@ -18,23 +20,47 @@ constexpr double kBusyShare = 0.75;
 // The kernel's load average changes slowly, so once a second is enough.
 constexpr std::chrono::seconds kLookEvery{1};
 
+std::bitset<8> BitsOf(char byte) { return static_cast<unsigned char>(byte); }
+
 }  // namespace
 
-int HelperCount(int64_t threads, int cores, int local_ranks) {
+int HelperCount(int64_t threads, int cores, int sharing_ranks) {
   if (threads > 0) return static_cast<int>(threads) - 1;
-  return std::min(cores / local_ranks / kCoresPerHelper, kMostHelpers);
+  return std::min(cores / sharing_ranks / kCoresPerHelper, kMostHelpers);
 }
 
-int UsableCores() {
+std::string UsableCores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return "";
+  std::string bits(sizeof(cores), '\0');
+  std::memcpy(bits.data(), &cores, sizeof(cores));
+  return bits;
 }
 
-SpareCores::SpareCores(int64_t threads, int local_ranks)
+int CountCores(const std::string& cores) {
+  int count = 0;
+  for (const char byte : cores) count += static_cast<int>(BitsOf(byte).count());
+  return std::max(count, 1);
+}
+
+int SharingRanks(const std::vector<std::string>& cores,
+                 const std::string& mine) {
+  const auto shares = [&](const std::string& theirs) {
+    const size_t bytes = std::min(theirs.size(), mine.size());
+    for (size_t i = 0; i < bytes; ++i) {
+      if ((BitsOf(theirs[i]) & BitsOf(mine[i])).any()) return true;
+    }
+    return bytes == 0;
+  };
+  const auto count = std::count_if(cores.begin(), cores.end(), shares);
+  return std::max(static_cast<int>(count), 1);
+}
+
+SpareCores::SpareCores(int64_t threads, int sharing_ranks)
     : is_fixed_(threads > 0),
-      helpers_(HelperCount(threads, UsableCores(), local_ranks)) {}
+      helpers_(HelperCount(threads, CountCores(UsableCores()), sharing_ranks)) {
+}
 
 WorkThreads* SpareCores::Threads() {
   if (helpers_ == 0 || (!is_fixed_ && IsBusy())) return nullptr;

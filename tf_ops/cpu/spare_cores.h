@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cpu/work_threads.h"
 
@@ -14,18 +16,24 @@ namespace hvd {
 
 // How many helpers a rank has beside the background thread: threads - 1. If
 // `threads` is 0, there is one for every few cores that the rank has. The rank
-// shares its `cores` with local_ranks - 1 others. A rank with few cores leaves
-// them to TensorFlow.
-[[nodiscard]] int HelperCount(int64_t threads, int cores, int local_ranks);
+// shares its `cores` with sharing_ranks - 1 others. A rank with few cores
+// leaves them to TensorFlow.
+[[nodiscard]] int HelperCount(int64_t threads, int cores, int sharing_ranks);
 
-// The number of cores that this process may run on.
-[[nodiscard]] int UsableCores();
+// The cores that this process may run on, a bit for each. Empty: not known.
+[[nodiscard]] std::string UsableCores();
+// How many there are, and at least 1.
+[[nodiscard]] int CountCores(const std::string& cores);
+// How many of a host's ranks may run on a core that this rank may run on,
+// itself among them. `cores` are those of each; empty ones count.
+[[nodiscard]] int SharingRanks(const std::vector<std::string>& cores,
+                               const std::string& mine);
 
 // One rank has one, for the transports of all its sets. Background thread only.
 class SpareCores {
  public:
-  // `threads` is HVD_COPY_THREADS.
-  SpareCores(int64_t threads, int local_ranks);
+  // `threads` is HVD_COPY_THREADS. The rest is as in HelperCount.
+  SpareCores(int64_t threads, int sharing_ranks);
 
   // The threads that share the work of a large batch that begins now. Null:
   // there are none, or HVD_COPY_THREADS is 0 and the machine is busy. They

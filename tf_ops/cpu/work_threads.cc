@@ -3,6 +3,8 @@
 #include "cpu/work_threads.h"
 
 #include <chrono>
+#include <system_error>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -17,7 +19,12 @@ constexpr microseconds kLookOut{30};
 }  // namespace
 
 WorkThreads::WorkThreads(int helpers) {
-  for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Help(); });
+  threads_.reserve(static_cast<size_t>(helpers));
+  try {
+    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Help(); });
+  } catch (const std::system_error&) {
+    // A limit of threads. The caller does what helpers would have done.
+  }
 }
 
 WorkThreads::~WorkThreads() {
@@ -31,7 +38,13 @@ WorkThreads::~WorkThreads() {
 
 void WorkThreads::TakeParts(const std::function<void(int64_t)>& work,
                             int64_t count) {
-  for (int64_t part = next_++; part < count; part = next_++) work(part);
+  try {
+    for (int64_t part = next_++; part < count; part = next_++) work(part);
+  } catch (...) {
+    next_ = count;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (thrown_ == nullptr) thrown_ = std::current_exception();
+  }
 }
 
 void WorkThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
@@ -47,6 +60,9 @@ void WorkThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   std::unique_lock<std::mutex> lock(mutex_);
   ++round_;  // no helper may enter any more
   left_.wait(lock, [this] { return inside_ == 0; });
+  const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
+  lock.unlock();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
 void WorkThreads::Help() {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -18,7 +19,8 @@ namespace hvd {
 // that is in the middle of a part. One caller at a time: the background thread.
 class WorkThreads {
  public:
-  // Starts so many threads beside the caller's.
+  // Starts so many threads beside the caller's, or fewer if the system gives no
+  // more.
   explicit WorkThreads(int helpers);
   ~WorkThreads();
   WorkThreads(const WorkThreads&) = delete;
@@ -27,12 +29,14 @@ class WorkThreads {
   int helpers() const { return static_cast<int>(threads_.size()); }
 
   // Calls work(0) to work(count - 1), once each, on any of the threads. Returns
-  // when all calls have returned.
+  // when all calls have returned. If one throws, the rest of the parts may be
+  // left undone, and the caller gets the exception, once no thread works any
+  // more.
   void Run(int64_t count, const std::function<void(int64_t)>& work);
 
  private:
   void Help();
-  // Takes parts until none is left.
+  // Takes parts until none is left. Keeps the first exception in thrown_.
   void TakeParts(const std::function<void(int64_t)>& work, int64_t count);
 
   std::atomic<uint64_t> round_{0};  // of Run; odd: parts are free to take
@@ -42,6 +46,7 @@ class WorkThreads {
   const std::function<void(int64_t)>* work_ = nullptr;
   int64_t count_ = 0;
   int inside_ = 0;  // how many helpers may have a part
+  std::exception_ptr thrown_;
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

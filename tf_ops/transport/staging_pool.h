@@ -15,7 +15,7 @@ struct StagingBuffer {
 };
 
 // How urgently a chunk needs memory. The oldest batch of a set always gets
-// some, so every set goes on. Small chunks get memory before large ones that
+// some, so every set goes on, unless the heap has none. Small chunks get memory before large ones that
 // can wait, so that they can pass a large batch.
 enum class Urgency { kCanWait, kSmall, kOldest };
 

@@ -31,6 +31,7 @@ StallFinder::Found StallFinder::Find(Clock::time_point now) {
   Found found;
   if (matcher_->empty()) {
     next_warnings_.clear();
+    FindWaitingJoins(now, &found.watched);
     return found;
   }
   const bool is_mismatch = AllWaitForOthers(now);
@@ -93,6 +94,32 @@ void StallFinder::FindStalls(Clock::time_point now, Watched* watched) {
     watched->stalls.push_back(std::move(group.stall));
   }
   ForgetOldWarnings();
+}
+
+void StallFinder::FindWaitingJoins(Clock::time_point now, Watched* watched) {
+  if (matcher_->joined_count() == 0) return;
+  const double warning_s = options_.stall_warning_s;
+  const double shutdown_s = options_.stall_shutdown_s;
+  // Since then no rank has asked for anything.
+  const Clock::time_point since = matcher_->last_submission();
+  if (next_join_warning_.since != since)
+    next_join_warning_ = {since, warning_s};
+  Stall stall;
+  stall.waited_s = SecondsBetween(since, now);
+  const bool ends = shutdown_s > 0 && stall.waited_s >= shutdown_s;
+  const bool is_due =
+      warning_s > 0 && stall.waited_s >= next_join_warning_.after_s;
+  if (!ends && !is_due) return;
+  stall.names = {"join"};
+  stall.are_calls = true;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!matcher_->has_joined(rank)) stall.missing.push_back(job_ranks_[rank]);
+  }
+  if (ends) watched->lost = stall;
+  if (!is_due) return;
+  next_join_warning_.after_s =
+      std::max(2 * next_join_warning_.after_s, stall.waited_s + warning_s);
+  watched->stalls.push_back(std::move(stall));
 }
 
 std::optional<double> StallFinder::ShortestWait() const {

@@ -55,6 +55,8 @@ class StallFinder {
 
   // Appends what is due to `watched`.
   void FindStalls(Clock::time_point now, Watched* watched);
+  // The same where nothing waits but ranks that have joined.
+  void FindWaitingJoins(Clock::time_point now, Watched* watched);
   // How long a key has to wait to be of interest. Nothing: no wait is.
   std::optional<double> ShortestWait() const;
   // Seconds after `since` at which the key's next warning is due.
@@ -71,6 +73,8 @@ class StallFinder {
   const Matcher* const matcher_;
   // Of keys that were warned of. The others are due after HVD_STALL_WARNING_S.
   std::unordered_map<Key, NextWarning, KeyHash> next_warnings_;
+  // The next warning of ranks that wait for others to join.
+  NextWarning next_join_warning_;
   // The last submission before the mismatch that was warned of.
   std::optional<Clock::time_point> mismatch_warned_;
 };

@@ -3,6 +3,7 @@
 #include "transport/collectives/staged_transport.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "cpu/finite.h"
@@ -129,7 +130,7 @@ bool StagedTransport::TryBegin(Flight* flight) const {
 }
 
 bool StagedTransport::AdvanceFlight(BatchId id, Flight* flight) {
-  if (!TryBegin(flight)) return false;
+  if (flight->is_broken || !TryBegin(flight)) return false;
   bool moved = StartChunks(id, flight);
   for (auto& chunk : flight->chunks) {
     if (chunk->finished()) continue;
@@ -172,13 +173,27 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
                             : bytes <= kSmallStagingBytes ? Urgency::kSmall
                                                           : Urgency::kCanWait;
     StagingBuffer staging = wire_->staging().Take(bytes, urgency);
-    if (staging.data == nullptr) break;  // wait for another chunk to give back
-    chunk->Start(std::move(staging));
+    if (staging.data == nullptr) {  // wait for another chunk to give back
+      CheckMemoryWillCome(urgency);
+      break;
+    }
+    // It has its place first. The wire uses its memory although Start throws.
     flight->chunks.push_back(std::move(chunk));
+    flight->is_broken = true;
+    flight->chunks.back()->Start(std::move(staging));
+    flight->is_broken = false;
     ++flight->next_chunk;
     moved = true;
   }
   return moved;
+}
+
+void StagedTransport::CheckMemoryWillCome(Urgency urgency) const {
+  if (urgency != Urgency::kOldest) return;
+  const bool some_is_used = std::any_of(
+      flights_.begin(), flights_.end(),
+      [](const auto& entry) { return !entry.second.chunks.empty(); });
+  if (!some_is_used) throw std::bad_alloc();
 }
 
 void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {

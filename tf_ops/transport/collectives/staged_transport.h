@@ -51,6 +51,9 @@ class StagedTransport final : public Transport {
   ChunkLimits chunk_limits() const override { return chunks_; }
   void SetChunkBytes(int64_t bytes) override { chunks_.bytes = bytes; }
   int in_flight() const override;
+  int count_of(BatchId id) const override {
+    return static_cast<int>(flights_.count(id));
+  }
 
  private:
   struct Flight {
@@ -63,7 +66,10 @@ class StagedTransport final : public Transport {
     // Of the running phase: the next chunk to start, and the outputs done.
     int64_t next_chunk = 0;
     int64_t outputs_done = 0;
-    bool complete = false;                      // all outputs of all phases
+    bool complete = false;  // all outputs of all phases
+    // No memory was left in the middle of the start of a chunk. It may be on
+    // the wire, and is not touched any more.
+    bool is_broken = false;
     std::deque<std::unique_ptr<Chunk>> chunks;  // on the wire
 
     Phase* phase() const { return phases.back().get(); }
@@ -78,6 +84,8 @@ class StagedTransport final : public Transport {
   bool TryBegin(Flight* flight) const;
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
+  // Throws std::bad_alloc where the oldest batch can wait for nobody's memory.
+  void CheckMemoryWillCome(Urgency urgency) const;
   // Goes on to the next phase if the running one has all its outputs.
   void EndPhase(Flight* flight);
   // If the batch is done for its caller, adds the call of `done`, which is made

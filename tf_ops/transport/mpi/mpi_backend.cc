@@ -24,12 +24,12 @@ constexpr int kWireTagBits = 14;
 class MpiBackend final : public WireBackend {
  public:
   MpiBackend(std::shared_ptr<MpiSession> session, Topology topology,
-             const Options& options)
+             const Options& options, int sharing_ranks)
       : session_(std::move(session)),
         topology_(std::move(topology)),
         chunk_bytes_(options.chunk_bytes),
-        spare_cores_(std::make_shared<SpareCores>(options.copy_threads,
-                                                  topology_.local_size)),
+        spare_cores_(
+            std::make_shared<SpareCores>(options.copy_threads, sharing_ranks)),
         channel_(session_) {}
 
   const Topology& topology() const override { return topology_; }
@@ -103,6 +103,16 @@ std::string ToText(const std::vector<std::vector<int>>& sets) {
   return text + "]";
 }
 
+// How many ranks of this host share this rank's cores. A launcher may have
+// given each some of its own.
+Result<int> CountSharingRanks(MpiSession* session, const Topology& topology) {
+  const std::string mine = UsableCores();
+  std::vector<std::string> all, of_host;
+  HVD_RETURN_IF_ERROR(session->GatherStrings(mine, &all));
+  for (const int rank : topology.local_ranks) of_host.push_back(all[rank]);
+  return SharingRanks(of_host, mine);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
@@ -124,8 +134,12 @@ Result<std::unique_ptr<WireBackend>> OpenMpiBackend(const JobArgs& args,
       std::to_string(options.dynamic_process_sets)));
   Result<Topology> topology = session.value()->MakeTopology(options.host_id);
   if (!topology.ok()) return topology.status();
-  return std::unique_ptr<WireBackend>(std::make_unique<MpiBackend>(
-      session.value(), std::move(topology.value()), options));
+  const Result<int> sharing_ranks =
+      CountSharingRanks(session.value().get(), topology.value());
+  if (!sharing_ranks.ok()) return sharing_ranks.status();
+  return std::unique_ptr<WireBackend>(
+      std::make_unique<MpiBackend>(session.value(), std::move(topology.value()),
+                                   options, sharing_ranks.value()));
 }
 
 }  // namespace hvd

@@ -174,7 +174,8 @@ Status MpiSession::Duplicate(MPI_Comm of) {
   HVD_MPI_TRY(MPI_Comm_size, data_, &size_);
   int* limit = nullptr;
   int found = 0;
-  HVD_MPI_TRY(MPI_Comm_get_attr, data_, MPI_TAG_UB, &limit, &found);
+  // No other communicator need have it.
+  HVD_MPI_TRY(MPI_Comm_get_attr, MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
   // The standard guarantees at least 32767.
   tag_limit_ = found ? *limit : 32767;
   return Status::Ok();

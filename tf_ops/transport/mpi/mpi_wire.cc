@@ -106,12 +106,14 @@ void MpiChannel::Note(int code, const char* call, int peer) {
 }
 
 void MpiChannel::Send(int peer, SharedBytes message) {
-  SentMail mail{peer, MPI_REQUEST_NULL, std::move(message)};
+  // It has its place first. MPI reads the message although there may be no
+  // memory for a place afterwards.
+  SentMail& mail =
+      sent_.emplace_back(SentMail{peer, MPI_REQUEST_NULL, std::move(message)});
   Note(MPI_Isend(mail.bytes->data(), static_cast<int>(mail.bytes->size()),
                  MPI_BYTE, peer, kMessageTag, session_->control(),
                  &mail.request),
        "MPI_Isend", peer);
-  sent_.push_back(std::move(mail));
 }
 
 bool MpiChannel::Receive(int* peer, std::string* message) {
@@ -147,12 +149,11 @@ bool MpiChannel::Probe() {
        "MPI_Improbe", session_->rank());
   if (!status_.ok() || !found) return false;
   MPI_Get_count(&envelope, MPI_BYTE, &bytes);
-  ArrivingMail mail{
+  ArrivingMail& mail = arriving_.emplace_back(ArrivingMail{
       envelope.MPI_SOURCE, MPI_REQUEST_NULL,
-      std::make_shared<std::string>(static_cast<size_t>(bytes), '\0')};
+      std::make_shared<std::string>(static_cast<size_t>(bytes), '\0')});
   Note(MPI_Imrecv(mail.bytes->data(), bytes, MPI_BYTE, &handle, &mail.request),
        "MPI_Imrecv", mail.peer);
-  arriving_.push_back(std::move(mail));
   return status_.ok();
 }
 

@@ -283,7 +283,11 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
   const size_t bytes = ShmHost::BytesFor(ranks, arena_bytes);
   auto segment = Share(base.get(), bytes, ShmSegment::Create, &refusal);
   if (segment.ok() && segment.value() == nullptr) {
-    // Ranks in containers of their own do not see each other in /proc.
+    // Ranks in containers of their own do not see each other in /proc. All of
+    // them have let go of the first segment before there is another one: the
+    // host may have memory for one alone.
+    const Result<Strings> gone = base->Exchange("");
+    if (!gone.ok()) return gone.status();
     segment = Share(base.get(), bytes, ShmSegment::CreateNamed, &refusal);
   }
   if (!segment.ok()) return segment.status();
