@@ -15,8 +15,8 @@ struct StagingBuffer {
 };
 
 // How urgently a chunk needs memory. The oldest batch of a set always gets
-// some, so every set goes on, unless the heap has none. Small chunks get memory before large ones that
-// can wait, so that they can pass a large batch.
+// some, so every set goes on, unless the heap has none. Small chunks get memory
+// before large ones that can wait, so that they can pass a large batch.
 enum class Urgency { kCanWait, kSmall, kOldest };
 
 // A chunk up to this size is small.
