@@ -26,6 +26,9 @@ Pairs = list[tuple[Variable, Gradient]]
 class _Reducing:
     """What a distributed tape has beside its own class: the reduction in `gradient`."""
 
+    # Not in __dict__, which a tape shares with the one that it wraps.
+    __slots__ = ("_reducer", "process_set")
+
     process_set: ProcessSet
     _reducer: GradientReducer
 
@@ -135,7 +138,8 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Wrap a tape so that `gradient` returns the same gradients on all ranks.
 
-    The tape may have recorded already, or record later: `with DistributedGradientTape(tape)`.
+    The tape may have recorded already, record now, or record later:
+    `with DistributedGradientTape(tape)`. Both are one recording from then on.
 
     Args:
       gradtape: a tf.GradientTape, or an object of a class derived from it.
@@ -229,8 +233,9 @@ def _wrapped(gradtape: Any, reducer: GradientReducer) -> Any:
     base: Any = type(gradtape)
     derived = _derived(base)
     tape = derived.__new__(derived)
-    # What was recorded stays with it: both share the recording.
-    vars(tape).update(vars(gradtape))
+    # Both are one recording. Either may stop it, and it must not stop twice: TensorFlow would end
+    # the process.
+    tape.__dict__ = vars(gradtape)
     tape.process_set = reducer.process_set
     tape._reducer = reducer
     return tape

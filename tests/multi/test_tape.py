@@ -64,6 +64,58 @@ def test_the_mean_over_the_ranks(hvd, rank, size, mode, wraps):
     np.testing.assert_allclose(got, mean_gradient(range(size)), rtol=1e-6)
 
 
+def wrapped(hvd, partial, tape):
+    wrap = hvd.PartialDistributedGradientTape if partial else hvd.DistributedGradientTape
+    return wrap(tape)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("asked", ["inside", "outside"])
+def test_wrapped_while_it_records(hvd, rank, size, mode, partial, persistent, asked):
+    """Whether the program asks for gradients before or after the recording has ended."""
+    w = tf.Variable(tf.ones([3, 1]), name="w")
+
+    def gradients():
+        with tf.GradientTape(persistent) as tape:
+            tape = wrapped(hvd, partial, tape)
+            loss = tf.reduce_sum(inputs(rank) @ w)
+            got = [tape.gradient(loss, w)] if asked == "inside" else []
+        if asked == "outside":
+            got = [tape.gradient(loss, w)]
+        if persistent:
+            got.append(tape.gradient(loss, w))
+        else:
+            with pytest.raises(RuntimeError, match="non-persistent"):
+                tape.gradient(loss, w)
+        return got
+
+    for _ in range(3):  # a recording that is ended twice ends another one
+        for got in in_mode(mode, gradients):
+            np.testing.assert_allclose(got, mean_gradient(range(size)), rtol=1e-6)
+
+
+def test_both_tapes_are_one_recording(hvd, rank, size, mode):
+    w = tf.Variable(tf.ones([3, 1]), name="w")
+    x = tf.constant(inputs(rank))
+
+    def gradients():
+        with tf.GradientTape(persistent=True) as own:
+            tf.reduce_sum(x @ w)
+            tape = hvd.DistributedGradientTape(own)
+            tape.reset()
+            with own.stop_recording():
+                hidden = tf.reduce_sum(x @ w)
+            loss = tf.reduce_sum(2.0 * x @ w)
+        assert tape.watched_variables() == own.watched_variables() == (w,)
+        assert tape.gradient(hidden, w) is None
+        return tape.gradient(loss, w), own.gradient(loss, w)
+
+    reduced, of_this_rank = in_mode(mode, gradients)
+    np.testing.assert_allclose(reduced, 2 * mean_gradient(range(size)), rtol=1e-6)
+    np.testing.assert_allclose(of_this_rank, 2 * mean_gradient([rank]), rtol=1e-6)
+
+
 def test_any_structure_of_sources(hvd, rank, size, mode):
     w, b = tf.Variable(tf.ones([3, 1]), name="w"), tf.Variable(tf.zeros([1]), name="b")
     unused = tf.Variable(1.0, name="unused")
