@@ -9,6 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.compat import tf_variable
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
@@ -69,8 +70,8 @@ def broadcast_(
     """Gives variables the values that they have on the root.
 
     Args:
-        variables: initialised tf.Variables, either all resource variables or all reference
-            variables. Shapes, dtypes and order must be the same on every rank.
+        variables: initialised variables of TensorFlow or Keras, either all resource variables or
+            all reference variables. Shapes, dtypes and order must be the same on every rank.
         root_rank: as in `broadcast`.
         name: as in `allreduce`.
         process_set: as in `allreduce`.
@@ -81,7 +82,7 @@ def broadcast_(
     Raises:
         ValueError: resource and reference variables are mixed.
     """
-    variables = list(variables)
+    variables = [tf_variable(variable) for variable in variables]
     if not variables:
         return []
     resource = [hasattr(variable, "handle") for variable in variables]

@@ -48,6 +48,40 @@ def test_values(hvd, rank, size):
     assert hvd_keras.broadcast([rank, 7], size - 1, name="last").numpy().tolist() == [size - 1, 7]
 
 
+@pytest.mark.parametrize("in_function", [False, True])
+def test_broadcast_in_place(hvd, rank, size, in_function):
+    model = make_model()
+    model.compile(keras.optimizers.Adam())
+    weights = model.trainable_variables
+    weights[0].assign(np.full((3, 1), rank + 1.0))
+    weights[1].assign([rank + 5.0])
+
+    def call():
+        return hvd.broadcast_(weights, size - 1)
+
+    results = (tf.function(call, autograph=False) if in_function else call)()
+    for weight, result, expected in zip(weights, results, [[[size]] * 3, [size + 4]]):
+        np.testing.assert_array_equal(result.numpy(), expected)
+        np.testing.assert_array_equal(weight.numpy(), expected)
+
+
+def test_weights_are_tensors_to_the_verbs(hvd, rank, size):
+    weight = make_model().trainable_variables[1]
+    weight.assign([rank + 1.0])
+    everyones = np.arange(size) + 1.0
+    total = everyones.sum()
+    for results, expected in [
+        (hvd.allreduce(weight, op=hvd.Sum), [total]),
+        (hvd.grouped_allreduce([weight, 1.0], op=hvd.Sum)[0], [total]),
+        (hvd.allgather(weight), everyones),
+        (hvd.grouped_allgather([weight])[0], everyones),
+        (hvd.broadcast(weight, size - 1), [size]),
+        (hvd.alltoall(weight, [1] + [0] * (size - 1))[0], everyones if rank == 0 else []),
+        (hvd.reducescatter(weight, op=hvd.Sum), [total] if rank == 0 else []),
+    ]:
+        np.testing.assert_array_equal(results.numpy(), expected)
+
+
 def data_of_all(size):
     """Each batch has the ranks' batches one after another."""
     parts = [[array.reshape(2, 4, -1) for array in data(rank)] for rank in range(size)]
