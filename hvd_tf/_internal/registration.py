@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from hvd_tf._internal import native
-from hvd_tf.process_sets import ProcessSet, global_process_set
+from hvd_tf.process_sets import ProcessSet, global_process_set, ids_and_ranks
 
 _UNKNOWN = -2
-_added: list[ProcessSet] = []  # by add_process_set, and not removed
+_registered: list[ProcessSet] = []  # all objects that have an id, but for global_process_set
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
@@ -56,7 +56,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     native.check(code)
     assert isinstance(process_set, ProcessSet)
     process_set.process_set_id = set_id.value
-    _added.append(process_set)
+    _registered.append(process_set)
     return process_set
 
 
@@ -88,16 +88,43 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if native.lib.hvd_process_set_size(set_id) == _UNKNOWN:
         return False
     native.check(native.lib.hvd_remove_process_set(set_id))
-    process_set.process_set_id = None
-    _added[:] = [added for added in _added if added is not process_set]
+    _forget([one for one in _registered if one.process_set_id == set_id])
     return True
 
 
-def forget_added() -> None:
-    """hvd ends here. A later `init` does not know the sets that were added."""
-    for process_set in _added:
+def forget_all() -> None:
+    """hvd ends here. A later `init` knows none of the sets, and gives their ids to others."""
+    _forget(list(_registered))
+
+
+def _forget(process_sets: list[ProcessSet]) -> None:
+    for process_set in process_sets:
         process_set.process_set_id = None
-    _added.clear()
+        if process_set.mpi_comm is not None:
+            process_set.ranks = None
+    _registered[:] = [one for one in _registered if one.process_set_id is not None]
+
+
+def recognise(process_sets: Sequence[Union[ProcessSet, Sequence[int]]]) -> None:
+    """What `init` does with its sets where hvd runs: gives them the ids of sets with their ranks.
+
+    Raises:
+        ValueError: an entry is not a process set, or is not registered. It names the entry.
+    """
+    sets = [_as_process_set(i, entry) for i, entry in enumerate(process_sets)]
+    ids = {tuple(ranks): set_id for set_id, ranks in ids_and_ranks().items() if set_id != 0}
+    new = [(i, one) for i, one in enumerate(sets) if one.process_set_id is None]
+    for index, process_set in new:
+        if process_set.ranks is None or tuple(process_set.ranks) not in ids:
+            raise ValueError(
+                f"process_sets[{index}], {process_set}, is not registered, and hvd runs already: "
+                "pass it to the first hvd.init, or call hvd.shutdown before this one, or "
+                'hvd.add_process_set after hvd.init(process_sets="dynamic")'
+            )
+    for _, process_set in new:
+        assert process_set.ranks is not None
+        process_set.process_set_id = ids[tuple(process_set.ranks)]
+        _registered.append(process_set)
 
 
 def _check_dynamic(name: str) -> None:
@@ -157,6 +184,7 @@ class Registration:
         for process_set, set_id in zip(self._sets, self._ids):
             process_set.process_set_id = set_id
             process_set.ranks = list(self.ranks[set_id - 1])
+        _registered.extend(self._sets)
 
 
 def _as_process_set(index: int, entry: Any) -> ProcessSet:

@@ -15,7 +15,8 @@ from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
     Registration,
     add_process_set,
-    forget_added,
+    forget_all,
+    recognise,
     remove_process_set,
 )
 from hvd_tf.process_sets import ProcessSet, global_process_set, is_communicator
@@ -80,7 +81,7 @@ def init(
     comm: Union[None, Sequence[int], Any] = None,
     process_sets: Union[None, str, Sequence[Union[ProcessSet, Sequence[int]]]] = None,
 ) -> None:
-    """Starts hvd on every rank of the job. Does nothing if it runs already.
+    """Starts hvd on every rank of the job. If it runs already, it goes on as it is.
 
     Args:
         comm: the ranks that make up the job: None for all that the launcher started, a list of
@@ -88,21 +89,24 @@ def init(
         process_sets: sets that collectives may run on beside `global_process_set`, the same on
             every rank. They get the ids 1, 2, ... in this order. "dynamic": none yet, but
             `add_process_set` and `remove_process_set` can be called, as with
-            HVD_DYNAMIC_PROCESS_SETS=1.
+            HVD_DYNAMIC_PROCESS_SETS=1. If hvd runs already, no set is registered: they get the ids
+            of sets with the same ranks.
 
     Raises:
-        ValueError: an argument or an HVD_* variable is wrong. Names it.
+        ValueError: an argument or an HVD_* variable is wrong, or hvd runs already and does not know
+            one of the sets. Names it.
         NotImplementedError: a process set is made of a communicator and `comm` is none.
         RuntimeError: peers or MPI could not be reached.
     """
-    if is_initialized():
-        return
     is_dynamic = process_sets == "dynamic"
     if isinstance(process_sets, str) and not is_dynamic:
         raise ValueError(f'process_sets={process_sets!r}: pass a list of ProcessSet, or "dynamic"')
+    sets: Any = [] if is_dynamic else process_sets or []
+    if is_initialized():
+        recognise(sets)
+        return
     communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
-    sets: Any = [] if is_dynamic else process_sets or []
     registration = Registration(sets, communicator)
     notices.write(notices.STARTED, failure.launched_rank(os.environ))
     global _initialised_by
@@ -163,10 +167,10 @@ def shutdown() -> None:
     """Ends hvd on this rank. Pending and later operations fail here and on peers that need it.
 
     Does not wait for peers and does not end MPI. `init` works again afterwards. It does not know
-    process sets that were added; add them again. sys.excepthook is what it was before.
+    the process sets; pass them to it, or add them again. sys.excepthook is what it was before.
     """
     _lib.hvd_shutdown()
-    forget_added()
+    forget_all()
     failure.uninstall()
     stacks.stop()
 

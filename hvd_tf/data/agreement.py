@@ -185,6 +185,6 @@ class Agreement:
         self._tell("")
 
     def _tell(self, text: str) -> None:
-        native.lib.hvd_end_scope(
-            self._process_set.process_set_id, f"{self._name}/".encode(), text.encode()
-        )
+        set_id = self._process_set.process_set_id
+        if set_id is not None:  # else the set is gone, and nobody waits in it
+            native.lib.hvd_end_scope(set_id, f"{self._name}/".encode(), text.encode())

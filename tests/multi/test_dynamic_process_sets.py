@@ -57,6 +57,14 @@ def test_ids_and_members(hvd, rank, size):
     assert total(1, hvd.global_process_set) == size
 
 
+def test_every_object_of_a_set_forgets_it(hvd):
+    added, same = hvd.add_process_set([0, 1]), hvd.ProcessSet([1, 0])
+    hvd.init(process_sets=[same])
+    assert same.process_set_id == added.process_set_id == 1
+    assert hvd.remove_process_set(added)
+    assert (added.process_set_id, same.process_set_id) == (None, None)
+
+
 def test_what_is_not_removed(hvd):
     unregistered = hvd.ProcessSet([0, 1])
     assert hvd.remove_process_set(unregistered) is False

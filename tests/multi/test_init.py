@@ -140,6 +140,7 @@ def test_process_sets_of_communicators(hvd, world):
         assert got.numpy() == sum(process_set.ranks)
         world.Barrier()
         hvd.shutdown()
+        assert (process_set.process_set_id, process_set.ranks) == (None, None)
     finally:
         part.Free()
 

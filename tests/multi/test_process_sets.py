@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
+from hvd_tf.data.agreement import Agreement
 
 OWN_INIT = True
 RANKS = (2,)
@@ -157,6 +158,53 @@ def test_init_refuses_and_then_works(hvd, rank, size):
     assert hvd.allreduce(1, op=hvd.Sum, process_set=hvd.sets["all"]).numpy() == size
 
 
+def test_shutdown_forgets_the_sets(hvd, rank, size):
+    """Also those of init: another set may have the id in the next one."""
+    before = list(hvd.sets.values())
+    hvd.barrier()
+    hvd.shutdown()
+    try:
+        assert [(s.process_set_id, s.size(), s.included()) for s in before] == [(None,) * 3] * 3
+        last = hvd.ProcessSet([size - 1])
+        hvd.init(process_sets=[last])
+        assert last.process_set_id == 1
+        for stale in before:
+            with pytest.raises(ValueError, match="not registered; pass it to hvd.init"):
+                hvd.allreduce(1.0, process_set=stale)
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.init(process_sets="dynamic")
+        assert last.size() is None
+        assert hvd.add_process_set(last) is last and last.process_set_id == 1
+        if rank == size - 1:
+            assert hvd.allreduce(3.0, process_set=last).numpy() == 3
+        hvd.barrier()
+        hvd.shutdown()
+    finally:
+        hvd.init(process_sets=before)
+    assert [s.process_set_id for s in before] == [1, 2, 3]
+    assert hvd.allreduce(1, op=hvd.Sum, process_set=hvd.sets["all"]).numpy() == size
+
+
+def test_init_while_hvd_runs(hvd, rank, size, mine):
+    """It knows sets by their ranks, and says so of those that it does not know."""
+    known = list(hvd.sets.values())
+    hvd.init()
+    hvd.init(process_sets=[])
+    hvd.init(process_sets=known)
+    same, plain = hvd.ProcessSet(mine.ranks), mine.ranks
+    hvd.init(process_sets=[known[2], same, plain])
+    assert same.process_set_id == mine.process_set_id
+    assert hvd.allreduce(1, op=hvd.Sum, process_set=same).numpy() == mine.size()
+    again, new = hvd.ProcessSet(range(size)), hvd.ProcessSet([0, size])
+    with pytest.raises(ValueError, match=r"process_sets\[1\], .*, is not registered, and hvd runs"):
+        hvd.init(process_sets=[again, new])
+    assert (again.process_set_id, new.process_set_id) == (None, None)
+    with pytest.raises(ValueError, match="'static': pass a list of ProcessSet, or"):
+        hvd.init(process_sets="static")
+    assert [s.process_set_id for s in known] == [1, 2, 3]
+
+
 # ---- input of the sets -------------------------------------------------------------------------
 
 
@@ -227,3 +275,9 @@ def test_mistakes_in_the_input_of_a_set(hvd, mine, rank):
         dataset = hvd.data.equal_steps(dataset, process_set=mine)
         with pytest.raises(tf.errors.OpError, match="rank 1 has no batch at all"):
             list(dataset)
+
+
+def test_an_iteration_may_end_after_its_set(hvd):
+    gone = hvd.ProcessSet([0])
+    Agreement("data/gone", "drop", gone).forget()
+    assert gone.process_set_id is None
