@@ -22,6 +22,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -30,10 +31,11 @@ import tensorflow as tf
 from hvd_tf._internal import blame, runtime
 from hvd_tf._internal.causes import Kind
 from hvd_tf._internal.commits import CommitFile
-from hvd_tf._internal.compat import Variable, v1
+from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, v1
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
+    get_session,
     reset_passes,
     variables_of,
 )
@@ -206,14 +208,19 @@ class TensorFlowState(ObjectState):
     def sync(self) -> None:
         """Give every rank the variables and attributes of rank 0."""
         self._load()
-        if self._session is None:
+        session = self._current_session()
+        if session is None:
             broadcast_variables(self._shared_variables(), 0)
         elif runtime.size() > 1:
             if self._broadcast is None:
-                with self._session.graph.as_default():
+                with session.graph.as_default():
                     self._broadcast = broadcast_variables(self._shared_variables(), 0)
-            self._session.run(self._broadcast)
+            session.run(self._broadcast)
         super().sync()
+
+    def _current_session(self) -> Optional[v1.Session]:
+        """Has the variables, which are initialised. None: they are those of eager code."""
+        return self._session
 
     def _all_variables(self) -> list[Variable]:
         return self._variables
@@ -228,9 +235,10 @@ class TensorFlowState(ObjectState):
         self._write(self._all_variables(), content)
 
     def _read(self, variables: list[Variable]) -> list[np.ndarray]:
-        if self._session is None:
+        session = self._current_session()
+        if session is None:
             return [np.array(variable) for variable in variables]
-        return list(self._session.run(variables))
+        return list(session.run(variables))
 
     def _write(self, variables: list[Variable], values: list[np.ndarray]) -> None:
         if len(values) != len(variables):
@@ -238,17 +246,18 @@ class TensorFlowState(ObjectState):
                 f"the commit has {len(values)} variables and this program {len(variables)}: it was "
                 "left by another model. Remove its file from HVD_ELASTIC_DIR"
             )
-        if self._session is None:
+        session = self._current_session()
+        if session is None:
             for variable, value in zip(variables, values):
                 variable.assign(value)
             return
         if self._assign is None:
-            with self._session.graph.as_default():
+            with session.graph.as_default():
                 fed = [v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
                 assign = tf.group(*[v.assign(value) for v, value in zip(variables, fed)])
                 self._assign = fed, assign
         fed, assign = self._assign
-        self._session.run(assign, dict(zip(fed, values)))
+        session.run(assign, dict(zip(fed, values)))
 
 
 class TensorFlowKerasState(TensorFlowState):
@@ -262,10 +271,13 @@ class TensorFlowKerasState(TensorFlowState):
         Args:
           model: built, so that its variables exist.
           optimizer: None for the model's own.
-          backend: accepted for Horovod's sake. Not used.
+          backend: Keras' module whose session a graph of TF 1 runs in. None for that of
+            tf.compat.v1.keras. Not used in eager code.
           **kwargs: see `ObjectState`.
         """
-        del backend
+        is_eager = executing_eagerly_outside_functions()
+        self._graph = None if is_eager else v1.get_default_graph()
+        self._get_session = getattr(backend, "get_session", get_session)
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if not model.built:
@@ -285,14 +297,24 @@ class TensorFlowKerasState(TensorFlowState):
         super().sync()
         reset_passes(self.optimizer)
 
+    def _current_session(self) -> Optional[v1.Session]:
+        if self._graph is None:
+            return None
+        with self._graph.as_default():
+            return self._get_session()
+
     def _all_variables(self) -> list[Variable]:
-        # An optimizer makes its own late, and ranks may have come to different points.
-        create_optimizer_variables(self.optimizer, self.model.trainable_variables)
+        self._create_variables()
         return variables_of(self.model, self.optimizer)
 
     def _shared_variables(self) -> list[Variable]:
-        create_optimizer_variables(self.optimizer, self.model.trainable_variables)
+        self._create_variables()
         return broadcast_variables_of(self.model, (), self.optimizer)
+
+    def _create_variables(self) -> None:
+        """An optimizer makes its own late, and ranks may have come to different points."""
+        with nullcontext() if self._graph is None else self._graph.as_default():
+            create_optimizer_variables(self.optimizer, self.model.trainable_variables)
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:

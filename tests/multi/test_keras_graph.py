@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import hvd_tf
 from hvd_tf import keras as hvd_keras
+from hvd_tf.exceptions import HorovodInternalError
 from hvd_tf.keras import callbacks
 
 RANKS = (2,)
@@ -96,3 +98,96 @@ def test_several_passes_are_refused():
     optimizer = hvd_keras.DistributedOptimizer(sgd(), backward_passes_per_step=2)
     with pytest.raises(ValueError, match="backward_passes_per_step=2 .* graph of TF 1"):
         fit(make_model(0.0, optimizer))
+
+
+def of_tensorflow(model, batch):
+    backend = tf.compat.v1.keras.backend
+    return hvd_tf.elastic.TensorFlowKerasState(model, backend=backend, batch=batch)
+
+
+@pytest.mark.parametrize("make", [of_tensorflow, hvd_keras.elastic.KerasState])
+def test_an_elastic_state(rank, size, make):
+    """Weights, momentum and iterations are those of a process that was never interrupted."""
+    alone = make_model(0.0, sgd())
+    fit(alone)
+    of_commit = [*alone.get_weights(), *alone.optimizer.get_weights()]
+    fit(alone)
+
+    model = make_model(float(rank), hvd_keras.DistributedOptimizer(sgd()))
+    state = make(model, batch=rank)
+    model.set_weights([np.full((3, 1), 9.0, np.float32), np.ones(1)])
+    state.restore()
+    np.testing.assert_array_equal(model.get_weights()[0], np.full((3, 1), rank))
+    state.sync()
+    np.testing.assert_array_equal(model.get_weights()[0], np.zeros((3, 1)))
+    assert state.batch == 0
+
+    def check(expected):
+        got = [*model.get_weights(), *model.optimizer.get_weights()]
+        assert len(got) == len(expected) == 5
+        for one, other in zip(got, expected):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+    fit(model)
+    state.batch = STEPS
+    state.commit()
+    fit(model)
+    state.batch = 2 * STEPS
+    state.restore()
+    check(of_commit)
+    assert state.batch == STEPS
+    fit(model)
+    if rank:
+        model.set_weights([np.full((3, 1), 5.0, np.float32), np.ones(1)])
+        model.optimizer.set_weights([np.zeros_like(w) for w in model.optimizer.get_weights()])
+        state.batch = 17
+    state.sync()
+    check([*alone.get_weights(), *alone.optimizer.get_weights()])
+    assert state.batch == STEPS
+
+
+def test_elastic_training(rank, size):
+    """A rank fails in its second epoch, and all go on from the first one's end."""
+    alone = make_model(0.0, sgd())
+    fit(alone, epochs=3)
+    model = make_model(float(rank), hvd_keras.DistributedOptimizer(sgd()))
+    state = hvd_keras.elastic.KerasState(model, epoch=0)
+    begun = []
+
+    @hvd_keras.elastic.run
+    def train(state):
+        while state.epoch < 3:
+            begun.append(state.epoch)
+            if len(begun) == 2 and rank == size - 1:
+                raise HorovodInternalError
+            fit(model)
+            state.epoch += 1
+            state.commit()
+
+    train(state)
+    assert begun == [0, 1, 1, 2]
+    for got, expected in zip(model.get_weights(), alone.get_weights()):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+class Backend:
+    """A module of Keras with a session of its own."""
+
+    def __init__(self, session):
+        self._session = session
+
+    def get_session(self):
+        with self._session.as_default():
+            return tf.compat.v1.keras.backend.get_session()
+
+
+def test_an_elastic_state_of_another_graph(rank):
+    """It is used where its graph is not the default one."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = make_model(float(rank), hvd_keras.DistributedOptimizer(sgd()))
+        state = hvd_keras.elastic.KerasState(model, backend=Backend(session), batch=rank)
+        with tf.Graph().as_default():
+            state.sync()
+            state.commit()
+        np.testing.assert_array_equal(session.run(model.variables[0]), np.zeros((3, 1)))
+        assert state.batch == 0

@@ -237,14 +237,19 @@ def mend_optimizer_of_h5(model: Any, filepath: Any) -> None:
     model.optimizer = fresh
 
 
+def get_session() -> v1.Session:
+    """Keras' session of the current graph of TF 1. Keras' variables are initialised in it."""
+    return v1.keras.backend.get_session()
+
+
 def run_in_session(operation: Optional[tf.Operation]) -> None:
     """Run an operation of a graph of TF 1 in Keras' session. None: eager code has done it."""
     if operation is not None:
-        v1.keras.backend.get_session().run(operation)
+        get_session().run(operation)
 
 
 def value_of(tensor: Any) -> Any:
     """The tensor in eager code. In a graph of TF 1 its value, from Keras' session."""
     if tf.executing_eagerly():
         return tensor
-    return v1.keras.backend.get_session().run(tensor)
+    return get_session().run(tensor)
