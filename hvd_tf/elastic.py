@@ -56,14 +56,16 @@ _numbers = itertools.count()
 class State:
     """What a training needs to go on from a commit. The base of all states."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        """For derived classes."""
-        self._reset_callbacks: list[Callable[[], Any]] = []
-        self._commits = 0
+    # Of the class, because a derived one may leave out __init__.
+    _commits = 0
+    _reset_callbacks: Sequence[Callable[[], Any]] = ()
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """For derived classes. The arguments are accepted for Horovod's sake, and not used."""
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
         """Have these called after each new start of the runtime, before the function goes on."""
-        self._reset_callbacks.extend(callbacks)
+        self._reset_callbacks = [*self._reset_callbacks, *callbacks]
 
     def on_reset(self) -> None:
         """Call `reset` and the callbacks."""
@@ -111,7 +113,7 @@ class ObjectState(State):
         """For one training.
 
         Args:
-          bcast_object: gives every rank the object of rank 0.
+          bcast_object: gives every rank the object of rank 0, which is its only argument.
           get_rank: this rank.
           **kwargs: the attributes with their first values, such as epoch=0.
         """
@@ -139,7 +141,10 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give every rank the attributes of rank 0."""
         self._load()
-        self._set(self._bcast_object(self._copied(), name=f"elastic/{self._number}"))
+        # A function of the program need not know names.
+        named = self._bcast_object is broadcast_object
+        name = {"name": f"elastic/{self._number}"} if named else {}
+        self._set(self._bcast_object(self._copied(), **name))
         self.save()
 
     def _content(self) -> Any:
@@ -328,13 +333,14 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     - when it raises HostsUpdatedInterrupt; the state is not restored then.
 
     Every rank must come to the same. After three failures without a commit in between, the error is
-    raised.
+    raised. The state may be any object with the methods `sync`, `restore` and `on_reset`. Unless
+    its class has `commit` from `State`, its commits are not seen: then it is three in all.
     """
 
     @functools.wraps(func)
-    def wrapper(state: State, *args: Any, **kwargs: Any) -> _Result:
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> _Result:
         skip_sync = False
-        failures, commits = 0, state._commits
+        failures, commits = 0, _commits_of(state)
         while True:
             try:
                 if not skip_sync:
@@ -343,8 +349,8 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
             except Exception as error:
-                failures = failures + 1 if state._commits == commits else 1
-                commits = state._commits
+                failures = failures + 1 if _commits_of(state) == commits else 1
+                commits = _commits_of(state)
                 if not _is_passing(error) or failures == _LONGEST_RUN_OF_FAILURES:
                     raise
                 state.restore()
@@ -353,6 +359,11 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
             state.on_reset()
 
     return wrapper
+
+
+def _commits_of(state: Any) -> int:
+    commits: int = getattr(state, "_commits", 0)
+    return commits
 
 
 def _is_passing(error: Exception) -> bool:

@@ -29,6 +29,21 @@ def test_objects(hvd, rank, size):
     assert (state.epoch, state.seen) == (5, [0, 7])
 
 
+def test_a_broadcast_of_the_programs_own(hvd, rank, size):
+    given = []
+
+    def broadcast(obj):
+        given.append(obj)
+        return hvd.broadcast_object(obj, size - 1)
+
+    state = hvd.elastic.ObjectState(broadcast, hvd.rank, epoch=rank)
+    state.sync()
+    assert given == [{"epoch": rank}] and state.epoch == size - 1
+    state = hvd.elastic.ObjectState(hvd.broadcast_object_fn(0), hvd.rank, epoch=rank)
+    state.sync()
+    assert state.epoch == 0
+
+
 def test_variables(hvd, rank, size):
     variable = tf.Variable([float(rank), 2.0])
     state = hvd.elastic.TensorFlowState([variable], step=rank)
@@ -125,6 +140,88 @@ def test_what_always_fails_is_raised(hvd, rank, size):
         train(hvd.elastic.ObjectState())
     assert len(called) == 3
     assert total(hvd, 1) == size  # the runtime can be used
+
+
+class Numbers:
+    """The methods of a state."""
+
+    def __init__(self):
+        self.at = self.committed = self.resets = 0
+
+    def sync(self):
+        self.save()
+
+    def save(self):
+        self.committed = self.at
+
+    def restore(self):
+        self.at = self.committed
+
+    def reset(self):
+        self.resets += 1
+
+
+def of_two_bases(hvd, arguments):
+    """As in Horovod, a derived class passes its base both functions, by place or by name."""
+
+    class Derived(Numbers, hvd.elastic.State):
+        def __init__(self):
+            Numbers.__init__(self)
+            if arguments is not None:
+                hvd.elastic.State.__init__(self, *arguments[0], **arguments[1])
+
+    return Derived()
+
+
+@pytest.mark.parametrize("how", ["nothing", "place", "name", "no init"])
+def test_a_state_of_ones_own(hvd, rank, size, how):
+    functions = {"bcast_object": hvd.broadcast_object, "get_rank": hvd.rank}
+    arguments = {
+        "nothing": ((), {}),
+        "place": (tuple(functions.values()), {}),
+        "name": ((), functions),
+        "no init": None,
+    }[how]
+    state = of_two_bases(hvd, arguments)
+    called = []
+    state.register_reset_callbacks([lambda: called.append("first")])
+    state.register_reset_callbacks([lambda: called.append("second")])
+
+    @hvd.elastic.run
+    def train(state):
+        while state.at < 6:  # each commit is followed by a failure
+            state.at += 1
+            state.commit()
+            state.at += 100
+            raise HorovodInternalError
+        return total(hvd, 1)
+
+    assert train(state) == size
+    assert (state.at, state.resets, called) == (6, 6, ["first", "second"] * 6)
+
+
+def test_an_object_with_the_methods_of_a_state(hvd, rank, size):
+    class Other(Numbers):
+        on_reset = Numbers.reset
+
+    failures = []
+
+    @hvd.elastic.run
+    def train(state, times):
+        if len(failures) < times:
+            failures.append(state.at)
+            state.at += 1
+            state.save()
+            raise HorovodInternalError("tried")
+        return total(hvd, 1)
+
+    state = Other()
+    assert train(state, 2) == size
+    assert (state.at, state.resets, failures) == (2, 2, [0, 1])
+    failures.clear()
+    with pytest.raises(HorovodInternalError, match="tried"):
+        train(state, 3)
+    assert len(failures) == 3
 
 
 def test_other_errors_are_raised_at_once(hvd, rank, size):
