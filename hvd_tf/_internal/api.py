@@ -4,6 +4,7 @@
 from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.gpu import pin_gpu
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
+from hvd_tf._internal.keras.local_aggregation import LocalGradientAggregationHelper
 from hvd_tf._internal.optimizer import DistributedOptimizer
 from hvd_tf._internal.runtime import (
     Adasum,
@@ -38,6 +39,12 @@ from hvd_tf._internal.runtime import (
     size,
 )
 from hvd_tf._internal.tracing import comm_stats, start_timeline, stop_timeline
+from hvd_tf._internal.util import (
+    check_extension,
+    check_num_rank_power_of_2,
+    gpu_available,
+    split_list,
+)
 from hvd_tf.compression import Compression
 from hvd_tf.functions import (
     allgather_object,
@@ -74,6 +81,7 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
@@ -93,6 +101,8 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_extension",
+    "check_num_rank_power_of_2",
     "comm_stats",
     "compression",
     "compression",
@@ -105,6 +115,7 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
@@ -132,6 +143,7 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "split_list",
     "start_timeline",
     "stop_timeline",
 ]

@@ -161,6 +161,28 @@ def test_it_is_hvd_tf(hvd, rank, size):
         importlib.import_module("horovod.tensorflow.data")
 
 
+# As docs/migrating_from_horovod.md says, these are there with hvd_tf.as_horovod only.
+OF_HOROVOD_ONLY = {"mpi_ops", "util", "refs_to_vars", "vars_to_refs"}
+
+
+def test_hvd_tf_itself_has_the_names():
+    horovod = importlib.import_module("horovod.tensorflow")
+    names = {name for name in NAMES["horovod.tensorflow"] if not name.startswith("_")}
+    for name in names - OF_HOROVOD_ONLY:
+        found = getattr(hvd_tf, name)
+        assert found is getattr(horovod, name) or inspect.ismodule(found), name
+        assert name in dir(hvd_tf)
+
+
+def test_helpers_of_hvd_tf(hvd):
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    assert hvd.gpu_available("tensorflow") is (hvd.cuda_built() and has_gpu)
+    assert hvd.gpu_available("torch") is False
+    assert hvd.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__) is None
+    assert [hvd.check_num_rank_power_of_2(n) for n in (0, 1, 6, 16)] == [False, True, False, True]
+    assert hvd.split_list(list("abcde"), 2) == [["a", "b", "c"], ["d", "e"]]
+
+
 def test_helpers(hvd, rank, size):
     from horovod.common import util
     from horovod.tensorflow import _allreduce_cond, _cache, refs_to_vars, vars_to_refs

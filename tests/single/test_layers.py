@@ -114,7 +114,7 @@ FLOORS = [
     "run_rank",
     "gradients functions facts last_rank sync_batch_norm",
     "ops",
-    "compression gpu",
+    "compression gpu util",
     "runtime tracing",
     "registration",
     "process_sets failure stacks",

@@ -4,31 +4,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from hvd_tf._internal import runtime
-
-_T = TypeVar("_T")
-
-
-def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ImportError if there is no extension of this framework. There is one."""
-
-
-def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is an extension for this framework: "tensorflow" or "keras"."""
-    return ext_base_name in ("tensorflow", "keras")
-
-
-def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the extension reduces tensors on GPUs, and there is a GPU."""
-    if not extension_available(ext_base_name) or not runtime.cuda_built():
-        return False
-    import tensorflow as tf
-
-    return bool(tf.config.list_physical_devices("GPU"))
+from hvd_tf._internal.util import (
+    check_extension,
+    check_num_rank_power_of_2,
+    extension_available,
+    gpu_available,
+    split_list,
+)
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -68,19 +55,7 @@ def rocm_built(verbose: bool = False) -> bool:
 
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether it is 1, 2, 4, 8, ..."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """The same."""
-    return num_rank_is_power_2(num_rank)
-
-
-def split_list(values: Sequence[_T], parts: int) -> list[list[_T]]:
-    """Consecutive lists of nearly equal length, the longer ones first."""
-    size, longer = divmod(len(values), parts)
-    begins = [i * size + min(i, longer) for i in range(parts + 1)]
-    return [list(values[begin:end]) for begin, end in zip(begins, begins[1:])]
+    return check_num_rank_power_of_2(num_rank)
 
 
 def is_iterable(candidate: Any) -> bool:
