@@ -157,5 +157,22 @@ TEST(tuning_search_measures_the_best_again_and_drops_a_lucky_one) {
   EXPECT_TRUE(Ridge(search.best()) >= 0.97 * BestOf(Ridge));
 }
 
+// However far ahead of all others it is.
+TEST(tuning_search_measures_a_sole_leader_again) {
+  for (int lucky = 1; lucky <= 12; ++lucky) {
+    TuningSearch search(kFarStart, kMostChunkBytes, kSamples);
+    std::optional<Tuning> leader;
+    int samples = 0, looks = 0;
+    while (std::optional<Tuning> next = search.Next()) {
+      const bool is_lucky = ++samples == lucky;
+      if (is_lucky) leader = next;
+      looks += leader == next ? 1 : 0;
+      search.Report(is_lucky ? 800 : Flat(*next));
+    }
+    EXPECT_EQ(looks, 3);
+    EXPECT_EQ(search.best_score(), 500);
+  }
+}
+
 }  // namespace
 }  // namespace hvd

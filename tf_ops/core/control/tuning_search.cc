@@ -16,8 +16,6 @@ constexpr int64_t kMostBatchesInFlight = 16;
 
 // A neighbour that is better by less than this factor may be so by chance.
 constexpr double kGain = 1.03;
-// Places whose first score is this near to the best take part in the play-off.
-constexpr double kNearBest = 0.9;
 constexpr size_t kFinalists = 3;
 constexpr size_t kSamplesOfFinalist = 3;
 
@@ -163,12 +161,8 @@ std::vector<TuningSearch::Place> TuningSearch::Finalists() const {
   std::stable_sort(
       places.begin(), places.end(),
       [&](const Place& a, const Place& b) { return first(a) > first(b); });
-  size_t count = 0;
-  while (count < places.size() && count < kFinalists &&
-         first(places[count]) >= kNearBest * first(places[0])) {
-    ++count;
-  }
-  places.resize(count);
+  // Those far behind the first one too: it may be far ahead by chance.
+  places.resize(std::min(places.size(), kFinalists));
   return places;
 }
 

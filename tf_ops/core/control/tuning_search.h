@@ -16,8 +16,8 @@ namespace hvd {
 
 // Changes one value after the other. Strides begin long and end at a factor of
 // two. It moves to a place that is better by more than the noise, until no
-// neighbour is better. Then it measures again, in turns, the places that were
-// nearly as good as the best. So a lucky sample does not win.
+// neighbour is better. Then it measures the best few places again, in turns. So
+// a lucky sample does not win, however lucky.
 //
 // Pure: the same scores give the same search. Owner and thread: those of the
 // Autotuner.
