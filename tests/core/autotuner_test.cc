@@ -40,22 +40,24 @@ class Job {
   void Step(int tensors, Clock::duration on_wire,
             Clock::duration beside = milliseconds(10),
             const std::string& prefix = "gradient") {
+    ++batch;
     for (int i = 0; i < tensors; ++i) {
-      tuner.Agreed({prefix + std::to_string(i), 0}, 1000000, now);
+      tuner.Agreed({prefix + std::to_string(i), 0}, batch, 1000000, now);
       if (auto change = tuner.TakeChange()) {
         tuning = *change;
         ++changes;
       }
     }
     now += on_wire;
-    tuner.Idle(now);
+    tuner.Travelled(batch, now);
     now += beside;
-    tuner.Idle(now);  // seen again and again
+    tuner.Travelled(batch, now);  // changes nothing
     ++steps;
   }
 
   Clock::time_point now;
   Tuning tuning;
+  uint64_t batch = 0;
   int changes = 0;
   int steps = 0;
   std::vector<Autotuner::Sample> samples;
@@ -127,7 +129,7 @@ TEST(autotuner_splits_the_time_of_steps_that_overlap) {
   // The wire is never idle.
   while (job.samples.empty()) {
     for (int i = 0; i < 10; ++i) {
-      job.tuner.Agreed({std::to_string(i), 0}, 1000000, job.now);
+      job.tuner.Agreed({std::to_string(i), 0}, 1, 1000000, job.now);
       job.now += milliseconds(2);
     }
   }
@@ -143,9 +145,9 @@ TEST(autotuner_is_not_misled_by_small_rounds_between_steps) {
     mixed.Step(10, milliseconds(20));
     // A metric, twice: small, and much slower for its size.
     for (int i = 0; i < 2; ++i) {
-      mixed.tuner.Agreed({"metric", 0}, 4, mixed.now);
+      mixed.tuner.Agreed({"metric", 0}, ++mixed.batch, 4, mixed.now);
       mixed.now += microseconds(300);
-      mixed.tuner.Idle(mixed.now);
+      mixed.tuner.Travelled(mixed.batch, mixed.now);
     }
   }
   EXPECT_NEAR(mixed.samples[0].mb_per_s, 10 / 0.020, 10);
@@ -165,21 +167,81 @@ TEST(autotuner_survives_names_that_never_come_again) {
     job.Step(1, microseconds(10), microseconds(10), std::to_string(i) + "/");
   }
   EXPECT_TRUE(job.samples.empty());  // the first round is the one dropped
-  // Iterations of a loop share a name, and are told apart.
-  for (uint64_t instance = 0; instance < 100; ++instance) {
-    job.tuner.Agreed({"loop", instance}, 1, job.now);
-    job.now += milliseconds(100);
-    job.tuner.Idle(job.now);
+}
+
+// An iteration of a loop in a graph. `first` is its first batch.
+void Iterate(Job* job, uint64_t iteration, uint64_t first) {
+  constexpr uint64_t kFrame = 0xabcd0000;
+  for (uint64_t i = 0; i < 10; ++i) {
+    job->tuner.Agreed(
+        {"gradient" + std::to_string(i), kFrame << 32 | iteration}, first + i,
+        1000000, job->now);
   }
-  EXPECT_TRUE(job.samples.empty());
+}
+
+void EndIteration(Job* job, uint64_t first) {
+  for (uint64_t i = 0; i < 10; ++i) job->tuner.Travelled(first + i, job->now);
+}
+
+TEST(autotuner_takes_iterations_of_a_loop_for_steps) {
+  Job job(ExampleConfig());
+  uint64_t batch = 1;
+  for (int call = 0; call < 3; ++call) {
+    // They are counted from 0 in each call of the function.
+    for (uint64_t iteration = 0; iteration < 300; ++iteration, batch += 10) {
+      Iterate(&job, iteration, batch);
+      job.now += milliseconds(20);
+      EndIteration(&job, batch);
+      job.now += milliseconds(10);
+    }
+  }
+  EXPECT_TRUE(job.tuner.settled());
+  for (const Autotuner::Sample& sample : job.samples) {
+    EXPECT_EQ(sample.rounds, sample.kind == Kind::kFinal ? 0 : 3);
+    EXPECT_NEAR(sample.mb_per_s, 10 / 0.020, 1e-6);
+  }
+}
+
+// They share the wire, so the speed of one says nothing.
+TEST(autotuner_keeps_iterations_that_travel_together_in_a_round) {
+  Job job(ExampleConfig());
+  uint64_t batch = 1;
+  for (uint64_t iteration = 0; job.samples.size() < 2; iteration += 4) {
+    const uint64_t first = batch;
+    for (uint64_t i = 0; i < 4; ++i, batch += 10) {
+      Iterate(&job, iteration + i, batch);
+      job.now += milliseconds(1);
+    }
+    job.now += milliseconds(20);
+    for (uint64_t i = 0; i < 4; ++i) EndIteration(&job, first + 10 * i);
+    ASSERT_TRUE(iteration < 1000);
+  }
+  EXPECT_NEAR(job.samples[0].mb_per_s, 40 / 0.024, 1e-6);
+  EXPECT_NEAR(job.samples[1].mb_per_s, 40 / 0.024, 1e-6);
+}
+
+// As one ends, another one begins: there is always something on its way.
+TEST(autotuner_splits_the_time_of_iterations_that_overlap) {
+  Job job(ExampleConfig());
+  constexpr uint64_t kAtATime = 4;
+  for (uint64_t iteration = 0; job.samples.size() < 2; ++iteration) {
+    if (iteration >= kAtATime) {
+      EndIteration(&job, 10 * (iteration - kAtATime) + 1);
+    }
+    Iterate(&job, iteration, 10 * iteration + 1);
+    job.now += milliseconds(10);
+    ASSERT_TRUE(iteration < 1000);
+  }
+  EXPECT_NEAR(job.samples[0].mb_per_s, 10 / 0.010, 1e-6);
+  EXPECT_NEAR(job.samples[1].mb_per_s, 10 / 0.010, 1e-6);
 }
 
 TEST(autotuner_ignores_steps_without_bytes) {
   Job job(ExampleConfig());
   for (int i = 0; i < 50; ++i) {
-    job.tuner.Agreed({"empty", 0}, 0, job.now);
+    job.tuner.Agreed({"empty", 0}, ++job.batch, 0, job.now);
     job.now += milliseconds(50);
-    job.tuner.Idle(job.now);
+    job.tuner.Travelled(job.batch, job.now);
   }
   EXPECT_TRUE(job.samples.empty());
 }

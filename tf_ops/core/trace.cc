@@ -67,16 +67,14 @@ void Trace::Failed(const Entry& entry) {
 void Trace::FeedTo(Autotuner* autotuner, int size) {
   autotuner_ = autotuner;
   tuned_size_ = size;
-  tuned_in_flight_ = 0;
 }
 
 void Trace::TellTuner(const ReadyBatch& agreed) {
   const auto now = Autotuner::Clock::now();
-  ++tuned_in_flight_;
   for (size_t i = 0; i < agreed.tensors.size(); ++i) {
     const Request& request = agreed.tensors[i].entry->request;
     autotuner_->Agreed(
-        request.key,
+        request.key, agreed.log_number,
         FusionBytes(request.signature, agreed.first_dims[i], tuned_size_), now);
   }
 }
@@ -113,8 +111,8 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
     counters.batches.Add(1);
     counters.rows.Add(static_cast<uint64_t>(end.rows));
   }
-  if (autotuner_ != nullptr && set == 0 && --tuned_in_flight_ == 0) {
-    autotuner_->Idle(Autotuner::Clock::now());
+  if (autotuner_ != nullptr && set == 0) {
+    autotuner_->Travelled(ready.log_number, Autotuner::Clock::now());
   }
   // It began before the trace, or after its end.
   if (!on() || end.times == nullptr || end.times->started_ns < start_ns_) {

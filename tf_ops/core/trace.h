@@ -87,8 +87,7 @@ class Trace {
   uint64_t dropped_ = 0;
   TraceEncoder encoder_;
   Autotuner* autotuner_ = nullptr;
-  int tuned_size_ = 0;       // ranks
-  int tuned_in_flight_ = 0;  // batches that the autotuner was told of
+  int tuned_size_ = 0;  // ranks
 };
 
 }  // namespace hvd

@@ -26,16 +26,29 @@ Autotuner::Autotuner(const Config& config,
       search_(config.start, config.most_chunk_bytes, config.most_samples),
       tuning_(config.start) {}
 
-void Autotuner::Agreed(const Key& key, int64_t bytes, Clock::time_point now) {
+bool Autotuner::EndsRound(const Key& key) const {
+  if (firsts_.size() >= kMostNames) return true;
+  const auto found = firsts_.find(key.name);
+  if (found == firsts_.end()) return false;
+  // Another iteration of a loop is another step. But a loop may run several of
+  // them at a time, and parts of their speeds say nothing.
+  return found->second.instance == key.instance ||
+         on_way_.count(found->second.batch) == 0;
+}
+
+void Autotuner::Agreed(const Key& key, uint64_t batch, int64_t bytes,
+                       Clock::time_point now) {
   if (settled_) return;
-  if (names_.size() >= kMostNames || names_.count(key) > 0) EndRound(now);
-  names_.insert(key);
+  if (EndsRound(key)) EndRound(now);
+  firsts_.try_emplace(key.name, First{key.instance, batch});
+  on_way_.insert(batch);
   round_bytes_ += bytes;
   if (!busy_since_.has_value()) busy_since_ = now;
 }
 
-void Autotuner::Idle(Clock::time_point now) {
-  if (!busy_since_.has_value()) return;
+void Autotuner::Travelled(uint64_t batch, Clock::time_point now) {
+  on_way_.erase(batch);
+  if (!on_way_.empty() || !busy_since_.has_value()) return;
   round_time_ += now - *busy_since_;
   busy_since_.reset();
 }
@@ -52,7 +65,7 @@ void Autotuner::EndRound(Clock::time_point now) {
   const double seconds = Seconds(round_time_);
   const int64_t bytes = std::exchange(round_bytes_, 0);
   round_time_ = {};
-  names_.clear();
+  firsts_.clear();
   if (drops_round_) {
     drops_round_ = false;
     sample_start_ = now;

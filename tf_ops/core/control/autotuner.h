@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -20,8 +22,10 @@ namespace hvd {
 // travelled.
 //
 // - A round is what is agreed until a name comes again. That is a training
-//   step. Its speed is its bytes over the time in which some of them were on
-//   their way. Time in which the ranks only compute does not count.
+//   step. Of a loop in a graph it is an iteration, or the iterations that are
+//   on their way together. Its speed is its bytes over the time in which some
+//   of them were on their way. Time in which the ranks only compute does not
+//   count.
 // - A sample is several rounds under the same values. Its score is the median
 //   of their speeds, weighted by bytes. So the small rounds of a metric between
 //   steps count little.
@@ -52,10 +56,11 @@ class Autotuner {
   // `report` is called with every sample as it ends, kFinal last.
   Autotuner(const Config& config, std::function<void(const Sample&)> report);
 
-  // A tensor was agreed on at `now`.
-  void Agreed(const Key& key, int64_t bytes, Clock::time_point now);
-  // At `now`, nothing that was agreed on was on its way any more.
-  void Idle(Clock::time_point now);
+  // A tensor was agreed on at `now`. It travels in `batch`.
+  void Agreed(const Key& key, uint64_t batch, int64_t bytes,
+              Clock::time_point now);
+  // At `now`, that batch was not on its way any more.
+  void Travelled(uint64_t batch, Clock::time_point now);
 
   // The values to use from now on, if they have changed. Returned once.
   std::optional<Tuning> TakeChange();
@@ -68,6 +73,8 @@ class Autotuner {
     double bytes_per_s = 0;
   };
 
+  // Whether a tensor of that key is the first of another round.
+  bool EndsRound(const Key& key) const;
   void EndRound(Clock::time_point now);
   void EndSample();
   void Use(const Tuning& tuning);
@@ -82,7 +89,12 @@ class Autotuner {
   bool settled_ = false;
   int64_t sample_number_ = 1;
 
-  std::unordered_set<Key, KeyHash> names_;  // of the round
+  struct First {
+    uint64_t instance = 0;
+    uint64_t batch = 0;
+  };
+  std::unordered_map<std::string, First> firsts_;  // of the round, by name
+  std::unordered_set<uint64_t> on_way_;            // batches
   int64_t round_bytes_ = 0;
   Clock::duration round_time_{};  // on its way, before `busy_since_`
   std::optional<Clock::time_point> busy_since_;
