@@ -46,33 +46,36 @@ TEST(trace_events_come_back_in_order) {
   Trace trace(&counters);
   trace.Start(true);
   const std::vector<Entry> entries{Tensor("a", 11), Tensor("b", 9)};
+  const Entry lonely = Tensor("c", 10);
   const ReadyBatch batch = BatchOf(entries, 5);
   trace.Cycle();
-  for (const Entry& entry : entries) trace.Submitted(2, entry);
+  for (const Entry& entry : entries) trace.Submitted(2, 1, entry);
   trace.Agreed(2, batch);
-  const auto times = trace.NewTimes();
+  const auto times = trace.NewTimes(2, 5);
   {
     const CopyTimer in(times.get(), &BatchTimes::copy_in_ns);
   }
   times->payload_bytes = 77;
   trace.Finished(2, batch, {Status::Ok(), 0, times.get(), true});
-  trace.Failed(entries[1]);
+  trace.Submitted(2, 1, lonely);
+  trace.Failed(lonely);
   EXPECT_TRUE(trace.has_news());
   const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
   EXPECT_FALSE(trace.has_news());
   ASSERT_TRUE(chunk.ok());
   EXPECT_EQ(chunk.value().dropped, 0u);
-  EXPECT_TRUE(chunk.value().names == (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(chunk.value().names == (std::vector<std::string>{"a", "b", "c"}));
   const std::vector<TraceEvent>& events = chunk.value().events;
-  ASSERT_EQ(events.size(), 6u);
+  ASSERT_EQ(events.size(), 7u);
   const auto& cycle = std::get<CycleEvent>(events[0]);
   const auto& first = std::get<SubmittedEvent>(events[1]);
   const auto& second = std::get<SubmittedEvent>(events[2]);
   const auto& agreed = std::get<AgreedEvent>(events[3]);
   const auto& finished = std::get<FinishedEvent>(events[4]);
-  const auto& failed = std::get<FailedEvent>(events[5]);
+  const auto& failed = std::get<FailedEvent>(events[6]);
   EXPECT_EQ(first.enqueued_ns, entries[0].enqueued_ns);
   EXPECT_EQ(first.set, 2);
+  EXPECT_EQ(first.set_id, 1);
   EXPECT_EQ(first.ticket, 11u);
   EXPECT_EQ(first.instance, 3u);
   EXPECT_EQ(first.step, 7);
@@ -87,7 +90,7 @@ TEST(trace_events_come_back_in_order) {
   EXPECT_EQ(finished.times.packed_ns, times->packed_ns);
   EXPECT_EQ(finished.times.last_out_ns, 0);
   EXPECT_EQ(finished.times.payload_bytes, 77);
-  EXPECT_EQ(failed.ticket, 9u);
+  EXPECT_EQ(failed.ticket, 10u);
   const int64_t order[] = {cycle.time_ns,
                            first.time_ns,
                            second.time_ns,
@@ -105,9 +108,9 @@ TEST(trace_that_is_off_notes_nothing_and_counts) {
   Trace trace(&counters);
   const ReadyBatch batch = BatchOf({Tensor("a", 1)}, 1);
   trace.Cycle();
-  trace.Submitted(0, *batch.tensors[0].entry);
+  trace.Submitted(0, 0, *batch.tensors[0].entry);
   trace.Agreed(0, batch);
-  EXPECT_TRUE(trace.NewTimes() == nullptr);
+  EXPECT_TRUE(trace.NewTimes(0, 1) == nullptr);
   trace.Finished(0, batch, {Status::Ok(), 4, nullptr, false});
   trace.Finished(0, batch, {Internal("x"), 5, nullptr, false});
   EXPECT_FALSE(trace.has_news());
@@ -121,21 +124,102 @@ TEST(trace_that_is_closed_notes_the_ends_of_what_has_begun) {
   const ReadyBatch before = BatchOf({Tensor("a", 1)}, 1);
   trace.Start(false);
   const ReadyBatch batch = BatchOf({Tensor("b", 2)}, 2);
-  trace.Submitted(0, *batch.tensors[0].entry);
+  trace.Submitted(0, 0, *batch.tensors[0].entry);
   trace.Agreed(0, batch);
-  const auto times = trace.NewTimes();
+  const auto times = trace.NewTimes(0, 2);
   // It had no times, because it began before the trace.
   trace.Finished(0, before, {});
   (void)trace.Take();
   trace.Close();
   EXPECT_FALSE(trace.is_complete());
   const ReadyBatch after = BatchOf({Tensor("c", 3)}, 3);
-  trace.Submitted(0, *after.tensors[0].entry);
+  trace.Submitted(0, 0, *after.tensors[0].entry);
   trace.Agreed(0, after);
   EXPECT_FALSE(trace.has_news());
   trace.Finished(0, batch, {Status::Ok(), 0, times.get(), false});
   EXPECT_TRUE(trace.is_complete());
   EXPECT_TRUE(trace.has_news());
+}
+
+// The background thread hears of the end of a timeline between the agreement
+// on a batch and its start.
+TEST(trace_that_is_closed_before_a_batch_starts_notes_its_end) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  const ReadyBatch batch = BatchOf({Tensor("a", 1)}, 1);
+  trace.Submitted(0, 0, *batch.tensors[0].entry);
+  trace.Agreed(0, batch);
+  trace.Close();
+  EXPECT_FALSE(trace.is_complete());
+  const auto times = trace.NewTimes(0, 1);
+  EXPECT_TRUE(times != nullptr);
+  trace.Finished(0, batch, {Status::Ok(), 0, times.get(), false});
+  EXPECT_TRUE(trace.is_complete());
+  const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
+  ASSERT_TRUE(chunk.ok());
+  ASSERT_EQ(chunk.value().events.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<FinishedEvent>(chunk.value().events[2]));
+}
+
+// What is noted ends, however little room there is. What is not has no end.
+TEST(trace_without_room_notes_the_ends_of_what_has_begun) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  const std::vector<Entry> early{Tensor("a", 1), Tensor("b", 2)};
+  const Entry lost = Tensor("lost", 3);
+  for (const Entry& entry : early) trace.Submitted(0, 0, entry);
+  for (uint64_t i = 0; i < 20000; ++i) {
+    const Entry entry = Tensor("tensor " + std::to_string(i), 10 + i);
+    trace.Submitted(0, 0, entry);
+    trace.Failed(entry);
+  }
+  trace.Submitted(0, 0, lost);
+  // One of them was cancelled meanwhile.
+  trace.Failed(early[1]);
+  const ReadyBatch batch = BatchOf({early[0], early[1], lost}, 1);
+  const ReadyBatch lost_batch = BatchOf({lost}, 2);
+  trace.Agreed(0, batch);
+  trace.Agreed(0, lost_batch);
+  EXPECT_TRUE(trace.NewTimes(0, 2) == nullptr);
+  trace.Finished(0, lost_batch, {});
+  // Of a batch that is given up there are no times.
+  trace.Finished(0, batch, {Internal("x"), 0, nullptr, false});
+  const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
+  ASSERT_TRUE(chunk.ok());
+  EXPECT_TRUE(chunk.value().dropped > 1000);
+  int begun = 0, failed = 0;
+  for (const TraceEvent& event : chunk.value().events) {
+    begun += std::holds_alternative<SubmittedEvent>(event) ? 1 : 0;
+    failed += std::holds_alternative<FailedEvent>(event) ? 1 : 0;
+  }
+  EXPECT_EQ(begun, failed + 1);
+  const std::vector<TraceEvent>& events = chunk.value().events;
+  const auto* agreed = std::get_if<AgreedEvent>(&events[events.size() - 2]);
+  const auto* finished = std::get_if<FinishedEvent>(&events.back());
+  ASSERT_TRUE(agreed != nullptr && finished != nullptr);
+  EXPECT_TRUE(agreed->tickets == std::vector<uint64_t>{1});
+  EXPECT_TRUE(finished->batch == 1 && !finished->is_ok);
+}
+
+TEST(trace_bytes_of_shapes_that_no_memory_has_are_a_number) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  for (const std::vector<Shape>& shapes : {std::vector<Shape>{{kHuge, kHuge}},
+                                           {{kHuge, 1 << 21}, {kHuge, 1 << 21}},
+                                           {{kHuge, 1 << 19}}}) {
+    Entry entry = Tensor("a", 1);
+    entry.request.signature.shapes = shapes;
+    trace.Submitted(0, 0, entry);
+    trace.Failed(entry);
+    const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
+    ASSERT_TRUE(chunk.ok());
+    const auto& event = std::get<SubmittedEvent>(chunk.value().events[0]);
+    EXPECT_EQ(event.bytes, (int64_t{1} << 60) - 1);
+  }
 }
 
 TEST(trace_memory_is_bounded_and_what_is_dropped_is_counted) {
@@ -144,7 +228,7 @@ TEST(trace_memory_is_bounded_and_what_is_dropped_is_counted) {
   trace.Start(false);
   constexpr uint64_t kCount = 100000;
   for (uint64_t i = 0; i < kCount; ++i) {
-    trace.Submitted(0, Tensor("tensor " + std::to_string(i % 100), i + 1));
+    trace.Submitted(0, 0, Tensor("tensor " + std::to_string(i % 100), i + 1));
   }
   const std::string bytes = trace.Take();
   EXPECT_TRUE(bytes.size() < Trace::kMostBytes + 100);
@@ -154,7 +238,7 @@ TEST(trace_memory_is_bounded_and_what_is_dropped_is_counted) {
   EXPECT_EQ(chunk.value().events.size() + chunk.value().dropped, kCount);
   EXPECT_EQ(chunk.value().names.size(), 100u);
   // There is room again.
-  trace.Submitted(0, Tensor("next", 1));
+  trace.Submitted(0, 0, Tensor("next", 1));
   EXPECT_EQ(DecodeTrace(trace.Take()).value().dropped, 0u);
 }
 
@@ -199,10 +283,10 @@ std::string SomeChunk() {
   trace.Start(true);
   for (uint64_t i = 1; i <= 5; ++i) {
     const ReadyBatch batch = BatchOf({Tensor("t" + std::to_string(i), i)}, i);
-    trace.Submitted(0, *batch.tensors[0].entry);
+    trace.Submitted(0, 0, *batch.tensors[0].entry);
     trace.Agreed(0, batch);
     if (i < 5) {
-      const auto times = trace.NewTimes();
+      const auto times = trace.NewTimes(0, i);
       trace.Finished(0, batch, {Status::Ok(), 0, times.get(), false});
     }
     trace.Cycle();
@@ -248,6 +332,95 @@ TEST(trace_bytes_that_make_no_sense_are_refused_or_harmless) {
     ++lines;
   }
   EXPECT_TRUE(lines > 1000);
+}
+
+// The lines of a rank's tensors, without those that name rows.
+std::vector<std::string> LinesWith(const std::string& text,
+                                   const std::string& part) {
+  std::vector<std::string> found;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    if (line.find(part) != std::string::npos) found.push_back(line);
+  }
+  return found;
+}
+
+// t5 of SomeChunk is open at its end. No later tensor goes to a second row.
+void ExpectEndOfOpen(const std::string& text) {
+  const auto ends = LinesWith(text, "\"lost\":true");
+  EXPECT_EQ(ends.size(), 2u);  // the tensor and its batch
+  for (const std::string& line : ends) {
+    EXPECT_TRUE(line.find("\"ph\":\"E\"") != std::string::npos);
+  }
+  EXPECT_TRUE(text.find("(2)") == std::string::npos);
+}
+
+TEST(trace_rows_are_free_behind_chunks_that_are_lost_or_unreadable) {
+  const Topology topology = TopologyOf({0, 0, 1});
+  {
+    TimelineWriter writer(topology, 0);
+    std::string text = writer.Add(1, SomeChunk());
+    text += writer.Lost(1, 3);
+    text += writer.Add(1, SomeChunk());
+    text += writer.Tail();
+    ExpectEndOfOpen(text);
+  }
+  {
+    TimelineWriter writer(topology, 0);
+    std::string text = writer.Add(1, SomeChunk());
+    text += writer.Add(1, "nonsense");
+    text += writer.Add(1, SomeChunk());
+    ExpectEndOfOpen(text);
+  }
+  {
+    // Its clock is not known until later.
+    TimelineWriter writer(topology, 0);
+    std::string text = writer.Add(2, SomeChunk());
+    text += writer.Lost(2, 1);
+    text += writer.Add(2, SomeChunk());
+    text += writer.SetClock(1, {5, 1});
+    ExpectEndOfOpen(text);
+  }
+  {
+    TimelineWriter writer(topology, 0);
+    std::string text = writer.Add(1, SomeChunk());
+    text += writer.Lost(1, 1);
+    text += writer.Tail();
+    ExpectEndOfOpen(text);
+  }
+}
+
+// A second row shows what overlaps, and says whose it is.
+TEST(trace_rows_of_one_name_say_the_name) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  trace.Submitted(0, 0, Tensor("a", 1));
+  trace.Submitted(0, 0, Tensor("a", 2));
+  TimelineWriter writer(TopologyOf({0, 0}), 0);
+  const std::string text = writer.Add(1, trace.Take());
+  EXPECT_EQ(LinesWith(text, "{\"name\":\"a\"}").size(), 1u);
+  EXPECT_EQ(LinesWith(text, "{\"name\":\"a (2)\",\"tensor\":\"a\"}").size(),
+            1u);
+}
+
+// The id of a removed set is given to a new one.
+TEST(trace_shows_the_id_of_a_set_and_keeps_its_serial) {
+  CommCounters counters;
+  Trace trace(&counters);
+  trace.Start(false);
+  const ReadyBatch batch = BatchOf({Tensor("a", 1)}, 7);
+  trace.Submitted(5, 2, *batch.tensors[0].entry);
+  trace.Agreed(5, batch);
+  const auto times = trace.NewTimes(5, 7);
+  trace.Finished(5, batch, {Status::Ok(), 0, times.get(), false});
+  TimelineWriter writer(TopologyOf({0, 0}), 0);
+  const std::string text = writer.Add(1, trace.Take());
+  EXPECT_EQ(LinesWith(text, "{\"name\":\"a [set 2]\"}").size(), 1u);
+  EXPECT_EQ(LinesWith(text, "{\"name\":\"batches of set 2\"}").size(), 1u);
+  // Two phases of the tensor, and the batch.
+  EXPECT_EQ(LinesWith(text, "\"set\":2,\"batch\":7,\"set_serial\":5").size(),
+            3u);
 }
 
 TEST(trace_names_are_json) {

@@ -41,7 +41,7 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
   auto negotiator = std::make_unique<Negotiator>(
       members.serial, members.rank, members.ranks, options_,
       executor->chunk_limits().most_bytes, HostsOf(members));
-  negotiator->TellTo(timeline_.trace());
+  negotiator->TellTo(timeline_.trace(), members.id);
   executor->TellTo(timeline_.trace(), members.serial);
   auto set = std::make_unique<Set>();
   set->serial = members.serial;

@@ -41,9 +41,12 @@ std::string ArgumentsOf(const SubmittedEvent& event) {
   return text;
 }
 
-std::string BatchArguments(int set, uint64_t batch) {
-  return JsonMember("set", set) + "," +
-         JsonMember("batch", static_cast<int64_t>(batch));
+// What users call a set by may be used again. Its serial may not.
+std::string BatchArguments(int set, int set_id, uint64_t batch) {
+  std::string text = JsonMember("set", set_id) + "," +
+                     JsonMember("batch", static_cast<int64_t>(batch));
+  if (set != set_id) text += "," + JsonMember("set_serial", set);
+  return text;
 }
 
 // Horovod's names.
@@ -67,12 +70,14 @@ void TimelineRows::Add(const TraceChunk& chunk, int64_t shift_ns,
   lines_ = lines;
   for (const TraceEvent& event : chunk.events) {
     if (const auto* submitted = std::get_if<SubmittedEvent>(&event)) {
+      last_ns_ = std::max(last_ns_, Shifted(submitted->time_ns));
       Apply(*submitted, chunk);
       continue;
     }
     std::visit(
         [this](const auto& value) {
           using Event = std::decay_t<decltype(value)>;
+          last_ns_ = std::max(last_ns_, Shifted(value.time_ns));
           if constexpr (!std::is_same_v<Event, SubmittedEvent>) Apply(value);
         },
         event);
@@ -94,14 +99,21 @@ TimelineRows::Place TimelineRows::Occupy(const std::string& label,
     key = "other";
   }
   Row& row = rows_[key];
+  if (key == "other") others_ = &row;
   size_t at = 0;
   while (at < row.size() && row[at].is_busy) ++at;
   at = std::min(at, kMostLanes - 1);
   if (at == row.size()) {
     const int tid = is_batch ? next_batch_tid_++ : next_tensor_tid_++;
     row.push_back({tid, false});
-    if (at > 0) shown += " (" + std::to_string(at + 1) + ")";
-    lines_->Metadata("thread_name", rank_, tid, "\"name\":" + JsonText(shown));
+    std::string arguments = "\"name\":";
+    if (at == 0) {
+      arguments += JsonText(shown);
+    } else {
+      arguments += JsonText(shown + " (" + std::to_string(at + 1) + ")");
+      arguments += ",\"tensor\":" + JsonText(shown);
+    }
+    lines_->Metadata("thread_name", rank_, tid, arguments);
     lines_->Metadata("thread_sort_index", rank_, tid,
                      JsonMember("sort_index", tid));
   }
@@ -112,11 +124,16 @@ TimelineRows::Place TimelineRows::Occupy(const std::string& label,
 void TimelineRows::Apply(const SubmittedEvent& event, const TraceChunk& chunk) {
   if (waiting_.size() >= kMostOpen || waiting_.count(event.ticket) > 0) return;
   std::string label = chunk.names[event.name];
-  if (event.set != 0) label += " [set " + std::to_string(event.set) + "]";
+  if (event.set_id != 0) {
+    label += " [set " + std::to_string(event.set_id) + "]";
+  }
   OpenTensor& tensor = waiting_[event.ticket];
   tensor.event = event;
   tensor.arguments = ArgumentsOf(event);
   tensor.place = Occupy(label, false);
+  if (tensor.place.first == others_) {
+    tensor.arguments += ",\"tensor\":" + JsonText(label);
+  }
   tensor.begin_ns = BeginOn(tensor.place, event.enqueued_ns);
 }
 
@@ -140,8 +157,7 @@ void TimelineRows::Apply(const AgreedEvent& event) {
   if (batches_.size() >= kMostOpen || batches_.count(key) > 0) return;
   OpenBatch batch;
   batch.tensors.reserve(event.tickets.size());
-  const std::string arguments = BatchArguments(event.set, event.batch);
-  std::string name;
+  std::string arguments, name;
   for (const uint64_t ticket : event.tickets) {
     const auto found = waiting_.find(ticket);
     if (found == waiting_.end()) continue;  // of before the timeline
@@ -150,16 +166,18 @@ void TimelineRows::Apply(const AgreedEvent& event) {
     // A batch has one verb, unless a peer makes it up.
     if (name.empty() || batch.verb != tensor.event.verb) {
       name = NegotiationOf(tensor.event.verb);
+      batch.set_id = tensor.event.set_id;
+      arguments = BatchArguments(event.set, batch.set_id, event.batch);
     }
     batch.verb = tensor.event.verb;
     EndPhase(name, &tensor, event.time_ns, arguments);
     batch.tensors.push_back(std::move(tensor));
   }
   if (batch.tensors.empty()) return;
-  batch.place =
-      Occupy(event.set == 0 ? "batches"
-                            : "batches of set " + std::to_string(event.set),
-             true);
+  batch.place = Occupy(batch.set_id == 0
+                           ? "batches"
+                           : "batches of set " + std::to_string(batch.set_id),
+                       true);
   batch.begin_ns = BeginOn(batch.place, event.time_ns);
   batches_.emplace(key, std::move(batch));
 }
@@ -169,7 +187,7 @@ void TimelineRows::Apply(const FinishedEvent& event) {
   if (found == batches_.end()) return;
   OpenBatch& batch = found->second;
   const std::string name = Upper(Name(batch.verb));
-  std::string arguments = BatchArguments(event.set, event.batch);
+  std::string arguments = BatchArguments(event.set, batch.set_id, event.batch);
   if (!event.is_ok) arguments += ",\"failed\":true";
   for (OpenTensor& tensor : batch.tensors) {
     EndPhase(name, &tensor, event.time_ns, arguments);
@@ -187,7 +205,7 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
   const BatchTimes& times = event.times;
   int64_t bytes = 0;
   for (const OpenTensor& tensor : batch.tensors) bytes += tensor.event.bytes;
-  std::string arguments = BatchArguments(event.set, event.batch);
+  std::string arguments = BatchArguments(event.set, batch.set_id, event.batch);
   for (const std::string& member :
        {JsonMember("tensors", static_cast<int64_t>(batch.tensors.size())),
         JsonMember("bytes", bytes),
@@ -242,6 +260,29 @@ void TimelineRows::Apply(const CycleEvent& event) {
   lines_->Instant("CYCLE_START", rank_, kCycleTid, Shifted(event.time_ns));
 }
 
+void TimelineRows::EndLost(const Place& place, int64_t begin_ns) {
+  Lane& lane = LaneAt(place);
+  lane.end_ns = std::max(begin_ns, last_ns_);
+  lane.is_busy = false;
+  // Add has written its begin.
+  lines_->End(rank_, lane.tid, lane.end_ns, "\"lost\":true");
+}
+
+void TimelineRows::EndOpen(TraceLines* lines) {
+  lines_ = lines;
+  for (const auto& [ticket, tensor] : waiting_) {
+    EndLost(tensor.place, tensor.begin_ns);
+  }
+  for (const auto& [key, batch] : batches_) {
+    for (const OpenTensor& tensor : batch.tensors) {
+      EndLost(tensor.place, tensor.begin_ns);
+    }
+    EndLost(batch.place, batch.begin_ns);
+  }
+  waiting_.clear();
+  batches_.clear();
+}
+
 void TimelineRows::WriteOpen() {
   for (auto& [ticket, tensor] : waiting_) {
     if (std::exchange(tensor.is_written, true)) continue;
@@ -250,7 +291,8 @@ void TimelineRows::WriteOpen() {
   }
   for (auto& [key, batch] : batches_) {
     if (std::exchange(batch.is_written, true)) continue;
-    const std::string arguments = BatchArguments(key.first, key.second);
+    const std::string arguments =
+        BatchArguments(key.first, batch.set_id, key.second);
     const std::string name = Upper(Name(batch.verb));
     lines_->Begin(name, rank_, TidOf(batch.place), batch.begin_ns, arguments);
     for (OpenTensor& tensor : batch.tensors) {

@@ -27,6 +27,9 @@ class TimelineRows {
   // `shift_ns` is added to the rank's times. Afterwards what is still open
   // stands in the lines too, as a beginning without end.
   void Add(const TraceChunk& chunk, int64_t shift_ns, TraceLines* lines);
+  // Events of the rank are lost. The ends of what is open may be among them, so
+  // it ends here, and its rows are free.
+  void EndOpen(TraceLines* lines);
 
  private:
   // What a row shows now, or has shown.
@@ -49,6 +52,7 @@ class TimelineRows {
   struct OpenBatch {
     Place place{nullptr, 0};
     Verb verb = Verb::kAllreduce;
+    int set_id = 0;
     int64_t begin_ns = 0;  // on the trace's clock
     bool is_written = false;
     std::vector<OpenTensor> tensors;
@@ -65,6 +69,7 @@ class TimelineRows {
   void EndPhase(const std::string& name, OpenTensor* tensor, int64_t end_ns,
                 const std::string& arguments);
   void WriteOpen();
+  void EndLost(const Place& place, int64_t begin_ns);
   Place Occupy(const std::string& label, bool is_batch);
   void Free(const Place& place) { LaneAt(place).is_busy = false; }
   int TidOf(const Place& place) const { return LaneAt(place).tid; }
@@ -80,10 +85,12 @@ class TimelineRows {
 
   const int rank_;
   std::unordered_map<std::string, Row> rows_;
+  const Row* others_ = nullptr;  // of names for which there is no row
   int next_tensor_tid_ = 1000;
   int next_batch_tid_ = 1;
   std::unordered_map<uint64_t, OpenTensor> waiting_;       // by ticket
   std::map<std::pair<int, uint64_t>, OpenBatch> batches_;  // by set and number
+  int64_t last_ns_ = 0;  // of all events; the trace's clock
   // While Add runs.
   int64_t shift_ns_ = 0;
   TraceLines* lines_ = nullptr;

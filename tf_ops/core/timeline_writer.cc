@@ -74,8 +74,9 @@ std::string TimelineWriter::Tail() {
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     // It is better to have them at a wrong place than not at all, and the file
     // says that nothing is known of their clock.
-    AddNow(waiting.rank, waiting.chunk);
+    AddNow(waiting.rank, waiting.chunk, waiting.follows_loss);
   }
+  for (const int rank : losers_) rows_.at(rank).EndOpen(&lines_);
   for (const auto& [rank, count] : unreadable_) {
     lines_.Metadata("hvd_unreadable_chunks", rank, 0,
                     JsonMember("count", static_cast<int64_t>(count)));
@@ -89,19 +90,24 @@ std::string TimelineWriter::Tail() {
 
 std::string TimelineWriter::Add(int rank, const std::string& chunk) {
   if (rows_.count(rank) == 0) return {};
-  if (clocks_[topology_.host_of[rank]].has_value()) {
-    AddNow(rank, chunk);
-  } else if (waiting_bytes_ + chunk.size() > kMostWaitingBytes) {
+  const bool waits = !clocks_[topology_.host_of[rank]].has_value();
+  if (waits && waiting_bytes_ + chunk.size() > kMostWaitingBytes) {
     return Lost(rank, 1);
-  } else {
+  }
+  const bool follows_loss = losers_.erase(rank) > 0;
+  if (waits) {
     waiting_bytes_ += chunk.size();
-    waiting_.push_back({rank, chunk});
+    waiting_.push_back({rank, chunk, follows_loss});
+  } else {
+    AddNow(rank, chunk, follows_loss);
   }
   return lines_.Take();
 }
 
-void TimelineWriter::AddNow(int rank, const std::string& chunk) {
+void TimelineWriter::AddNow(int rank, const std::string& chunk,
+                            bool follows_loss) {
   const Result<TraceChunk> decoded = DecodeTrace(chunk);
+  if (follows_loss || !decoded.ok()) rows_.at(rank).EndOpen(&lines_);
   if (!decoded.ok()) {
     ++unreadable_[rank];
     return;
@@ -126,7 +132,7 @@ std::string TimelineWriter::SetClock(int host, const ClockOffset& clock) {
     for (Waiting& waiting : std::exchange(waiting_, {})) {
       if (topology_.host_of[waiting.rank] == host) {
         waiting_bytes_ -= waiting.chunk.size();
-        AddNow(waiting.rank, waiting.chunk);
+        AddNow(waiting.rank, waiting.chunk, waiting.follows_loss);
       } else {
         others.push_back(std::move(waiting));
       }
@@ -139,6 +145,7 @@ std::string TimelineWriter::SetClock(int host, const ClockOffset& clock) {
 std::string TimelineWriter::Lost(int rank, uint64_t chunks) {
   lines_.Metadata("hvd_lost_chunks", rank, 0,
                   JsonMember("count", static_cast<int64_t>(chunks)));
+  if (rows_.count(rank) > 0) losers_.insert(rank);
   return lines_.Take();
 }
 

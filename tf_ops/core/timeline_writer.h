@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,16 +39,18 @@ class TimelineWriter {
   // A TraceChunk's bytes, of a traced rank.
   std::string Add(int rank, const std::string& chunk);
   std::string SetClock(int host, const ClockOffset& clock);
-  // So many chunks of the rank were dropped before they came here.
+  // So many chunks of the rank were dropped before they came here, behind those
+  // that have come.
   std::string Lost(int rank, uint64_t chunks);
 
  private:
   struct Waiting {
     int rank;
     std::string chunk;
+    bool follows_loss;  // of chunks
   };
 
-  void AddNow(int rank, const std::string& chunk);
+  void AddNow(int rank, const std::string& chunk, bool follows_loss);
 
   const Topology topology_;
   const int64_t start_ns_;
@@ -55,6 +58,7 @@ class TimelineWriter {
   std::vector<std::optional<ClockOffset>> clocks_;  // by host
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;
+  std::set<int> losers_;  // ranks that have lost chunks behind their latest one
   std::map<int, uint64_t> unreadable_;  // chunks, by rank
   TraceLines lines_;
 };

@@ -11,10 +11,18 @@
 namespace hvd {
 namespace {
 
+// What no memory holds counts as the largest number that a chunk can have.
 int64_t BytesOf(const Signature& signature) {
-  int64_t count = 0;
-  for (const Shape& shape : signature.shapes) count += CountOf(shape);
-  return count * static_cast<int64_t>(SizeOf(signature.dtype));
+  constexpr int64_t kMost = (int64_t{1} << 60) - 1;
+  int64_t bytes = 0;
+  for (const Shape& shape : signature.shapes) {
+    auto of_shape = static_cast<int64_t>(SizeOf(signature.dtype));
+    for (const int64_t dim : shape) {
+      if (__builtin_mul_overflow(of_shape, dim, &of_shape)) return kMost;
+    }
+    if (__builtin_add_overflow(bytes, of_shape, &bytes)) return kMost;
+  }
+  return std::clamp<int64_t>(bytes, 0, kMost);
 }
 
 }  // namespace
@@ -24,8 +32,9 @@ void Trace::Start(bool mark_cycles) {
   dropped_ = 0;
   mark_cycles_ = mark_cycles;
   is_closed_ = false;
-  in_flight_ = 0;
-  start_ns_ = SteadyNow_ns();
+  waiting_ = {};
+  batches_ = {};
+  open_ = 0;
   on_.store(true, std::memory_order_relaxed);
 }
 
@@ -34,13 +43,19 @@ void Trace::Close() {
   mark_cycles_ = false;
 }
 
+void Trace::Stop() {
+  on_.store(false, std::memory_order_relaxed);
+  waiting_ = {};
+  batches_ = {};
+}
+
 bool Trace::HasRoom() {
-  if (encoder_.size_bytes() < kMostBytes) return true;
+  if (encoder_.size_bytes() < kMostBytes && open_ < kMostOpen) return true;
   ++dropped_;
   return false;
 }
 
-void Trace::Submitted(int set, const Entry& entry) {
+void Trace::Submitted(int set, int set_id, const Entry& entry) {
   if (!on() || is_closed_ || !HasRoom()) return;
   const Request& request = entry.request;
   SubmittedEvent event;
@@ -49,6 +64,7 @@ void Trace::Submitted(int set, const Entry& entry) {
   event.enqueued_ns =
       entry.enqueued_ns == 0 ? event.time_ns : entry.enqueued_ns;
   event.set = set;
+  event.set_id = set_id;
   event.ticket = entry.ticket;
   event.name = encoder_.NameOf(request.key.name);
   event.instance = request.key.instance;
@@ -57,10 +73,12 @@ void Trace::Submitted(int set, const Entry& entry) {
   event.dtype = request.signature.dtype;
   event.bytes = BytesOf(request.signature);
   encoder_.Add(event);
+  open_ += waiting_.insert(entry.ticket).second ? 1 : 0;
 }
 
 void Trace::Failed(const Entry& entry) {
-  if (!on() || !HasRoom()) return;
+  if (!on() || waiting_.erase(entry.ticket) == 0) return;
+  --open_;
   encoder_.Add(FailedEvent{SteadyNow_ns(), entry.ticket});
 }
 
@@ -82,18 +100,20 @@ void Trace::TellTuner(const ReadyBatch& agreed) {
 void Trace::Agreed(int set, const ReadyBatch& ready) {
   if (autotuner_ != nullptr && set == 0) TellTuner(ready);
   if (!on() || is_closed_) return;
-  ++in_flight_;
-  if (!HasRoom()) return;
   AgreedEvent event{SteadyNow_ns(), set, ready.log_number, {}};
   event.tickets.reserve(ready.tensors.size());
   for (const Outstanding& tensor : ready.tensors) {
-    event.tickets.push_back(tensor.entry->ticket);
+    // It may have come before the trace, or have found no room.
+    const uint64_t ticket = tensor.entry->ticket;
+    if (waiting_.erase(ticket) > 0) event.tickets.push_back(ticket);
   }
+  if (event.tickets.empty()) return;
+  batches_[{set, ready.log_number}] = event.tickets.size();
   encoder_.Add(event);
 }
 
-std::shared_ptr<BatchTimes> Trace::NewTimes() const {
-  if (!on() || is_closed_) return nullptr;
+std::shared_ptr<BatchTimes> Trace::NewTimes(int set, uint64_t batch) const {
+  if (!on() || batches_.count({set, batch}) == 0) return nullptr;
   auto times = std::make_shared<BatchTimes>();
   times->started_ns = SteadyNow_ns();
   return times;
@@ -114,21 +134,20 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
   if (autotuner_ != nullptr && set == 0) {
     autotuner_->Travelled(ready.log_number, Autotuner::Clock::now());
   }
-  // It began before the trace, or after its end.
-  if (!on() || end.times == nullptr || end.times->started_ns < start_ns_) {
-    return;
-  }
-  in_flight_ = std::max(in_flight_ - 1, 0);
-  if (!HasRoom()) return;
+  if (!on()) return;
+  const auto begun = batches_.find({set, ready.log_number});
+  if (begun == batches_.end()) return;
+  open_ -= begun->second;
+  batches_.erase(begun);
   FinishedEvent event;
   event.time_ns = SteadyNow_ns();
   event.set = set;
   event.batch = ready.log_number;
   event.is_ok = end.status.ok();
-  event.carrier = end.times->among_cards ? Carrier::kCards
-                  : end.within_host      ? Carrier::kShm
-                                         : Carrier::kMpi;
-  event.times = *end.times;
+  if (end.times != nullptr) event.times = *end.times;
+  event.carrier = event.times.among_cards ? Carrier::kCards
+                  : end.within_host       ? Carrier::kShm
+                                          : Carrier::kMpi;
   encoder_.Add(event);
 }
 

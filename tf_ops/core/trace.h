@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
+#include <utility>
 
 #include "core/batch_times.h"
 #include "core/comm_stats.h"
@@ -29,14 +32,17 @@ struct BatchEnd {
 
 // Counts what has completed, and tells an Autotuner of the global set's
 // batches. While it is on, it also notes every event, for the timeline. What is
-// noted waits in memory of a fixed size until Take. Events for which there is
-// no room are dropped and counted.
+// noted waits in memory of a bounded size until Take. Tensors for which there
+// is no room are dropped and counted. A tensor that is noted has its end noted
+// too, whatever the room: a reader would wait for it for ever.
 //
 // Owner: the Timeline. Background thread only, but for on().
 class Trace {
  public:
-  // The events between two calls of Take have so many bytes at most.
+  // Behind so many bytes since the last Take, only ends are noted.
   static constexpr size_t kMostBytes = 128 << 10;
+  // So many tensors at a time are on their way and noted. It bounds the ends.
+  static constexpr size_t kMostOpen = 65536;
 
   // `counters` outlives it.
   explicit Trace(CommCounters* counters) : counters_(counters) {}
@@ -47,17 +53,19 @@ class Trace {
   // Notes no new tensors from now on, but the ends of the batches that are on
   // their way.
   void Close();
-  void Stop() { on_.store(false, std::memory_order_relaxed); }
+  void Stop();
   // Closed, and all of these ends are noted.
-  bool is_complete() const { return is_closed_ && in_flight_ == 0; }
+  bool is_complete() const { return is_closed_ && batches_.empty(); }
 
-  // The stages of a tensor, in this order. A set is a process set's id.
-  void Submitted(int set, const Entry& entry);
+  // The stages of a tensor, in this order. A set is a process set's serial.
+  // Users call that set by `set_id`.
+  void Submitted(int set, int set_id, const Entry& entry);
   // It failed, or was cancelled, before the log agreed on it.
   void Failed(const Entry& entry);
   void Agreed(int set, const ReadyBatch& ready);
-  // For the transport to fill in. Null while it is off.
-  std::shared_ptr<BatchTimes> NewTimes() const;
+  // For the transport to fill in. Null where it does not wait for the batch's
+  // end.
+  std::shared_ptr<BatchTimes> NewTimes(int set, uint64_t batch) const;
   void Finished(int set, const ReadyBatch& ready, const BatchEnd& end);
   // The background thread took what had been enqueued.
   void Cycle();
@@ -82,8 +90,11 @@ class Trace {
   std::atomic<bool> on_{false};
   bool mark_cycles_ = false;
   bool is_closed_ = false;
-  int64_t start_ns_ = 0;
-  int in_flight_ = 0;  // batches that have begun in the trace
+  // Of what is noted, that whose end is not: tickets of tensors that nothing is
+  // agreed on, and batches by set and number, with their numbers of tensors.
+  std::unordered_set<uint64_t> waiting_;
+  std::map<std::pair<int, uint64_t>, size_t> batches_;
+  size_t open_ = 0;  // tensors, in both
   uint64_t dropped_ = 0;
   TraceEncoder encoder_;
   Autotuner* autotuner_ = nullptr;

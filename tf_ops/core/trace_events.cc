@@ -93,6 +93,7 @@ class TraceDecoder {
     event.time_ns = Time();
     event.enqueued_ns = Checked(event.time_ns - Difference());
     event.set = reader_.Int();
+    event.set_id = reader_.Int();
     event.ticket = Ticket();
     event.name = reader_.Unsigned();
     if (event.name >= names) reader_.Fail();
@@ -163,6 +164,7 @@ void TraceEncoder::Add(const SubmittedEvent& event) {
   Begin(kSubmitted, event.time_ns);
   writer_.Signed(event.time_ns - event.enqueued_ns);
   writer_.Unsigned(static_cast<uint64_t>(event.set));
+  writer_.Unsigned(static_cast<uint64_t>(event.set_id));
   Ticket(event.ticket);
   writer_.Unsigned(event.name);
   writer_.Unsigned(event.instance);

@@ -21,13 +21,15 @@
 namespace hvd {
 
 // Times are SteadyNow_ns of the rank that wrote them. Tickets are of
-// Runtime::NewTicket. A batch is the number of a log record of its set.
+// Runtime::NewTicket. A set is a process set's serial. A batch is the number of
+// a log record of its set.
 
 // The background thread reports a tensor to the set's leader.
 struct SubmittedEvent {
   int64_t time_ns = 0;
   int64_t enqueued_ns = 0;  // a thread of the framework asked for it
   int set = 0;
+  int set_id = 0;  // what users call the set by now
   uint64_t ticket = 0;
   uint64_t name = 0;  // its place in TraceChunk::names
   uint64_t instance = 0;

@@ -62,7 +62,9 @@ void Negotiator::Submit(EntryPtr entry) {
   }
   AddNews(entry.get());
   const Status& error = entry->request.error;
-  if (trace_ != nullptr && error.ok()) trace_->Submitted(set_id_, *entry);
+  if (trace_ != nullptr && error.ok()) {
+    trace_->Submitted(set_id_, shown_id_, *entry);
+  }
   if (!error.ok()) entry->done(error);
   queue.push_back({std::move(entry), !error.ok()});
 }

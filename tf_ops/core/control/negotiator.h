@@ -57,8 +57,12 @@ class Negotiator {
   // Called on the leader: all ranks use these values from some record on.
   void Tune(const Tuning& tuning);
 
-  // Gets what happens to entries. Null: nobody does.
-  void TellTo(Trace* trace) { trace_ = trace; }
+  // Gets what happens to entries. Null: nobody does. Users call the set by
+  // `shown_id`.
+  void TellTo(Trace* trace, int shown_id) {
+    trace_ = trace;
+    shown_id_ = shown_id;
+  }
 
   void Submit(EntryPtr entry);
   // This rank has no more to submit. The call is done once all have joined.
@@ -190,6 +194,7 @@ class Negotiator {
   // most the last one is not.
   std::deque<JoinCallPtr> joins_;
   Trace* trace_ = nullptr;
+  int shown_id_ = 0;
   ResponseCache cache_;
   std::deque<ReadyItem> ready_;
   std::vector<LoggedChange> set_changes_;
