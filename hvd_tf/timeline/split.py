@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Optional
@@ -39,7 +39,9 @@ class Step:
 def steps_of(trace: Trace) -> list[Step]:
     """The steps, in order. What only some of the ranks have, because it was cut off, is left out.
 
-    A name that comes again begins a step, as no step reduces a tensor twice.
+    A name that comes again begins a step, as no step reduces a tensor twice. So does another
+    iteration of a loop in a graph, unless it was agreed on while the one before was on its way:
+    what travels together is one step.
     """
     tensors: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
     for tensor in trace.tensors:
@@ -52,14 +54,17 @@ def steps_of(trace: Trace) -> list[Step]:
         key=lambda key: min(tensor.agreed_us for tensor in tensors[key]),
     )
     groups: list[list[tuple[int, int]]] = []
-    names: set[tuple[int, str]] = set()
+    firsts: dict[tuple[int, str], Tensor] = {}
+    ends_us = {
+        (batch.rank, batch.process_set, batch.number): batch.end_us for batch in trace.batches
+    }
     for key in order:
-        here = {(key[0], tensor.name) for tensor in tensors[key]}
-        if not groups or names & here:
+        if not groups or any(_begins_step(tensor, firsts, ends_us) for tensor in tensors[key]):
             groups.append([])
-            names = set()
+            firsts = {}
         groups[-1].append(key)
-        names |= here
+        for tensor in tensors[key]:
+            firsts.setdefault((key[0], tensor.name), tensor)
     steps = []
     begins = [min(t.enqueued_us for key in group for t in tensors[key]) for group in groups]
     for number, group in enumerate(groups):
@@ -70,6 +75,22 @@ def steps_of(trace: Trace) -> list[Step]:
             end_us = max(begins[number + 1], begins[number])
         steps.append(_step(number + 1, begins[number], end_us, of_tensors, of_batches))
     return steps
+
+
+def _begins_step(
+    tensor: Tensor,
+    firsts: Mapping[tuple[int, str], Tensor],
+    ends_us: Mapping[tuple[int, int, int], float],
+) -> bool:
+    """Whether the first tensor of this name in the step has travelled."""
+    first = firsts.get((tensor.process_set, tensor.name))
+    if first is None:
+        return False
+    if first.instance == tensor.instance:
+        return True
+    # Times of two ranks need not fit together. The step is the same on both.
+    end_us = ends_us.get((tensor.rank, first.process_set, first.batch))
+    return end_us is not None and end_us <= tensor.agreed_us
 
 
 def _step(
@@ -94,9 +115,10 @@ def _step(
 
 
 def _lateness(tensors: Iterable[Tensor]) -> dict[int, float]:
-    by_name: dict[tuple[int, str], list[Tensor]] = defaultdict(list)
+    by_name: dict[tuple[int, int, str, int], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        by_name[tensor.batch, tensor.name].append(tensor)
+        key = tensor.process_set, tensor.batch, tensor.name, tensor.instance
+        by_name[key].append(tensor)
     late: dict[int, list[float]] = defaultdict(list)
     for of_ranks in by_name.values():
         first_us = min(map(attrgetter("enqueued_us"), of_ranks))

@@ -22,13 +22,16 @@ class Tensor:
 
     rank: int
     name: str
-    """Of its row, with the instance where a loop has several."""
+    """With its process set, where that is not the global one."""
     verb: str
     process_set: int
+    """The serial of the process set, which is never used again."""
     batch: int
     bytes: int
     enqueued_us: float
     agreed_us: float
+    instance: int = 0
+    """Tells the iterations of a loop in a graph apart."""
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Batch:
     rank: int
     verb: str
     process_set: int
+    """The serial, as in `Tensor`."""
     number: int
     tensors: int
     bytes: int
@@ -136,7 +140,8 @@ class _Reader:
 
     def _take_metadata(self, name: str, row: tuple[int, int], arguments: dict[str, Any]) -> None:
         if name == "thread_name":
-            self._rows[row] = arguments["name"]
+            # A name that overlaps with itself has several rows.
+            self._rows[row] = arguments.get("tensor", arguments["name"])
         elif name == "hvd_timeline":
             self.trace.size, self.trace.ranks = arguments["size"], arguments["ranks"]
         elif name == "hvd_clock":
@@ -151,27 +156,27 @@ class _Reader:
     def _take_span(
         self, name: str, row: tuple[int, int], begin_us: float, end_us: float, args: dict[str, Any]
     ) -> None:
-        if args.get("failed"):
+        if args.get("failed") or args.get("lost"):
             self._last.pop(row, None)
         elif name.startswith(_NEGOTIATION):
-            instance = f" ({args['instance']})" if "instance" in args else ""
             self.trace.tensors.append(
                 Tensor(
                     rank=row[0],
-                    name=self._rows[row] + instance,
+                    name=args.get("tensor", self._rows[row]),
                     verb=name[len(_NEGOTIATION) :].lower(),
-                    process_set=args["set"],
+                    process_set=args.get("set_serial", args["set"]),
                     batch=args["batch"],
                     bytes=args["bytes"],
                     enqueued_us=begin_us,
                     agreed_us=end_us,
+                    instance=args.get("instance", 0),
                 )
             )
         elif "copy_in_us" in args:
             batch = Batch(
                 rank=row[0],
                 verb=name.lower(),
-                process_set=args["set"],
+                process_set=args.get("set_serial", args["set"]),
                 number=args["batch"],
                 tensors=args["tensors"],
                 bytes=args["bytes"],

@@ -91,6 +91,73 @@ def test_what_comes_late_in_a_step_counts_before_what_came_early() -> None:
     assert times == pytest.approx(dict(zip(PARTS, (10 + 20, 10, 15, 15, 30))))
 
 
+def loop(ranks: int, iterations: int, at_a_time: int) -> Trace:
+    """`at_a_time` iterations begin together, every 1000 us, and end 500 us later."""
+    trace = Trace(ranks, list(range(ranks)))
+    for number in range(iterations):
+        begin_us = 1000.0 * (number // at_a_time) + number % at_a_time
+        for rank in range(ranks):
+            times = (begin_us, begin_us + 100)
+            instance = 7 << 32 | number
+            trace.tensors.append(
+                Tensor(rank, "t", "allreduce", 0, number + 1, 4, *times, instance=instance)
+            )
+            trace.batches.append(
+                Batch(rank, "allreduce", 0, number + 1, 1, 4, 4, begin_us + 100, begin_us + 500, 9)
+            )
+    return trace
+
+
+def test_iterations_of_a_loop_are_steps() -> None:
+    steps = steps_of(loop(ranks=2, iterations=30, at_a_time=1))
+    assert [step.begin_us for step in steps] == [1000.0 * number for number in range(30)]
+    # Those that are on their way together are one.
+    steps = steps_of(loop(ranks=2, iterations=40, at_a_time=4))
+    assert [step.begin_us for step in steps] == [1000.0 * number for number in range(10)]
+    assert all(step.lateness_us == {0: 0.0, 1: 0.0} for step in steps)
+
+
+def test_a_name_on_several_rows_is_one_name(tmp_path: Path) -> None:
+    """Where it overlaps with itself, a rank shows it on a second row. Others need not."""
+    events = events_of_a_job()
+    second_row = {"name": "t0 (2)", "tensor": "t0"}
+    events.insert(1, metadata("thread_name", 1, 2000, **second_row))
+    events.insert(1, metadata("thread_name", 1, 2001, name="other tensors"))
+    for event in events:
+        if event["pid"] == 1 and event["ph"] == "X" and event["tid"] == 1000:
+            event["tid"] = 2000
+        elif event["pid"] == 1 and event["ph"] == "X" and event["tid"] == 1001:
+            event["tid"] = 2001
+            event["args"]["tensor"] = "t1"
+    trace = read(write(tmp_path / "a.json", events))
+    assert {tensor.name for tensor in trace.tensors} == {"t0", "t1"}
+    steps = steps_of(trace)
+    assert len(steps) == 3
+    assert all(step.lateness_us == {0: 0.0, 1: pytest.approx(40)} for step in steps)
+
+
+def test_a_new_set_with_an_old_id_is_another_set(tmp_path: Path) -> None:
+    events = events_of_a_job(steps=1)
+    for event in events_of_a_job(steps=1)[1:]:
+        arguments = event["args"]
+        if "set" in arguments:
+            arguments["set_serial"] = 5
+        events.append({**event, "ts": event["ts"] + 1000} if "ts" in event else event)
+    steps = steps_of(read(write(tmp_path / "a.json", events)))
+    assert sorted(step.begin_us for step in steps)[0] == 0.0
+    assert all(step.lateness_us == {0: 0.0, 1: pytest.approx(40)} for step in steps)
+
+
+def test_what_was_lost_does_not_count(tmp_path: Path) -> None:
+    events = events_of_a_job()
+    same = {"pid": 0, "tid": 1000}
+    arguments = {"bytes": 4, "dtype": "float32", "step": 0}
+    events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 3e3, "args": arguments, **same})
+    events.append({"ph": "E", "ts": 4e3, "args": {"lost": True}, **same})
+    trace = read(write(tmp_path / "a.json", events))
+    assert len(trace.tensors) == 12 and len(steps_of(trace)) == 3
+
+
 def test_beginnings_and_ends_on_lines_of_their_own(tmp_path: Path) -> None:
     """What a rank has under way while it sends its events is written so."""
     events = []
