@@ -23,14 +23,15 @@ class VerbStats(TypedDict):
     batches: int
     """In which they travelled."""
     rows: int
-    """Of the results of allgathers, this rank's own rows among them."""
+    """Of the results of allgather, alltoall and sparse allreduce, this rank's own rows among them.
+    A rank in `join` gets none."""
     blocks: int
     """Sent. A block counts once for each rank that gets it, also where that rank reads it in this
     rank's memory."""
     payload_bytes: int
     """Of these blocks, without their headers."""
     header_bytes: int
-    """Of these blocks: 16 each."""
+    """Of these blocks: 16 each, and sizes that are told before data."""
 
 
 class CommStats(TypedDict):

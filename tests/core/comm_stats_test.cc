@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -132,6 +133,37 @@ TEST(comm_stats_of_rows) {
         EXPECT_EQ(allgather.rows.value(), 10u + 11 + 12 + 3 * 2);
         ExpectSent(allgather, kSize - 1,
                    (kSize - 1) * (10u + rank + 2) * sizeof(float));
+      });
+}
+
+void Join(Runtime* runtime) {
+  const auto call = std::make_shared<JoinCall>();
+  std::promise<std::string> told;
+  call->ticket = runtime->NewTicket();
+  call->done = [&told](const Status& status, int) {
+    told.set_value(status.message());
+  };
+  runtime->Join(*runtime->process_set(0), call);
+  EXPECT_EQ(told.get_future().get(), "");
+}
+
+// A rank that has joined gets no rows, though it takes part.
+TEST(comm_stats_of_rows_without_a_rank_that_has_joined) {
+  CountJob(
+      3,
+      [](Runtime* runtime) {
+        if (runtime->topology().rank > 0) {
+          auto call = Start(runtime, {"rows", Verb::kAllgather},
+                            {Filled(5, 1.0f), Filled(2, 1.0f)});
+          EXPECT_EQ(call->Wait().message(), "");
+        }
+        Join(runtime);
+      },
+      [](int rank, const CommCounters& counters) {
+        const VerbCounters& allgather = counters.verbs[1];
+        EXPECT_EQ(allgather.batches.value(), 1u);
+        EXPECT_EQ(allgather.collectives.value(), rank > 0 ? 1u : 0u);
+        EXPECT_EQ(allgather.rows.value(), rank > 0 ? 2u * (5 + 2) : 0u);
       });
 }
 

@@ -68,7 +68,7 @@ void Executor::Execute(ReadyBatch ready) {
   seen->within_host = lane->within_host();
   batch.times = seen->times;
   if (trace_ != nullptr) batch.counters = trace_->counters(head.verb);
-  if (batch.allocate) batch.allocate = CountingRows(batch.allocate, seen);
+  if (batch.allocate) batch.allocate = CountingRows(batch.allocate, work, seen);
   // A transport does not call done from Start, so the batch is in running_ by
   // then. Cancel calls it at once.
   const BatchId id =
@@ -79,14 +79,21 @@ void Executor::Execute(ReadyBatch ready) {
   running_[number] = {lane, id, work, 0, Status::Ok(), {}, false};
 }
 
-Executor::Allocate Executor::CountingRows(Allocate allocate,
-                                          std::shared_ptr<Seen> seen) {
-  return [allocate = std::move(allocate), seen = std::move(seen)](
-             const RankCounts& rows, std::vector<void*>* outputs) {
+Executor::Allocate Executor::CountingRows(
+    Allocate allocate, std::shared_ptr<const ReadyBatch> work,
+    std::shared_ptr<Seen> seen) {
+  return [allocate = std::move(allocate), work = std::move(work),
+          seen = std::move(seen)](const RankCounts& rows,
+                                  std::vector<void*>* outputs) {
     HVD_RETURN_IF_ERROR(allocate(rows, outputs));
-    for (const std::vector<int64_t>& of_segment : rows) {
-      seen->rows =
-          std::accumulate(of_segment.begin(), of_segment.end(), seen->rows);
+    auto of_segment = rows.begin();
+    for (const Outstanding& tensor : work->tensors) {
+      const size_t segments = tensor.entry->request.signature.shapes.size();
+      for (size_t i = 0; i < segments; ++i, ++of_segment) {
+        if (tensor.cancelled) continue;  // nobody gets them
+        seen->rows =
+            std::accumulate(of_segment->begin(), of_segment->end(), seen->rows);
+      }
     }
     return Status::Ok();
   };

@@ -101,8 +101,10 @@ class Executor {
     bool within_host = false;
   };
   using Allocate = decltype(Batch::allocate);
-  // The same, and counts the rows.
-  static Allocate CountingRows(Allocate allocate, std::shared_ptr<Seen> seen);
+  // The same, and counts the rows that somebody gets.
+  static Allocate CountingRows(Allocate allocate,
+                               std::shared_ptr<const ReadyBatch> work,
+                               std::shared_ptr<Seen> seen);
 
   // The wire is done with the batch.
   void Finish(const std::shared_ptr<const ReadyBatch>& work, const Seen& seen,
