@@ -168,7 +168,8 @@ std::vector<Envelope> SomeMessages() {
           {0, Beat{true, false, 5, 7}},
           {0, Beat{false, false, 5, 7}},
           {0, TimelineControl{1, true, true}},
-          {0, TimelineChunk{1, false, "abc"}}};
+          {0, TimelineChunk{1, false, "abc"}},
+          {0, TimelineReceipt{0}}};
 }
 
 // It ends this rank or not. All entries are answered.

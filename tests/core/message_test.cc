@@ -261,13 +261,17 @@ TEST(message_timeline_survives_its_bytes) {
   EXPECT_EQ(sent.number, 3u);
   EXPECT_TRUE(sent.is_last);
   EXPECT_EQ(sent.events, kChunk.events);
+  auto receipt = Decode(Encode({0, TimelineReceipt{300}}));
+  ASSERT_TRUE(receipt.ok());
+  EXPECT_EQ(std::get<TimelineReceipt>(receipt.value().message).number, 300u);
 }
 
 TEST(message_cut_or_lengthened_bytes_are_refused) {
   for (const Envelope& envelope :
        {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
-        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}}}) {
+        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}},
+        Envelope{0, TimelineReceipt{1 << 20}}}) {
     const std::string bytes = Encode(envelope);
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(Decode(bytes.substr(0, size)).ok());
@@ -281,7 +285,8 @@ TEST(message_random_damage_never_crashes) {
   for (const Envelope& envelope :
        {ExampleReport(), ExampleHostReport(), ExampleLog(), ExamplePeerEnds(),
         Envelope{0, Beat{true, false}}, Envelope{0, TimelineControl{}},
-        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}}}) {
+        Envelope{0, kChunk}, Envelope{0, HostTold{1 << 20}},
+        Envelope{0, TimelineReceipt{1 << 20}}}) {
     const std::string bytes = Encode(envelope);
     for (int i = 0; i < 20000; ++i) {
       std::string damaged = bytes;

@@ -144,6 +144,9 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
     return timeline_.Handle(peer, std::move(*chunk));
   }
   Set* set = FindSet(envelope.set_id);
+  if (auto receipt = std::get_if<TimelineReceipt>(&envelope.message)) {
+    return timeline_.Handle(peer, *receipt);
+  }
   if (set == nullptr && known_sets_.IsGone(envelope.set_id)) {
     return Status::Ok();  // it was still on its way
   }

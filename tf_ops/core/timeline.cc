@@ -18,6 +18,7 @@ constexpr milliseconds kInterval{250};
 // that do not come by.
 constexpr milliseconds kCloseLimit{500};
 constexpr milliseconds kStopLimit{1000};
+constexpr int kMostUnreceipted = 2;
 
 }  // namespace
 
@@ -60,6 +61,7 @@ void Timeline::StartWithJob(bool mark_cycles) {
       std::find(traced.begin(), traced.end(), topology_.rank) != traced.end();
   if (leads() || !is_traced) return;
   number_ = 1;
+  unreceipted_ = 0;
   trace_.Start(mark_cycles);
   next_due_ = std::chrono::steady_clock::now() + kInterval;
 }
@@ -116,6 +118,7 @@ Status Timeline::Handle(int peer, const TimelineControl& control, Time now) {
     if (trace_.on() && control.number == number_) return Status::Ok();
     if (stopping_.has_value()) EndStop();
     number_ = control.number;
+    unreceipted_ = 0;
     trace_.Start(control.mark_cycles);
     next_due_ = now + kInterval;
   } else if (trace_.on() && !stopping_.has_value()) {
@@ -126,10 +129,23 @@ Status Timeline::Handle(int peer, const TimelineControl& control, Time now) {
 
 Status Timeline::Handle(int peer, TimelineChunk chunk) {
   if (!leads()) return Internal("events came to a rank other than rank 0.");
+  if (!chunk.is_last && ended_.count(peer) == 0) {
+    channel_->Send(peer, Share(Encode({0, TimelineReceipt{chunk.number}})));
+  }
   // Of an earlier timeline, or too late.
   if (file_ == nullptr || chunk.number != number_) return Status::Ok();
   if (!chunk.events.empty()) file_->Add(peer, std::move(chunk.events));
   if (chunk.is_last) awaited_.erase(peer);
+  return Status::Ok();
+}
+
+Status Timeline::Handle(int peer, const TimelineReceipt& receipt) {
+  if (receipt.number != number_ && !leads() && peer == 0) return Status::Ok();
+  if (leads() || peer != 0 || unreceipted_ == 0) {
+    return Internal("rank " + std::to_string(peer) +
+                    " has got no events of this rank.");
+  }
+  --unreceipted_;
   return Status::Ok();
 }
 
@@ -176,11 +192,13 @@ void Timeline::Tell(const TimelineControl& control) {
 }
 
 void Timeline::SendChunk(bool is_last) {
+  if (!leads() && !is_last && unreceipted_ >= kMostUnreceipted) return;
   std::string events;
   if (trace_.has_news()) events = trace_.Take();
   if (leads()) {
     if (!events.empty()) file_->Add(0, std::move(events));
   } else if (is_last || !events.empty()) {
+    if (!is_last) ++unreceipted_;
     TimelineChunk chunk{number_, is_last, std::move(events)};
     channel_->Send(0, Share(Encode({0, std::move(chunk)})));
   }

@@ -25,7 +25,9 @@ namespace hvd {
 // Rank 0 has the file. It starts and stops the traces of the traced ranks by
 // messages, so nobody else need ask for a timeline. While it runs, each of them
 // sends its chunk four times a second. That also bounds what is lost of a rank
-// that is killed, and the traffic.
+// that is killed, and the traffic. Rank 0 gives a receipt for each chunk but
+// the last. A rank that lacks some keeps its next chunk, so that nothing piles
+// up where rank 0 is stopped.
 //
 // Owner: the BackgroundLoop. Its thread alone calls the methods.
 class Timeline {
@@ -57,6 +59,7 @@ class Timeline {
   // Messages of peers. Not Ok: such a message may not come from there.
   Status Handle(int peer, const TimelineControl& control, Time now);
   Status Handle(int peer, TimelineChunk chunk);
+  Status Handle(int peer, const TimelineReceipt& receipt);
   void HandleAnswer(int peer, const Beat& beat);
 
   // In every pass: sends or writes what is due.
@@ -87,6 +90,7 @@ class Timeline {
   Channel* const channel_;
   Trace trace_;
   uint64_t number_ = 0;  // of the timeline that runs, or ran last
+  int unreceipted_ = 0;  // chunks of it, of this rank
   Time next_due_;
   std::optional<Stopping> stopping_;
 

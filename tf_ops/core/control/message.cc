@@ -107,6 +107,10 @@ TimelineChunk ReadTimelineChunk(Reader* reader) {
   return chunk;
 }
 
+void Write(Writer* writer, const TimelineReceipt& receipt) {
+  writer->Unsigned(receipt.number);
+}
+
 }  // namespace
 
 std::string Encode(const Envelope& envelope) {
@@ -165,6 +169,9 @@ Result<Envelope> Decode(const std::string& bytes) {
       break;
     case 7:
       envelope.message = ReadHostTold(&reader);
+      break;
+    case 8:
+      envelope.message = TimelineReceipt{reader.Unsigned()};
       break;
     default:
       reader.Fail();

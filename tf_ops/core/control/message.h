@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control plane's messages and their bytes.
 //
-// Eight kinds travel:
+// Nine kinds travel:
 //
 // - a Report from a member to its set's leader, or to its host's gatherer,
 // - a HostReport from a gatherer to the leader (see host_tree.h),
@@ -9,7 +9,8 @@
 // - PeerEnds from ranks that leave to every other, and HostTold back (see
 //   end_relay.h),
 // - a Beat between any two,
-// - a TimelineControl from rank 0, and a TimelineChunk back (see timeline.h).
+// - a TimelineControl from rank 0, a TimelineChunk back, and a TimelineReceipt
+//   for it (see timeline.h).
 //
 // Integers are variable-length, little end first. Decoding trusts nothing.
 // Bytes that do not parse are a Status, never an assert.
@@ -86,9 +87,14 @@ struct TimelineChunk {
   std::string events;  // a TraceChunk's bytes, not decoded; may be empty
 };
 
+// Rank 0 has one of the receiver's chunks, which was not the last one.
+struct TimelineReceipt {
+  uint64_t number = 0;  // of the timeline
+};
+
 using Message =
     std::variant<Report, LogMessage, PeerEnds, Beat, TimelineControl,
-                 TimelineChunk, HostReport, HostTold>;
+                 TimelineChunk, HostReport, HostTold, TimelineReceipt>;
 
 struct Envelope {
   int set_id = 0;  // the process set's serial
