@@ -156,6 +156,42 @@ TEST(runtime_autotune_has_nothing_to_do_for_one_rank) {
   EXPECT_EQ(LinesOf(log.path).size(), 1u);  // the heading
 }
 
+// Whoever uses the first runtime may keep it while the second one starts.
+TEST(runtime_autotunes_log_is_free_once_the_runtime_has_stopped) {
+  TemporaryFile log;
+  std::vector<std::unique_ptr<Runtime>> first(2);
+  for (const bool again : {false, true}) {
+    ThreadWorld world(2);
+    RunRanks(2, [&](int rank) {
+      auto runtime =
+          std::make_unique<Runtime>(world.Open(rank), TuningOptions(log.path));
+      EXPECT_EQ(runtime->Start({}).message(), "");
+      EXPECT_EQ(
+          Start(runtime.get(), {"x"}, {Filled(9, 1.0f)})->Wait().message(), "");
+      runtime->Stop();
+      if (!again) first[rank] = std::move(runtime);
+    });
+  }
+}
+
+TEST(runtime_autotunes_log_of_another_job_is_left_alone) {
+  TemporaryFile log;
+  const Options options = TuningOptions(log.path);
+  ThreadWorld world(2), other_world(2);
+  RunRanks(2, [&](int rank) {
+    Runtime runtime(world.Open(rank), options);
+    EXPECT_EQ(runtime.Start({}).message(), "");
+    Runtime other(other_world.Open(rank), options);
+    EXPECT_EQ(other.Start({}).message(),
+              "HVD_AUTOTUNE_LOG='" + log.path +
+                  "' cannot be written on rank 0 (another job writes it, or "
+                  "what it has left behind): name another file, or end that "
+                  "job.");
+    runtime.Stop();
+  });
+  EXPECT_EQ(LinesOf(log.path).size(), 1u);  // the heading
+}
+
 TEST(runtime_autotunes_log_that_cannot_be_written_is_refused_on_every_rank) {
   const Options options = TuningOptions("/nowhere/autotune.csv");
   ThreadWorld world(3);

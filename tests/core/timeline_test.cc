@@ -263,6 +263,27 @@ TEST(timeline_that_cannot_be_written_is_refused_on_all_ranks) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("elsewhere")));
 }
 
+TEST(timeline_of_another_job_is_left_alone) {
+  const TempDirectory directory;
+  const std::string path = directory.file("x.json");
+  RunJob(1, [&](int, Runtime* other) {
+    EXPECT_EQ(other->StartTimeline(path, false).message(), "");
+    ThreadWorld world(2);
+    RunRanks(2, [&](int rank) {
+      Runtime runtime(world.Open(rank), WithTimeline(path));
+      EXPECT_EQ(runtime.Start({}).message(),
+                "HVD_TIMELINE='" + path +
+                    "' cannot be written on rank 0 (another job writes it, or "
+                    "what it has left behind): name another file, or end that "
+                    "job.");
+    });
+    other->StopTimeline();
+    EXPECT_EQ(CountOf(TextOf(path), "\"hvd_timeline\""), 1u);
+    // The job may write the same file again.
+    EXPECT_EQ(other->StartTimeline(path, false).message(), "");
+  });
+}
+
 TEST(timeline_dynamic_is_no_file) {
   ThreadWorld world(2);
   RunRanks(2, [&](int rank) {

@@ -87,6 +87,7 @@ void BackgroundLoop::Run() {
     }
   }
   Drain();
+  EndTuning();
 }
 
 bool BackgroundLoop::Pass() {
@@ -143,10 +144,10 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
   if (auto chunk = std::get_if<TimelineChunk>(&envelope.message)) {
     return timeline_.Handle(peer, std::move(*chunk));
   }
-  Set* set = FindSet(envelope.set_id);
   if (auto receipt = std::get_if<TimelineReceipt>(&envelope.message)) {
     return timeline_.Handle(peer, *receipt);
   }
+  Set* set = FindSet(envelope.set_id);
   if (set == nullptr && known_sets_.IsGone(envelope.set_id)) {
     return Status::Ok();  // it was still on its way
   }

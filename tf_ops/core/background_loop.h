@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/autotune_report.h"
 #include "core/backend.h"
 #include "core/comm_stats.h"
-#include "core/control/autotune_report.h"
 #include "core/control/autotuner.h"
 #include "core/control/known_sets.h"
 #include "core/control/message.h"
@@ -91,6 +91,8 @@ class BackgroundLoop {
   bool ReceiveMessages();
   // background_tuning.cc: tells the leader what the autotuner has chosen.
   void Tune();
+  // Closes autotune's report too. What uses the runtime may keep this object.
+  void EndTuning();
   bool AdvanceSets();
   // Starts what the log has brought, in its order.
   void ExecuteReady();

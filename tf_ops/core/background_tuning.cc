@@ -31,7 +31,10 @@ void BackgroundLoop::Tune() {
   if (const std::optional<Tuning> change = autotuner_->TakeChange()) {
     sets_.front().negotiator->Tune(*change);
   }
-  if (!autotuner_->settled()) return;
+  if (autotuner_->settled()) EndTuning();
+}
+
+void BackgroundLoop::EndTuning() {
   timeline_.trace()->FeedTo(nullptr, 0);
   autotuner_.reset();
 }

@@ -7,9 +7,9 @@
 #include <future>
 #include <utility>
 
+#include "core/autotune_report.h"
 #include "core/background_loop.h"
 #include "core/batch_times.h"
-#include "core/control/autotune_report.h"
 #include "core/log.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
@@ -143,6 +143,14 @@ void Runtime::StopTimeline() {
   if (queue_->Push(std::move(command)).ok()) future.wait_for(kStopLimit);
   timeline_file_->Close();
   timeline_file_ = nullptr;
+}
+
+void Runtime::LeaveFilesToParent() {
+  // Another thread of the parent may have held it.
+  const std::unique_lock<std::mutex> lock(timeline_mutex_, std::try_to_lock);
+  if (lock.owns_lock() && timeline_file_ != nullptr) {
+    timeline_file_->LeaveToParent();
+  }
 }
 
 void Runtime::Stop() {

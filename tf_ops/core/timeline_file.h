@@ -3,20 +3,16 @@
 #ifndef HVD_CORE_TIMELINE_FILE_H_
 #define HVD_CORE_TIMELINE_FILE_H_
 
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <variant>
-#include <vector>
 
 #include "core/backend.h"
 #include "core/clock_offsets.h"
 #include "core/status.h"
-#include "core/timeline_writer.h"
 
 namespace hvd {
 
@@ -27,9 +23,10 @@ namespace hvd {
 // Any thread may call all methods.
 class TimelineFile {
  public:
+  static constexpr std::chrono::milliseconds kCloseLimit{10000};
+
   // Creates the file, or empties it. `name` is what the user calls it by in the
-  // error, such as HVD_TIMELINE. A symbolic link is refused: others may have
-  // put it there.
+  // error, such as HVD_TIMELINE. A symbolic link is refused.
   [[nodiscard]] static Result<std::shared_ptr<TimelineFile>> Open(
       const std::string& name, const std::string& path,
       const Topology& topology, int64_t start_ns);
@@ -41,38 +38,21 @@ class TimelineFile {
   // A TraceChunk's bytes.
   void Add(int rank, std::string chunk);
   void SetClock(int host, const ClockOffset& clock);
-  // Writes what has been added, and the end. Later calls do nothing.
-  void Close();
+  // Writes what has been added, and the end. What is not written within `limit`
+  // is dropped and counted. A disk that takes nothing at all is left alone
+  // after two seconds more. Later calls do nothing.
+  void Close(std::chrono::milliseconds limit = kCloseLimit);
+  // In a child that was forked, which has none of the threads. The file stays
+  // the parent's, and its lock goes with the parent.
+  void LeaveToParent();
 
  private:
-  struct Chunk {
-    int rank;
-    std::string bytes;
-  };
-  struct Clock {
-    int host;
-    ClockOffset offset;
-  };
-  using Item = std::variant<Chunk, Clock>;
+  // What the thread works on. It may outlive the TimelineFile.
+  struct Job;
 
-  TimelineFile(int file, std::string path, const Topology& topology,
-               int64_t start_ns);
-  void Run();
-  void Write(const std::string& text);
+  explicit TimelineFile(std::shared_ptr<Job> job);
 
-  const std::string path_;
-  // Of the thread.
-  int file_;
-  TimelineWriter writer_;
-
-  std::mutex mutex_;
-  std::condition_variable news_;
-  // Guarded by mutex_.
-  std::vector<Item> items_;
-  size_t item_bytes_ = 0;
-  std::map<int, uint64_t> lost_;  // chunks, by rank
-  bool closing_ = false;
-
+  const std::shared_ptr<Job> job_;
   std::mutex join_mutex_;
   std::thread thread_;
 };

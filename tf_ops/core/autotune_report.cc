@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes each sample at once, as a line of comma-separated values.
-#include "core/control/autotune_report.h"
+#include "core/autotune_report.h"
 
-#include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "core/decimal.h"
 #include "core/log.h"
@@ -34,13 +33,10 @@ Result<std::unique_ptr<AutotuneReport>> AutotuneReport::Open(
     const std::string& path) {
   auto report = std::make_unique<AutotuneReport>();
   if (!path.empty()) {
-    report->file_.open(path, std::ios::trunc);
-    if (!report->file_.is_open()) {
-      return InvalidArgument(
-          "HVD_AUTOTUNE_LOG='" + path + "' cannot be written on rank 0 (" +
-          std::strerror(errno) +
-          "): name a file in a directory that exists and may be written to.");
-    }
+    auto file = OutputFile::Open("HVD_AUTOTUNE_LOG", path,
+                                 OutputFile::Links::kFollowed);
+    if (!file.ok()) return file.status();
+    report->file_ = std::move(file.value());
   }
   report->Write(kHeader);
   return report;
@@ -65,10 +61,10 @@ void AutotuneReport::Add(const Autotuner::Sample& sample) {
 }
 
 void AutotuneReport::Write(const std::string& line) {
-  if (!file_.is_open() || file_ << line << std::flush) return;
+  const Status status = file_.Write(line);
+  if (status.ok()) return;
   Log(LogLevel::kWarning,
-      std::string("autotune's log ends here: ") + std::strerror(errno) + ".");
-  file_.close();
+      "autotune's log ends here: " + status.message() + ".");
 }
 
 std::string AutotuneReport::Flags(const Tuning& tuning) const {

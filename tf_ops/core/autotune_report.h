@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // AutotuneReport: shows people what autotune does, in a CSV file and one line.
-#ifndef HVD_CORE_CONTROL_AUTOTUNE_REPORT_H_
-#define HVD_CORE_CONTROL_AUTOTUNE_REPORT_H_
+#ifndef HVD_CORE_AUTOTUNE_REPORT_H_
+#define HVD_CORE_AUTOTUNE_REPORT_H_
 
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "core/control/autotuner.h"
+#include "core/output_file.h"
 #include "core/status.h"
 
 namespace hvd {
@@ -16,7 +16,8 @@ namespace hvd {
 class AutotuneReport {
  public:
   // Replaces the file at `path`. An empty path means no file. If the file
-  // cannot be written, the error names the path and the remedy.
+  // cannot be written, or another job writes it, the error names the path and
+  // the remedy.
   [[nodiscard]] static Result<std::unique_ptr<AutotuneReport>> Open(
       const std::string& path);
 
@@ -32,11 +33,11 @@ class AutotuneReport {
   // Such as "HVD_FUSION_BYTES=... ...".
   std::string Flags(const Tuning& tuning) const;
 
-  std::ofstream file_;  // closed: no file, or it failed
+  OutputFile file_;
   std::string chunk_knob_;
   double start_mb_per_s_ = 0;  // 0: not measured yet
 };
 
 }  // namespace hvd
 
-#endif  // HVD_CORE_CONTROL_AUTOTUNE_REPORT_H_
+#endif  // HVD_CORE_AUTOTUNE_REPORT_H_
