@@ -109,6 +109,35 @@ def test_the_bits_are_the_same_and_the_values_are_told(hvd, world, log, monkeypa
         assert len({line["chunk_bytes"] for line in lines}) > 1
 
 
+def test_it_settles_in_a_loop_in_a_graph(hvd, world, log, monkeypatch):
+    """All iterations of a call run the same nodes."""
+    for name, value in {**SMALL, "HVD_AUTOTUNE": "1", "HVD_AUTOTUNE_LOG": str(log)}.items():
+        monkeypatch.setenv(name, value)
+    hvd.init()
+
+    @tf.function
+    def train_for(steps: tf.Tensor) -> tf.Tensor:
+        weight = tf.constant(1.0)
+        for _ in tf.range(steps):
+            reduced = [
+                hvd.allreduce(weight * tf.ones(shape), op=hvd.Average, name=f"gradient.{i}")
+                for i, shape in enumerate(SHAPES[:7])
+            ]
+            weight = tf.add_n([gradient[tuple([0] * gradient.shape.rank)] for gradient in reduced])
+            weight /= 7.0
+        return weight
+
+    steps = tf.constant(50)
+    # 12 samples at most, of 20 ms and two steps at least.
+    for _ in range(40):
+        np.testing.assert_allclose(train_for(steps).numpy(), 1.0, rtol=1e-5)
+        told = world.rank == 0 and ",final," in log.read_text()
+        if world.bcast(told):
+            break
+    else:
+        pytest.fail("autotune has not settled in 2000 steps")
+
+
 def test_a_log_that_cannot_be_written_is_refused_on_every_rank(hvd, monkeypatch):
     monkeypatch.setenv("HVD_AUTOTUNE", "1")
     monkeypatch.setenv("HVD_AUTOTUNE_LOG", "/nowhere/autotune.csv")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -215,6 +216,49 @@ def test_rank_0_alone_can_start_it(hvd, world, file):
         hvd.stop_timeline()
         check_file(file, hvd.size(), "model", 2, hvd.cross_size() == 1)
     hvd.allreduce(1.0, name=AFTER)
+
+
+def test_the_report_sees_the_iterations_of_a_loop(hvd, world, file):
+    hvd.init()
+    if hvd.rank() == 0:
+        hvd.start_timeline(file)
+    hvd.broadcast(1.0, 0, name="started")
+
+    @tf.function
+    def train_for(steps: tf.Tensor) -> tf.Tensor:
+        weight = tf.constant(1.0)
+        for _ in tf.range(steps):
+            weight = hvd.allreduce(weight * tf.ones([9]), op=hvd.Average, name="loop")[0]
+        return weight
+
+    train_for(tf.constant(STEPS))
+    hvd.broadcast(1.0, 0, name="done")
+    hvd.stop_timeline()
+    if hvd.rank() == 0:
+        steps = steps_of(read(file))
+        # What was on its way as it began is in the first one.
+        assert len(steps) == STEPS
+    hvd.allreduce(1.0, name=AFTER)
+
+
+def test_the_file_of_another_job_is_left_alone(hvd, world, file, monkeypatch):
+    if world.rank == 0:
+        with file.open("w") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            other.write("what is in it")
+            other.flush()
+            with_timeline(hvd, world, file, monkeypatch)
+        assert file.read_text() == "what is in it"
+    else:
+        with_timeline(hvd, world, file, monkeypatch)
+
+
+def with_timeline(hvd, world, file, monkeypatch) -> None:
+    world.Barrier()
+    monkeypatch.setenv("HVD_TIMELINE", str(file))
+    with pytest.raises(ValueError, match=f"HVD_TIMELINE='{file}' .* rank 0 .another job writes it"):
+        hvd.init()
+    world.Barrier()
 
 
 def test_what_is_refused(hvd, world, monkeypatch):
