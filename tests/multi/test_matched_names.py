@@ -144,6 +144,48 @@ def test_gradients_twice_in_a_graph(rank, size):
     np.testing.assert_allclose(got, [[total(size) * 10.0**i] * 2 for i in range(3)])
 
 
+def test_functions_of_a_session(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = tf.Variable(tf.ones([2]))
+
+        def gradient(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w * x)
+            return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [w])[0]
+
+        one = tf.function(gradient)
+        two = tf.function(lambda x: (gradient(3.0 * x), gradient(4.0 * x)))
+        x = tf.fill([2], rank + 1.0)
+        fetched = [one(x), one(2.0 * x), *two(x), gradient(5.0 * x)]
+        session.run(v1.global_variables_initializer())
+        got = session.run(fetched)
+    np.testing.assert_allclose(got, [[total(size) * factor] * 2 for factor in (1, 2, 3, 4, 5)])
+
+
+def test_branches_of_a_conditional(rank, size):
+    """One of them runs: on a rank without data perhaps the one that puts in zeros."""
+
+    def reduced(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="w", ignore_name_scope=True)
+
+    @tf.function
+    def step(x, which):
+        first = tf.cond(which > 0, lambda: reduced(x), lambda: reduced(tf.zeros_like(x)))
+        cases = [
+            lambda: reduced(reduced(2.0 * x)),
+            lambda: reduced(reduced(3.0 * x)),
+            lambda: tf.cond(x > 0, lambda: reduced(reduced(4.0 * x)), lambda: x),
+        ]
+        return first, tf.switch_case(which, cases), reduced(5.0 * x)
+
+    for turn in range(3):
+        which = [(r + turn) % 3 for r in range(size)]
+        got = step(tf.constant(rank + 1.0), tf.constant(which[rank]))
+        of_cases = size * sum((r + 1) * (2 + which[r]) for r in range(size))
+        of_first = sum(r + 1 for r in range(size) if which[r] > 0)
+        np.testing.assert_allclose(got, [of_first, of_cases, 5 * total(size)])
+
+
 def test_equal_on_one_rank_alone(rank, size):
     """TensorFlow must not make one operation of two, where the inputs are equal here only."""
 

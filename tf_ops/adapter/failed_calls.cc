@@ -28,7 +28,9 @@ std::optional<Cause> FailedCalls::CauseOf(const std::string& name) const {
   // Several ops of a graph may have the name: see matched_names.h.
   const std::string numbered = name + "@";
   found = by_name_.lower_bound(numbered);
-  if (found == by_name_.end() || found->first.rfind(numbered, 0) != 0) {
+  if (found == by_name_.end() || found->first.rfind(numbered, 0) != 0 ||
+      found->first.find_first_not_of("0123456789", numbered.size()) !=
+          std::string::npos) {
     return std::nullopt;
   }
   return found->second;

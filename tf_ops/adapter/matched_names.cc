@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <regex>
 #include <utility>
 
 #include "tensorflow/core/common_runtime/optimization_registry.h"
@@ -44,39 +45,142 @@ std::vector<std::string> NamesOf(const tf::Node& node) {
   return names;
 }
 
+using OrderedNodes = std::map<std::string, tf::Node*, decltype(&ComesBefore)>;
+
+// Where the name of a node enters a branch of a tf.cond or a tf.switch_case.
+// TensorFlow puts "then/_0/", "else/_1/" or "branch2/_3/" there.
+struct BranchEntry {
+  size_t begin = std::string::npos;  // npos: it enters none
+  size_t end = 0;
+};
+
+BranchEntry FindBranch(const std::string& node_name, size_t from) {
+  static const std::regex* const kEntry =
+      new std::regex("(^|/)((then|else|branch[0-9]+)/_[0-9]+/)");
+  std::smatch found;
+  if (!std::regex_search(node_name.cbegin() + static_cast<int64_t>(from),
+                         node_name.cend(), found, *kEntry)) {
+    return {};
+  }
+  const size_t begin = from + static_cast<size_t>(found.position(2));
+  return {begin, begin + static_cast<size_t>(found.length(2))};
+}
+
+// One name of a node, within a process set.
+struct Use {
+  tf::Node* node = nullptr;
+  std::pair<int64_t, std::string> set_and_name;
+  int number = 0;
+};
+
+// Numbers uses of one name from `number` on. Of a conditional's branches one
+// runs, on each rank perhaps another. So all of them begin with one number.
+// Returns the number after the last. `from`: where the nodes' names may differ.
+int Number(const std::vector<Use*>& uses, size_t from, int number) {
+  for (size_t i = 0; i < uses.size();) {
+    const std::string& first = uses[i]->node->name();
+    const BranchEntry entry = FindBranch(first, from);
+    if (entry.begin == std::string::npos) {
+      uses[i++]->number = number++;
+      continue;
+    }
+    // By where the branch begins: "else/_1/" is "else".
+    std::map<std::string, std::pair<size_t, std::vector<Use*>>> branches;
+    for (; i < uses.size(); ++i) {
+      const std::string& name = uses[i]->node->name();
+      const BranchEntry other = FindBranch(name, from);
+      if (other.begin != entry.begin ||
+          name.compare(0, entry.begin, first, 0, entry.begin) != 0) {
+        break;
+      }
+      auto& branch = branches[name.substr(
+          other.begin, name.find('/', other.begin) - other.begin)];
+      branch.first = other.end;
+      branch.second.push_back(uses[i]);
+    }
+    int after = number;
+    for (const auto& [which, branch] : branches) {
+      after = std::max(after, Number(branch.second, branch.first, number));
+    }
+    number = after;
+  }
+  return number;
+}
+
+// Gives the nodes that have none the names to match by.
+void NameCalls(const OrderedNodes& nodes) {
+  std::vector<Use> uses;  // of the same node one after another
+  std::map<std::pair<int64_t, std::string>, int> named;
+  for (const auto& [node_name, node] : nodes) {
+    int64_t set_id = 0;
+    (void)tf::TryGetNodeAttr(node->attrs(), "process_set_id", &set_id);
+    const bool is_named = node->attrs().Find(kMatchedNames) != nullptr;
+    for (const std::string& name : NamesOf(*node)) {
+      if (is_named) {
+        ++named[{set_id, name}];
+      } else {
+        uses.push_back({node, {set_id, name}, 0});
+      }
+    }
+  }
+  std::map<std::pair<int64_t, std::string>, std::vector<Use*>> groups;
+  for (Use& use : uses) groups[use.set_and_name].push_back(&use);
+  for (const auto& [set_and_name, group] : groups) {
+    const int first = named[set_and_name];
+    if (group.size() == 1) {
+      group[0]->number = first;
+    } else {
+      (void)Number(group, 0, first);
+    }
+  }
+  std::map<tf::Node*, std::vector<std::string>> names;
+  for (const Use& use : uses) {
+    names[use.node].push_back(
+        use.set_and_name.second +
+        (use.number > 0 ? "@" + std::to_string(use.number) : ""));
+  }
+  for (const auto& [node, of_node] : names) {
+    node->AddAttr(kMatchedNames, of_node);
+  }
+}
+
 // Runs in each graph that is to be executed, between inlining and what merges
 // equal nodes. The attribute differs from node to node. So TensorFlow merges no
 // collectives: it would on a rank alone where a constant has another value
-// there.
+// there. In sessions functions are inlined later, so it runs a second time.
 class NameMatchedCalls : public tf::GraphOptimizationPass {
  public:
+  explicit NameMatchedCalls(bool is_first) : is_first_(is_first) {}
+
   TfStatus Run(const tf::GraphOptimizationPassOptions& options) override {
     if (options.graph == nullptr || *options.graph == nullptr) return {};
-    std::map<std::string, tf::Node*, decltype(&ComesBefore)> nodes(ComesBefore);
+    OrderedNodes nodes(ComesBefore);
     for (tf::Node* node : (*options.graph)->op_nodes()) {
-      if (node->type_string().rfind("Horovod", 0) == 0) {
-        nodes[node->name()] = node;
-      }
+      if (node->type_string().rfind("Horovod", 0) != 0) continue;
+      if (is_first_) node->ClearAttr(kMatchedNames);
+      nodes[node->name()] = node;
     }
-    // By set and name: the ops so far.
-    std::map<std::pair<int64_t, std::string>, int> counts;
-    for (const auto& [node_name, node] : nodes) {
-      int64_t set_id = 0;
-      (void)tf::TryGetNodeAttr(node->attrs(), "process_set_id", &set_id);
-      std::vector<std::string> names = NamesOf(*node);
-      for (std::string& name : names) {
-        const int before = counts[{set_id, name}]++;
-        if (before > 0) name += "@" + std::to_string(before);
-      }
-      node->ClearAttr(kMatchedNames);
-      if (!names.empty()) node->AddAttr(kMatchedNames, names);
-    }
+    NameCalls(nodes);
     return {};
   }
+
+ private:
+  const bool is_first_;
+};
+
+class NameInlinedCalls final : public NameMatchedCalls {
+ public:
+  NameInlinedCalls() : NameMatchedCalls(false) {}
+};
+class NameCallsOfGraph final : public NameMatchedCalls {
+ public:
+  NameCallsOfGraph() : NameMatchedCalls(true) {}
 };
 
 REGISTER_OPTIMIZATION(tf::OptimizationPassRegistry::POST_PLACEMENT, 0,
-                      NameMatchedCalls);
+                      NameCallsOfGraph);
+REGISTER_OPTIMIZATION(tf::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0,
+                      NameInlinedCalls);
 
 }  // namespace
 

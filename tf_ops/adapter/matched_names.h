@@ -4,7 +4,8 @@
 // Several ops of one graph may have the same tensor_name: a function with a
 // collective that is called twice, or variables that share a name. They may run
 // at the same time, in another order on each rank. So they need names of their
-// own. A graph pass gives them these, after functions have been inlined.
+// own. A graph pass gives them these, after functions have been inlined. A
+// function that is not inlined is a graph of its own.
 #ifndef HVD_ADAPTER_MATCHED_NAMES_H_
 #define HVD_ADAPTER_MATCHED_NAMES_H_
 
@@ -18,8 +19,8 @@ namespace hvd {
 // Of a kernel's calls, which have the names `tensor_names` by their attributes.
 // An empty one stands for the node's name. Of ops that share a name all but the
 // first have a number behind it: "w", "w@1", "w@2", in the order of their
-// nodes' names. An eager op, and one of a function that is not inlined and runs
-// on one device, has its own name.
+// nodes' names. The branches of a tf.cond begin with the same number: ranks may
+// take different ones. An eager op has its own name.
 [[nodiscard]] std::vector<std::string> MatchedNames(
     tensorflow::OpKernelConstruction* ctx,
     std::vector<std::string> tensor_names);

@@ -212,7 +212,11 @@ void BackgroundLoop::Drain() {
   for (Set& set : sets_) {
     set.negotiator->FailAll(why);
     set.executor->CancelAfter(0, why);
-    set.executor->Progress();
+    try {
+      set.executor->Progress();
+    } catch (const std::bad_alloc&) {
+      // What it would have ended is abandoned.
+    }
     set.executor->Abandon(why);
   }
   FailSetCallIfEnded();

@@ -3,7 +3,7 @@
 #include "cpu/work_threads.h"
 
 #include <chrono>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 namespace hvd {
@@ -22,8 +22,9 @@ WorkThreads::WorkThreads(int helpers) {
   threads_.reserve(static_cast<size_t>(helpers));
   try {
     for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Help(); });
-  } catch (const std::system_error&) {
-    // A limit of threads. The caller does what helpers would have done.
+  } catch (const std::exception&) {
+    // A limit of threads, or no memory for one. The caller does what helpers
+    // would have done.
   }
 }
 

@@ -104,11 +104,9 @@ void StagedTransport::Cancel(BatchId id, const Status& why) {
 }
 
 int StagedTransport::in_flight() const {
-  const bool serves = wire_->status().ok();
   return static_cast<int>(
-      std::count_if(flights_.begin(), flights_.end(), [&](const auto& entry) {
-        return serves || entry.second.done != nullptr;
-      }));
+      std::count_if(flights_.begin(), flights_.end(),
+                    [&](const auto& entry) { return Counts(entry.second); }));
 }
 
 bool StagedTransport::TryBegin(Flight* flight) const {
@@ -174,7 +172,8 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
                                                           : Urgency::kCanWait;
     StagingBuffer staging = wire_->staging().Take(bytes, urgency);
     if (staging.data == nullptr) {  // wait for another chunk to give back
-      CheckMemoryWillCome(urgency);
+      // Without results it may wait for ever: until this rank has ended.
+      if (flight->done) CheckMemoryWillCome(urgency);
       break;
     }
     // It has its place first. The wire uses its memory although Start throws.

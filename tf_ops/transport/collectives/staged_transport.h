@@ -52,7 +52,8 @@ class StagedTransport final : public Transport {
   void SetChunkBytes(int64_t bytes) override { chunks_.bytes = bytes; }
   int in_flight() const override;
   int count_of(BatchId id) const override {
-    return static_cast<int>(flights_.count(id));
+    const auto found = flights_.find(id);
+    return found != flights_.end() && Counts(found->second) ? 1 : 0;
   }
 
  private:
@@ -92,6 +93,10 @@ class StagedTransport final : public Transport {
   // later.
   void Settle(Flight* flight, std::vector<Call>* calls);
   bool Finished(const Flight& flight) const;
+  // Whether the batch is one of in_flight().
+  bool Counts(const Flight& flight) const {
+    return wire_->status().ok() || flight.done != nullptr;
+  }
   bool FailAll(const Status& why, std::vector<Call>* calls);
   Status Explain(const Poison& poison, const Batch& batch) const;
 
