@@ -174,9 +174,11 @@ TEST(sets_that_share_ranks) {
         }
       },
       Nccl, OfSets({sets.begin() + 1, sets.end()}));
-  // One of each set, and by then all batches went that way.
+  // One of each set, and by then all batches went that way. A rank that slept
+  // before it looked may have found a part of the next step done. Eight steps
+  // are left then, and a set's three tensors may share a batch.
   EXPECT_EQ(FakeNccl::identities(), 5);
-  EXPECT_TRUE(FakeNccl::completed() > direct + 9 * 5);
+  EXPECT_TRUE(FakeNccl::completed() >= direct + 8 * 5);
   EXPECT_EQ(FakeNccl::gone_early(), 0);
 }
 
