@@ -92,6 +92,7 @@ def load_model(
     custom_objects: Optional[dict[str, Any]] = None,
     compression: Any = Compression.none,
     legacy_opts: bool = False,
+    **distributed: Any,
 ) -> Any:
     """Load a model of Keras, with its optimizer distributed.
 
@@ -101,6 +102,9 @@ def load_model(
       custom_objects: what keras.models.load_model takes.
       compression: as in `DistributedOptimizer`.
       legacy_opts: accepted for Horovod's sake. Legacy optimizers are found by themselves.
+      **distributed: further arguments of `DistributedOptimizer`, such as
+        backward_passes_per_step. The file has none of them. A rank that loads the model needs those
+        of the ranks that build it.
 
     Returns:
       The model. Its optimizer has the state of the file.
@@ -112,5 +116,6 @@ def load_model(
     mend_optimizer_of_h5(model, filepath)
     optimizer = getattr(model, "optimizer", None)
     if is_keras_optimizer(optimizer):
-        replace_optimizer(model, DistributedOptimizer(optimizer, compression=compression))
+        arguments = {"compression": compression, **distributed}
+        replace_optimizer(model, DistributedOptimizer(optimizer, **arguments))
     return model

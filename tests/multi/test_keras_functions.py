@@ -108,6 +108,23 @@ def test_a_loaded_model_goes_on_training(hvd, rank, size, tmp_path, kind):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_loaded_model_takes_arguments_of_the_optimizer(hvd, rank, size, tmp_path):
+    loss = keras.losses.MeanSquaredError()
+    saved, built, each = make_model(), make_model(), make_model()
+    saved.compile(keras.optimizers.SGD(0.1), loss)
+    path = str(tmp_path / "model.keras")
+    saved.save(path)
+    loaded = hvd_keras.load_model(path, backward_passes_per_step=2)
+    passes = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    built.compile(passes, loss)
+    each.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss)
+    for model in (loaded, built, each):
+        fit(model, *data(rank))
+    for got, expected, other in zip(*(m.get_weights() for m in (loaded, built, each))):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+        assert not np.allclose(got, other, rtol=1e-4)
+
+
 def check_equal_on_all(hvd, model):
     of_optimizer = model.optimizer.variables
     of_optimizer = of_optimizer() if callable(of_optimizer) else of_optimizer
