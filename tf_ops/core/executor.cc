@@ -49,8 +49,9 @@ void Executor::Execute(ReadyBatch ready) {
   const auto work = std::make_shared<const ReadyBatch>(std::move(ready));
   const Signature& head = work->tensors[0].entry->request.signature;
   const auto seen = std::make_shared<Seen>();
-  if (trace_ != nullptr)
+  if (trace_ != nullptr) {
     seen->times = trace_->NewTimes(set_id_, work->log_number);
+  }
   Transport* const lane = lanes_.of(head.memory);
   if (!RulesOf(head.verb).uses_wire) {
     if (lane != nullptr && head.memory != MemoryKind::kHost) {
