@@ -61,7 +61,9 @@ class State:
     _reset_callbacks: Sequence[Callable[[], Any]] = ()
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        """For derived classes. The arguments are accepted for Horovod's sake, and not used."""
+        """For derived classes, which find the arguments in the attributes that Horovod's have."""
+        self._bcast_object = bcast_object
+        self._rank = get_rank
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
         """Have these called after each new start of the runtime, before the function goes on."""

@@ -124,7 +124,8 @@ def recognise(process_sets: Sequence[Union[ProcessSet, Sequence[int]]]) -> None:
     for _, process_set in new:
         assert process_set.ranks is not None
         process_set.process_set_id = ids[tuple(process_set.ranks)]
-        _registered.append(process_set)
+        if any(process_set is entry for entry in process_sets):  # else nobody else has it
+            _registered.append(process_set)
 
 
 def _check_dynamic(name: str) -> None:

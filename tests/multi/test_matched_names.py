@@ -162,6 +162,23 @@ def test_functions_of_a_session(rank, size):
     np.testing.assert_allclose(got, [[total(size) * factor] * 2 for factor in (1, 2, 3, 4, 5)])
 
 
+def test_a_session_leaves_out_some(rank, size):
+    def reduced(x, place):
+        seconds = 0.2 * (place if rank % 2 == 0 else 1 - place)
+        return hvd.allreduce(late(x, seconds), op=hvd.Sum, name="w:0", ignore_name_scope=True)
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = tf.constant(rank + 1.0)
+        first, _, third = [reduced(x * 10.0**i, max(i - 1, 0)) for i in range(3)]
+
+        @tf.function
+        def inlined(y):
+            return hvd.allreduce(y, op=hvd.Sum, name="w:0", ignore_name_scope=True)
+
+        got = session.run([first, third, inlined(late(x, 0.2 * (rank % 2)))])
+    np.testing.assert_allclose(got, [total(size), 100 * total(size), total(size)])
+
+
 def test_branches_of_a_conditional(rank, size):
     """One of them runs: on a rank without data perhaps the one that puts in zeros."""
 

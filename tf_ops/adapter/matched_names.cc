@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <regex>
 #include <utility>
@@ -107,26 +108,37 @@ int Number(const std::vector<Use*>& uses, size_t from, int number) {
   return number;
 }
 
+// The number behind `name` in `matched`. Without any it is 0.
+int NumberOf(const std::string& name, const std::string& matched) {
+  if (matched.size() <= name.size() + 1) return 0;
+  return std::atoi(matched.c_str() + name.size() + 1);
+}
+
 // Gives the nodes that have none the names to match by.
 void NameCalls(const OrderedNodes& nodes) {
   std::vector<Use> uses;  // of the same node one after another
-  std::map<std::pair<int64_t, std::string>, int> named;
+  // The first number that no node has. Of those with lower ones some may have
+  // been pruned.
+  std::map<std::pair<int64_t, std::string>, int> unused;
   for (const auto& [node_name, node] : nodes) {
     int64_t set_id = 0;
     (void)tf::TryGetNodeAttr(node->attrs(), "process_set_id", &set_id);
-    const bool is_named = node->attrs().Find(kMatchedNames) != nullptr;
-    for (const std::string& name : NamesOf(*node)) {
-      if (is_named) {
-        ++named[{set_id, name}];
+    const std::vector<std::string> names = NamesOf(*node);
+    std::vector<std::string> matched;
+    (void)tf::TryGetNodeAttr(node->attrs(), kMatchedNames, &matched);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (matched.empty()) {
+        uses.push_back({node, {set_id, names[i]}, 0});
       } else {
-        uses.push_back({node, {set_id, name}, 0});
+        int& first = unused[{set_id, names[i]}];
+        first = std::max(first, NumberOf(names[i], matched[i]) + 1);
       }
     }
   }
   std::map<std::pair<int64_t, std::string>, std::vector<Use*>> groups;
   for (Use& use : uses) groups[use.set_and_name].push_back(&use);
   for (const auto& [set_and_name, group] : groups) {
-    const int first = named[set_and_name];
+    const int first = unused[set_and_name];
     if (group.size() == 1) {
       group[0]->number = first;
     } else {
