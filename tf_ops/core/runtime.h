@@ -87,7 +87,8 @@ class Runtime {
 
   // This rank has no more tensors for the set. Until all its ranks have joined,
   // the others' calls go on without this rank's. This rank is a member. `done`
-  // is called before Join returns if hvd is stopped.
+  // is called before Join returns if hvd is stopped. It may be called before
+  // this rank's part in the last batches of the others is done.
   void Join(const ProcessSet& set, JoinCallPtr call);
 
   // The step of this entry was aborted on this rank with `why`. `done` is
