@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -240,13 +241,25 @@ def test_the_report_sees_the_iterations_of_a_loop(hvd, world, file):
     hvd.allreduce(1.0, name=AFTER)
 
 
+# It has the file until its input ends.
+OTHER_JOB = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    file.write("what is in it")
+    file.flush()
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_the_file_of_another_job_is_left_alone(hvd, world, file, monkeypatch):
     if world.rank == 0:
-        with file.open("w") as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
-            other.write("what is in it")
-            other.flush()
+        command = [sys.executable, "-c", OTHER_JOB, str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout.readline() == b"written\n"
             with_timeline(hvd, world, file, monkeypatch)
+            other.communicate()
         assert file.read_text() == "what is in it"
     else:
         with_timeline(hvd, world, file, monkeypatch)

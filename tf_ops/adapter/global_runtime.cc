@@ -50,7 +50,6 @@ void AfterForkInParent() { TheGlobal().runtime_mutex.unlock(); }
 void AfterForkInChild() {
   // 0 where the parent is in another PID namespace.
   TheGlobal().forked_from = std::max(getppid(), pid_t{1});
-  if (TheGlobal().runtime != nullptr) TheGlobal().runtime->LeaveFilesToParent();
   TheGlobal().runtime_mutex.unlock();
 }
 

@@ -3,7 +3,6 @@
 #include "core/output_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +23,16 @@ bool IsRegular(int file) {
   return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
+// flock's locks would be shared with children.
+bool IsLockedByOther(int file) {
+  struct flock whole{};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  // Some network file systems have no locks.
+  return fcntl(file, F_SETLK, &whole) != 0 &&
+         (errno == EAGAIN || errno == EACCES);
+}
+
 }  // namespace
 
 Result<OutputFile> OutputFile::Open(const std::string& name,
@@ -36,12 +45,11 @@ Result<OutputFile> OutputFile::Open(const std::string& name,
   int error = file.file_ < 0 ? errno : 0;
   // Others, such as /dev/null, may have several writers.
   if (error == 0 && IsRegular(file.file_)) {
-    if (flock(file.file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (IsLockedByOther(file.file_)) {
       return CannotWrite(name, path,
                          "another job writes it, or what it has left behind): "
                          "name another file, or end that job.");
     }
-    // Some network file systems have no locks.
     if (ftruncate(file.file_, 0) != 0) error = errno;
   }
   if (error == 0) return file;
@@ -69,13 +77,6 @@ Status OutputFile::Write(const std::string& text) {
 }
 
 void OutputFile::Close() {
-  if (file_ < 0) return;
-  // A process that was forked meanwhile has the file too, and with it the lock.
-  (void)flock(file_, LOCK_UN);
-  close(std::exchange(file_, -1));
-}
-
-void OutputFile::LeaveToParent() {
   if (file_ >= 0) close(std::exchange(file_, -1));
 }
 

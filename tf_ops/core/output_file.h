@@ -11,9 +11,9 @@
 namespace hvd {
 
 // The file is locked while it is open, where its file system can do that. So
-// two jobs with the same path do not write into each other's lines. Programs
-// that this process starts do not get it. A process that is forked does, and
-// keeps the lock where this one is killed.
+// two jobs with the same path do not write into each other's lines. The lock is
+// this process' own: neither a process that it forks nor a program that it
+// starts keeps it. It ends early if this process closes the file elsewhere too.
 //
 // One thread at a time.
 class OutputFile {
@@ -39,8 +39,6 @@ class OutputFile {
   // Not Ok: why it could not be written. Then it is closed.
   [[nodiscard]] Status Write(const std::string& text);
   void Close();
-  // In a child that was forked: the file stays the parent's.
-  void LeaveToParent();
 
  private:
   explicit OutputFile(int file) : file_(file) {}

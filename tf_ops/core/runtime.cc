@@ -145,14 +145,6 @@ void Runtime::StopTimeline() {
   timeline_file_ = nullptr;
 }
 
-void Runtime::LeaveFilesToParent() {
-  // Another thread of the parent may have held it.
-  const std::unique_lock<std::mutex> lock(timeline_mutex_, std::try_to_lock);
-  if (lock.owns_lock() && timeline_file_ != nullptr) {
-    timeline_file_->LeaveToParent();
-  }
-}
-
 void Runtime::Stop() {
   std::lock_guard<std::mutex> lock(stop_mutex_);
   stacks_->Close();

@@ -128,8 +128,6 @@ class Runtime {
   // On rank 0: ends it. Returns when the file is complete; ranks that do not
   // answer are waited for at most a second. Without a timeline it does nothing.
   void StopTimeline();
-  // In a child that was forked: its files stay the parent's.
-  void LeaveFilesToParent();
 
   // They change while they are read.
   const CommCounters& counters() const { return counters_; }

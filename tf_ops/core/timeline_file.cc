@@ -157,8 +157,6 @@ void TimelineFile::Close(std::chrono::milliseconds limit) {
       "the timeline '" + job_->path + "' has no end: its disk takes nothing.");
 }
 
-void TimelineFile::LeaveToParent() { job_->file.LeaveToParent(); }
-
 void TimelineFile::Job::Run() {
   PrepareThread();
   WriteText(writer.Head());

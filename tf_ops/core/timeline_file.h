@@ -42,9 +42,6 @@ class TimelineFile {
   // is dropped and counted. A disk that takes nothing at all is left alone
   // after two seconds more. Later calls do nothing.
   void Close(std::chrono::milliseconds limit = kCloseLimit);
-  // In a child that was forked, which has none of the threads. The file stays
-  // the parent's, and its lock goes with the parent.
-  void LeaveToParent();
 
  private:
   // What the thread works on. It may outlive the TimelineFile.
