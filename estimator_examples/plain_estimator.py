@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain custom Estimator: how late flights arrive, by carrier, airport and hour.
 
-mpirun -n 2 python estimator_examples/plain_estimator.py
+hvdrun -np 2 python estimator_examples/plain_estimator.py
 
 The lines marked `# hvd:` are what a program for one process gains.
 """

@@ -5,8 +5,9 @@
 
     @hvd.elastic.run
     def train(state):
-        for state.batch in range(state.batch, 1000):
+        while state.batch < 1000:
             step()
+            state.batch += 1  # batches that are done
             if state.batch % 10 == 0:
                 state.commit()
 

@@ -145,8 +145,8 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
       gradtape: a tf.GradientTape, or an object of a class derived from it.
       device_dense: the device that reduces dense gradients; "" leaves the choice to TensorFlow.
       device_sparse: the same for IndexedSlices.
-      compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
-        `decompress`; for dense gradients.
+      compression: `Compression.none`, `.fp16` or `.bf16`, also for the values of IndexedSlices; or
+        a class with `compress` and `decompress`, which is called for dense gradients only.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       op: `Average`, `Sum`, `Adasum`, `Min`, `Max` or `Product`; IndexedSlices take the first two.
       gradient_predivide_factor: divide gradients by this factor before they are summed, and by

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on P ranks against training on one: the same global batches, the same variables.
 
-    mpirun -n 2 python estimator_examples/flights/parity.py
+    hvdrun -np 2 python estimator_examples/flights/parity.py
 
 P ranks with b flights each average the gradients of their slices; one process takes all P * b,
 with the same learning rate. Prints the norm-relative difference of every variable after 50 steps,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train wide-and-deep on the flights with tf.estimator: on one rank, or on many under mpirun.
+"""Train wide-and-deep on the flights with tf.estimator: on one rank, or on many under hvdrun.
 
-    mpirun -n 2 python estimator_examples/flights/train.py
-    mpirun -n 2 python estimator_examples/flights/train.py --stream
+    hvdrun -np 2 python estimator_examples/flights/train.py
+    hvdrun -np 2 python estimator_examples/flights/train.py --stream
 
 The lines marked `# hvd:` are what hvd_tf asks of an Estimator program.
 """

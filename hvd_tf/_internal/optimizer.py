@@ -97,8 +97,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
       use_locking: kept for the base class. The wrapped optimizer's own setting counts.
       device_dense: the device that reduces dense gradients; "" leaves the choice to TensorFlow.
       device_sparse: the same for IndexedSlices.
-      compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
-        `decompress`; for dense gradients.
+      compression: `Compression.none`, `.fp16` or `.bf16`, also for the values of IndexedSlices; or
+        a class with `compress` and `decompress`, which is called for dense gradients only.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       backward_passes_per_step: k > 1 adds up the gradients of k runs, and reduces and applies them
         in the k-th. The global step counts every run. Graphs only.

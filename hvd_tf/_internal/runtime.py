@@ -252,12 +252,12 @@ def mpi_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version code, or 0 where the NCCL transport was not built."""
+    """0: no build contains NCCL. It is found when a job runs; `hvdrun --check-build` shows it."""
     return int(_lib.hvd_nccl_built())
 
 
 def cuda_built() -> bool:
-    """Whether the GPU lane was built."""
+    """Whether kernels for GPUs were compiled in. The GPU lane works without them too."""
     return bool(_lib.hvd_cuda_built())
 
 

@@ -36,8 +36,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         Default: "Distributed" and the class name of `optimizer`.
       device_dense: the device that reduces dense gradients; "" leaves the choice to TensorFlow.
       device_sparse: the same for IndexedSlices.
-      compression: `Compression.none`, `.fp16`, `.bf16` or a class with `compress` and
-        `decompress`; for dense gradients.
+      compression: `Compression.none`, `.fp16` or `.bf16`, also for the values of IndexedSlices; or
+        a class with `compress` and `decompress`, which is called for dense gradients only.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       gradient_predivide_factor: divide gradients by this factor before they are summed, and by
         size/factor afterwards. Needs op=Average.

@@ -46,8 +46,9 @@ def allreduce(
             truncated. Adasum is for floating tensors. It weighs each tensor as a whole.
         prescale_factor: multiplies each input.
         postscale_factor: multiplies the result.
-        name: by which the ranks match the call; see op_names. Eager calls outside the main thread
-            and the one that called `init` need it.
+        name: by which the ranks match the call. The default is the node's name in a graph, and a
+            number that counts calls in eager code. Eager calls outside the main thread and the one
+            that called `init` need it. See docs/sharp_bits.md.
         process_set: the ranks that take part.
         ignore_name_scope: match by `name` alone, whatever the name scope.
 

@@ -262,6 +262,12 @@ def test_no_tensorflow_is_an_error_of_one_line() -> None:
         environment.Plan(choose(), Path("/usr/bin/mpicxx"), SYSTEM_MPI).check()
 
 
+def test_an_old_tensorflow_is_an_error_of_one_line() -> None:
+    old = environment.Tensorflow(Package("tensorflow-gpu", "2.9.3"), Path("/site/tensorflow"))
+    with pytest.raises(SystemExit, match=r"tensorflow-gpu==2\.9\.3 is here, .* 2\.13 or newer"):
+        environment.Plan(old, Path("/usr/bin/mpicxx"), SYSTEM_MPI).check()
+
+
 # --- The library --------------------------------------------------------------
 
 

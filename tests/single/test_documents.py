@@ -22,6 +22,7 @@ ROOTS = (
 FILE = re.compile(r"[\w.-]+(/[\w.-]+)*\.(cc|h|py|md|yaml|sh|json)|([\w-]+/)+")
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
+PYTHON = re.compile(r"```python\n.*?```", re.DOTALL)
 HVD_NAME = re.compile(r"\bhvd(?:_tf)?((?:\.\w+)+)")
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 DIRECTIVE = re.compile(r"(?m)^::: .*$")  # of the reference; `make docs` looks the name up
@@ -114,10 +115,20 @@ def _defined_in(path: Path) -> set[str]:
     return defined | imported
 
 
+def with_full_names(text: str) -> str:
+    """The text, where `hvd` in code that imports hvd_tf.keras under that name is spelled out."""
+
+    def spelled_out(code: re.Match[str]) -> str:
+        is_keras = "import hvd_tf.keras as hvd" in code[0]
+        return re.sub(r"\bhvd\.", "hvd_tf.keras.", code[0]) if is_keras else code[0]
+
+    return PYTHON.sub(spelled_out, text)
+
+
 def unknown_names(text: str, names: dict[str, set[str]]) -> list[str]:
     """Dotted names of `hvd` in the text that the sources do not have."""
     found = []
-    for match in HVD_NAME.finditer(DIRECTIVE.sub("", text)):
+    for match in HVD_NAME.finditer(with_full_names(DIRECTIVE.sub("", text))):
         first, *rest = match[1].strip(".").split(".")
         if first not in names[""] or (rest and first in names and rest[0] not in names[first]):
             found.append(match[0])
@@ -231,6 +242,10 @@ def test_unknown_names_are_found() -> None:
     wrong = ["hvd.add_process_group", "hvd.data.split", "hvd.estimator.train"]
     assert unknown_names(text, names) == wrong
     assert unknown_names("hvd_tf.bench hvd_tf.benches", names) == ["hvd_tf.benches"]
+    code = (
+        "```python\nimport hvd_tf.keras as hvd\nhvd.callbacks.X\nhvd.data.shard\n```\nhvd.callbacks"
+    )
+    assert unknown_names(code, names) == ["hvd_tf.keras.data.shard", "hvd.callbacks"]
 
 
 def test_unknown_targets_and_variables_are_found() -> None:

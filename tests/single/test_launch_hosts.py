@@ -15,6 +15,7 @@ NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 OURS = {"HVD_A": "1", "HOROVOD_B": "2", "TF_C": "3", "XLA_D": "4", "NCCL_E": "5", "OMP_F": "6"}
 OURS.update({"CUDA_G": "7", "PYTHONPATH": "", "LD_LIBRARY_PATH": "/x"})
 OTHERS = {"HVDX": "1", "TFX": "2", "CLOUD_SECRET_KEY": "sesame", "MYPATH": "3", "LANG": "C"}
+OTHERS["CUDA_VISIBLE_DEVICES"] = "0"  # this host's
 
 
 def after(arguments: list[str], option: str) -> list[str]:

@@ -221,9 +221,9 @@ _RULES = (
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Adds the options to hvdrun's own."""
-    group = parser.add_argument_group(
-        "options of horovodrun", "docs/launching.md says what each becomes"
-    )
+    taken = ", ".join(rule.flags[0] for rule in _RULES if rule.variable)
+    text = f"Also taken: {taken}, and others that have nothing to do here."
+    group = parser.add_argument_group("options of horovodrun", text)
     for rule in _RULES:
         if rule.kind is bool:
             action = argparse.BooleanOptionalAction

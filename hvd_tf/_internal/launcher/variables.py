@@ -16,8 +16,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORWARDED = re.compile(
     r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA)_[A-Za-z0-9_]+|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"
 )
-# They say something about a directory of this host.
-_OF_THIS_HOST = (failure_report.DIRECTORY_VARIABLE,)
+# It says something about a directory of this host.
+_NEVER_FORWARDED = {failure_report.DIRECTORY_VARIABLE}
+# It says something about the GPUs of this host.
+_FORWARDED_IF_ASKED = {"CUDA_VISIBLE_DEVICES"}
 
 
 def parse(texts: Iterable[str]) -> dict[str, str | None]:
@@ -52,5 +54,5 @@ def merged(environ: Mapping[str, str], asked: Mapping[str, str | None]) -> dict[
 
 def forwarded(env: Mapping[str, str], asked: Iterable[str]) -> tuple[str, ...]:
     """Names of the variables that ranks on other hosts get, in alphabetical order."""
-    names = {name for name in env if _FORWARDED.fullmatch(name)}
-    return tuple(sorted(names.union(asked).difference(_OF_THIS_HOST)))
+    names = {name for name in env if _FORWARDED.fullmatch(name)} - _FORWARDED_IF_ASKED
+    return tuple(sorted(names.union(asked) - _NEVER_FORWARDED))
