@@ -9,7 +9,13 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, graph_chain, v1
+from hvd_tf._internal.compat import (
+    Variable,
+    executing_eagerly_outside_functions,
+    graph_chain,
+    v1,
+    variable_key,
+)
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 
 
@@ -28,8 +34,11 @@ class GradientAccumulator:
         self.passes = passes
         self._reducer = reducer
         self._average = average
-        # By outermost graph: whether the current pass is the k-th.
-        self._is_last: WeakKeyDictionary[tf.Graph, tf.Tensor] = WeakKeyDictionary()
+        # By outermost graph: of each call of `reduce` its variables, and whether the current pass
+        # is the k-th of that call.
+        self._calls: WeakKeyDictionary[tf.Graph, list[tuple[set[Any], tf.Tensor]]] = (
+            WeakKeyDictionary()
+        )
 
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
@@ -67,12 +76,14 @@ class GradientAccumulator:
             # may be after the reset.
             added = [add_to(total, gradient) for total, gradient in zip(sums, gradients)]
             with tf.control_dependencies(added):
-                is_last = tf.equal(add_to(pass_number, 1), self.passes)
+                number = add_to(pass_number, 1)
+            # It is more than k where a k-th pass has failed, and the program has gone on.
+            is_last = number >= self.passes
 
             def reduce_and_reset() -> list[tf.Tensor]:
                 totals = added
                 if self._average:
-                    totals = [total / tf.cast(self.passes, total.dtype) for total in added]
+                    totals = [total / tf.cast(number, total.dtype) for total in added]
                 reduced = self._reducer.reduce(totals, variables)
                 with tf.control_dependencies(reduced):
                     resets = [total.assign(tf.zeros_like(total)) for total in sums]
@@ -81,21 +92,25 @@ class GradientAccumulator:
                     return [tf.identity(gradient) for gradient in reduced]
 
             results = tf.cond(is_last, reduce_and_reset, lambda: [tf.identity(a) for a in added])
-        self._is_last[_outermost_graph()] = is_last
+        calls = self._calls.setdefault(_outermost_graph(), [])
+        calls.append(({variable_key(variable) for variable in variables}, is_last))
         return list(results) if isinstance(results, (list, tuple)) else [results]
 
     def apply(
         self,
         apply_gradients: Callable[[], Any],
+        variables: Sequence[Variable],
         global_step: Optional[Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Run `apply_gradients`, which returns an operation, on the k-th pass only.
+        """Run `apply_gradients`, which returns an operation, on the k-th pass of `variables` only.
 
         It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
         hooks and `max_steps` end a training at the same pass as with Horovod.
         """
-        is_last = self._is_last.get(_outermost_graph())
+        keys = {variable_key(variable) for variable in variables}
+        calls = self._calls.get(_outermost_graph(), [])
+        is_last = next((last for own, last in reversed(calls) if own & keys), None)
         if is_last is None:  # the gradients are the caller's own, already complete
             return apply_gradients()
 

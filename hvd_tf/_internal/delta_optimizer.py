@@ -113,15 +113,18 @@ class DeltaOptimizer(OptimizerWrapper):
 
             def combine() -> tf.Tensor:
                 ends = self._combine(variables, [start.read_value() for start in starts])
-                ends.append(pass_number.assign(0))
+                # Not before the reduction has succeeded: one that fails leaves a k-th run behind.
                 with tf.control_dependencies(ends):
+                    reset = pass_number.assign(0)
+                with tf.control_dependencies([reset]):
                     return tf.constant(True)
 
             begun = tf.cond(
                 tf.equal(pass_number.read_value(), 0), begin, lambda: tf.constant(False)
             )
             with tf.control_dependencies([begun]), tf.control_dependencies(_ops(apply())):
-                is_last = tf.equal(add_to(pass_number, 1), self._passes)
+                # It is more than k where a k-th run has failed, and the program has gone on.
+                is_last = add_to(pass_number, 1) >= self._passes
                 return [tf.cond(is_last, combine, lambda: tf.constant(False))]
 
 

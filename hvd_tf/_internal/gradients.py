@@ -26,6 +26,7 @@ from hvd_tf.compression import (
     undo_compression,
     wire_dtype_for,
 )
+from hvd_tf.ops.arguments import on_device
 from hvd_tf.process_sets import registered
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
@@ -240,7 +241,7 @@ class GradientReducer:
         return map_values(gradient, lambda values: values / tf.cast(set_size, values.dtype))
 
     def _reduced_slices(self, slices: tf.IndexedSlices, tensor_name: str) -> tf.IndexedSlices:
-        with tf.device(self._device_sparse):  # "" changes nothing
+        with on_device(self._device_sparse):
             return ops.sparse_allreduce(
                 slices,
                 op=self._op,
@@ -258,7 +259,7 @@ class GradientReducer:
         tensor_name: Callable[[int], str],
     ) -> None:
         """Replace the gradients at the positions `dense`."""
-        with tf.device(self._device_dense):
+        with on_device(self._device_dense):
             packed = [
                 apply_compression(tf.convert_to_tensor(gradients[i]), self._compression)
                 for i in dense

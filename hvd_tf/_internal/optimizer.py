@@ -64,6 +64,7 @@ class _DistributedOptimizer(OptimizerWrapper):
                 return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         return self._accumulator.apply(
             lambda: self._optimizer.apply_gradients(pairs, global_step=global_step),
+            [variable for gradient, variable in pairs if gradient is not None],
             global_step,
             name,
         )

@@ -56,6 +56,7 @@ def registered_id(process_set: ProcessSet) -> int:
 
 
 def on_device(device: str) -> AbstractContextManager[Any]:
+    """`tf.device`, but for "": in eager code TensorFlow takes that for the CPU."""
     return tf.device(device) if device else nullcontext()
 
 

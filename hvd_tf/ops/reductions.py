@@ -14,7 +14,7 @@ from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.compression import Compression
 from hvd_tf.ops.arguments import check_op, handle_average_backwards_compatibility, on_device
 from hvd_tf.ops.reducing import Reduction, reduce_group, reduce_one
-from hvd_tf.ops.slices import check_sparse, reduce_slices
+from hvd_tf.ops.slices import check_sparse, of_tensors, reduce_slices
 
 TensorOrSlices = Union[tf.Tensor, tf.IndexedSlices]
 
@@ -64,11 +64,12 @@ def allreduce(
     op = handle_average_backwards_compatibility(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         check_sparse(op, prescale_factor, postscale_factor)
-        names = call_names(
-            "allreduce", "HorovodSparseAllreduce", tensor.values, name, ignore_name_scope
-        )
         with on_device(device_sparse):
-            return reduce_slices([tensor], op, process_set, names, compression)[0]
+            slices = of_tensors(tensor)
+            names = call_names(
+                "allreduce", "HorovodSparseAllreduce", slices.values, name, ignore_name_scope
+            )
+            return reduce_slices([slices], op, process_set, names, compression)[0]
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
         names = call_names("allreduce", "HorovodAllreduce", tensor, name, ignore_name_scope)
@@ -107,15 +108,15 @@ def grouped_allreduce(
         check_sparse(op, prescale_factor, postscale_factor)
     results: list[Any] = [None] * len(tensors)
     if sparse:
-        slices = [tensors[i] for i in sparse]
-        names = call_names(
-            "grouped_allreduce",
-            "HorovodSparseAllreduce",
-            slices[0].values,
-            name,
-            ignore_name_scope,
-        )
         with on_device(device_sparse):
+            slices = [of_tensors(tensors[i]) for i in sparse]
+            names = call_names(
+                "grouped_allreduce",
+                "HorovodSparseAllreduce",
+                slices[0].values,
+                name,
+                ignore_name_scope,
+            )
             reduced_slices = reduce_slices(slices, op, process_set, names, compression)
             for i, reduced in zip(sparse, reduced_slices):
                 results[i] = reduced

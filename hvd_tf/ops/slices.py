@@ -26,7 +26,8 @@ def check_sparse(op: int, prescale_factor: float, postscale_factor: float) -> No
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"op={OP_NAMES[op]} cannot reduce tf.IndexedSlices, whose rows are added up; use "
-            "hvd.Average or hvd.Sum, or tf.convert_to_tensor first"
+            "hvd.Average or hvd.Sum, tf.convert_to_tensor, or the optimizer's or the tape's "
+            "sparse_as_dense=True"
         )
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         raise NotImplementedError(
@@ -67,7 +68,7 @@ def reduce_slices(
     Raises:
         ValueError: an average of bool; an unregistered process set.
     """
-    slices = [_of_tensors(part) for part in slices]
+    slices = [of_tensors(part) for part in slices]
     wires = [wire_dtype_for(compression, part.values.dtype) for part in slices]
     if op == Average:
         _check_averages([part.values for part in slices])
@@ -121,12 +122,12 @@ def _gathered(
     ]
 
 
-def _of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+def of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same. Their makers may have given lists."""
     return tf.IndexedSlices(
         tf.convert_to_tensor(slices.values),
         tf.convert_to_tensor(slices.indices),
-        slices.dense_shape,
+        None if slices.dense_shape is None else tf.convert_to_tensor(slices.dense_shape),
     )
 
 
@@ -141,7 +142,7 @@ def _check_averages(values: list[tf.Tensor]) -> None:
 def _divisible(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """The slices in the dtype that tf.truediv gives."""
     dtype = slices.values.dtype
-    if dtype.is_floating:
+    if not dtype.is_integer:  # complex values are refused as those of a dense tensor
         return slices
     values = tf.cast(slices.values, tf.float32 if dtype.size <= 2 else tf.float64)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

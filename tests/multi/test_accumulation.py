@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from failing import failed_pass
 from linear_loss import STEPS, assert_same_weights, loss_of, make_variables, trained_alone
 
 import hvd_tf
@@ -89,6 +90,57 @@ def test_accumulation_reduces_in_the_last_pass_only(rank, size):
             session.run(update)
             expected = -(passes // 2) * 2 * (rank + 1) / size
             np.testing.assert_allclose(session.run(weights), [expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_pass_that_fails_delays_the_update(rank, size, average):
+    """The last rank's second pass fails, and so does the others' reduction. The third reduces."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(4))
+        fed, fails = v1.placeholder(tf.float64, [4]), v1.placeholder(tf.bool, [])
+        with tf.control_dependencies([tf.debugging.Assert(~fails, ["no data"])]):
+            gradient = tf.identity(fed)
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=average,
+        )
+        update = optimizer.minimize(tf.reduce_sum(weights * gradient))
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+
+        def run(number, failing=False):
+            session.run(update, {fed: gradient_of(rank, number), fails: failing})
+
+        run(0)
+        failed_pass(lambda: run(1, rank == size - 1), rank == size - 1)
+        for number in (2, 3, 4):
+            run(number)
+        expected = np.zeros(4)
+        for r in range(size):
+            passes = [0, 2] if r == size - 1 else [0, 1, 2]
+            sums = [sum(gradient_of(r, n) for n in runs) for runs in (passes, [3, 4])]
+            expected -= (sums[0] / len(passes) + sums[1] / 2 if average else sum(sums)) / size
+        np.testing.assert_allclose(session.run(weights), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_two_lists_of_variables_take_turns(size):
+    """Each has passes of its own, also where both gradients are made before both updates."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        first = v1.get_variable("first", initializer=np.zeros(1))
+        second = v1.get_variable("second", initializer=np.zeros(1))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        pairs = [
+            optimizer.compute_gradients(tf.reduce_sum(v * 2.0), var_list=[v])
+            for v in (first, second)
+        ]
+        updates = [optimizer.apply_gradients(own) for own in pairs]
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for run in range(1, 6):
+            for update in updates:
+                session.run(update)
+            assert session.run([first, second]) == [[-4.0 * (run // 2)]] * 2
 
 
 def test_a_training_ends_at_a_pass():

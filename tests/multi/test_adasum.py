@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from failing import failed_pass
 from linear_loss import STEPS, loss_of, make_variables
 from modes import FLOATS, MODES, assert_close, np_dtype, run, values
 
@@ -165,7 +166,7 @@ def test_groups_of_tensors_and_slices(rank, size, mode):
 
 
 def test_slices_are_refused(rank, size):
-    words = "op=Adasum cannot reduce tf.IndexedSlices"
+    words = "op=Adasum cannot reduce tf.IndexedSlices.* sparse_as_dense=True"
     slices = mixed(rank)[1]
     with pytest.raises(NotImplementedError, match=words):
         hvd.allreduce(slices, op=hvd.Adasum)
@@ -317,6 +318,30 @@ def test_delta_optimizer_of_several_passes(size, rank, passes, as_dense):
             for got, want in zip(session.run(variables), alone.train()):
                 np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
             assert session.run(step) == (cycle + 1) * passes
+
+
+def test_a_run_that_fails_delays_the_reduction(size, rank):
+    parts = [[values("float64", (6,), r, seed=run) for run in range(3)] for r in range(size)]
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(6))
+        fed, fails = v1.placeholder(tf.float64, [6]), v1.placeholder(tf.bool, [])
+        with tf.control_dependencies([tf.debugging.Assert(~fails, ["no data"])]):
+            gradient = tf.identity(fed)
+        optimizer = hvd.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), op=hvd.Adasum, backward_passes_per_step=2
+        )
+        update = optimizer.minimize(tf.reduce_sum(weights * gradient))
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+
+        def run(number, failing=False):
+            session.run(update, {fed: parts[rank][number], fails: failing})
+
+        run(0)
+        failed_pass(lambda: run(1, rank == size - 1), rank == size - 1)
+        run(2)
+        # The last rank has no second part.
+        sums = [own[0] + own[2] + (own[1] if r < size - 1 else 0.0) for r, own in enumerate(parts)]
+        np.testing.assert_allclose(session.run(weights), -adasum(sums), rtol=1e-12)
 
 
 def test_local_variables_of_the_delta_optimizer(size, rank):

@@ -60,6 +60,17 @@ def test_results_stay_on_the_gpu(size):
     assert sums == [of_all * size] * 3 + [of_all * size] * 3 + [of_all] * 2 + [of_all] * 3
 
 
+def test_gradients_of_eager_code_stay_on_the_gpu(rank, size):
+    x, upstream = on_gpu([1.0, 2.0]), on_gpu([3.0 * (rank + 1)] * 2)
+    for options in ({}, {"compression": hvd.Compression.fp16}, {"groups": 1}):
+        with hvd.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+            tape.watch(x)
+            y = tf.identity(x)
+        gradient = tape.gradient(y, x, output_gradients=upstream)
+        assert devices_of(gradient) == {GPU_0}
+        np.testing.assert_array_equal(gradient, [1.5 * (size + 1)] * 2)
+
+
 def test_splits_are_in_host_memory(rank, size):
     splits = [peer + 1 for peer in range(size)]
     x = on_gpu(np.full([sum(splits), 2], rank))

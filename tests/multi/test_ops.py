@@ -355,6 +355,32 @@ def test_grouped_allreduce_of_tensors_and_slices(mode, rank, size):
         np.testing.assert_array_equal(got[2], [10, columns])
 
 
+def test_slices_of_arrays_within_a_function(rank, size):
+    parts = [slices_of(r) for r in range(size)]
+    arrays = tf.IndexedSlices(*parts[rank])
+    tensors = tf.IndexedSlices(*(tf.constant(part) for part in parts[rank]))
+
+    @tf.function
+    def reduce():
+        return [
+            hvd.allreduce(arrays, op=hvd.Sum),
+            hvd.allreduce(tensors, op=hvd.Sum),
+            *hvd.grouped_allreduce([tensors, arrays], op=hvd.Sum),
+        ]
+
+    united, sums = unique_rows(parts)
+    for got in reduce():
+        np.testing.assert_array_equal(got.indices, united)
+        np.testing.assert_allclose(got.values, sums, rtol=1e-6, atol=1e-6)
+
+
+def test_slices_of_complex_numbers_are_refused():
+    slices = tf.IndexedSlices(tf.constant([[1 + 2j]]), [0], [1, 1])
+    for op in (hvd.Sum, hvd.Average):
+        with pytest.raises((TypeError, tf.errors.OpError), match="complex"):
+            hvd.allreduce(slices, op=op)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_averages_of_integer_slices_are_true_divisions(mode, rank, size):
     """As with Horovod: single, in a group, and in a group with a tensor."""

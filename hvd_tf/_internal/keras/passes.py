@@ -31,6 +31,11 @@ class Passes:
         self._average = average
         self._number: Optional[tf.Variable] = None
         self._sums: dict[Any, tf.Variable] = {}
+        # Of eager passes: the names of variables that have had a gradient since the last reset.
+        self._begun: dict[Any, str] = {}
+        # Of tf.functions: which variables have gradients, numbered; and the number of this step's.
+        self._numbers_of_keys: dict[tuple[Any, ...], int] = {}
+        self._keys_number: Optional[tf.Variable] = None
         self.is_applying = False  # within a call of `apply`: this is a k-th pass
 
     @property
@@ -43,9 +48,13 @@ class Passes:
     ) -> list[Gradient]:
         """Make one pass. Returns the reduced sums if it is the k-th one, else the sums so far.
 
+        A gradient may be None in some of the k passes. In a tf.function it is so in all or none.
+
         Raises:
           ValueError: a gradient is IndexedSlices, unless sparse_as_dense makes it dense; or this
-            is a graph of TF 1, where nothing would run the updates of the sums.
+            is a graph of TF 1, where nothing would run the updates of the sums; or an earlier one
+            of the k passes had variables that the k-th one lacks.
+          tf.errors.InvalidArgumentError: the same in a tf.function.
         """
         if not executing_eagerly_outside_functions():
             raise ValueError(
@@ -60,11 +69,12 @@ class Passes:
                     f"backward_passes_per_step={self.passes} cannot add up: pass "
                     "sparse_as_dense=True"
                 )
-        present = [i for i, gradient in enumerate(result) if gradient is not None]
-        sums = [self._sum_of(result[i], variables[i]) for i in present]
         number = self._pass_number()
-        for i, total in zip(present, sums):
-            total.assign_add(result[i])
+        added = [i for i, gradient in enumerate(result) if gradient is not None]
+        for i in added:
+            self._sum_of(result[i], variables[i]).assign_add(result[i])
+        present = self._variables_of_step(added, variables)
+        sums = [self._sums[variable_key(variables[i])] for i in present]
         number.assign_add(1)
 
         def last() -> list[tf.Tensor]:
@@ -77,6 +87,8 @@ class Passes:
                 for total in sums:
                     total.assign(tf.zeros_like(total))
                 number.assign(0)
+            if tf.executing_eagerly():
+                self._begun.clear()
             return [tf.identity(gradient) for gradient in reduced]
 
         def other() -> list[tf.Tensor]:
@@ -89,9 +101,45 @@ class Passes:
                 result[i] = gradient
         return result
 
+    def _variables_of_step(
+        self, added: Sequence[int], variables: Sequence[Variable]
+    ) -> Sequence[int]:
+        """The places of variables that have had a gradient in any pass of this step so far."""
+        keys = [variable_key(variable) for variable in variables]
+        if tf.executing_eagerly():
+            self._begun.update({keys[i]: str(tf_variable(variables[i]).name) for i in added})
+            here = set(keys)
+            missing = [name for key, name in self._begun.items() if key not in here]
+            if missing:
+                raise ValueError(
+                    f"backward_passes_per_step={self.passes}: an earlier pass of this step had a "
+                    f"gradient of {missing[0]}, and this one does not name that variable: pass the "
+                    "same variables in every pass, or use an optimizer for each list of variables"
+                )
+            return [i for i, key in enumerate(keys) if key in self._begun]
+        own = self._numbers_of_keys.setdefault(
+            tuple(keys[i] for i in added), len(self._numbers_of_keys) + 1
+        )
+        if self._keys_number is None:
+            with tf.init_scope():
+                self._keys_number = tf.Variable(
+                    0, trainable=False, dtype=tf.int64, name="pass_keys"
+                )
+        begun = self._keys_number
+        begun.assign(tf.where(tf.equal(self._pass_number(), 0), tf.constant(own, tf.int64), begun))
+        tf.debugging.assert_equal(
+            begun,
+            tf.constant(own, tf.int64),
+            f"backward_passes_per_step={self.passes}: the passes of this step have gradients of "
+            "different variables, which a tf.function cannot add up: give all of them to each "
+            "pass, or use an optimizer for each list of variables",
+        )
+        return added
+
     def reset(self) -> None:
         """Begin with the first of k passes, in eager code. Every rank does, or none."""
         self._pass_number().assign(0)
+        self._begun.clear()
         for total in self._sums.values():
             total.assign(tf.zeros_like(total))
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several passes whose gradients are not of the same variables each time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+RANKS = (2,)
+IN_FULL = (3,)
+
+
+class Training:
+    """`count` variables, and gradient descent with a rate of 1."""
+
+    def __init__(self, hvd, passes, count):
+        self.variables = [tf.Variable([0.0, 0.0], name=f"v{i}") for i in range(count)]
+        self._counts = tf.keras.optimizers.SGD(1.0)
+        self._counts.iterations  # noqa: B018  # it is made here
+        self._helper = hvd.LocalGradientAggregationHelper(
+            passes, lambda gradients, _: [hvd.allreduce(g) for g in gradients], False, False
+        )
+
+    def step(self, gradients, variables=None):
+        variables = self.variables if variables is None else variables
+        reduced = self._helper.compute_gradients(gradients, variables)
+
+        def apply():
+            for gradient, variable in zip(reduced, variables):
+                if gradient is not None:
+                    variable.assign_sub(gradient)
+
+        self._helper.apply_gradients(apply, self._counts)
+
+    def check(self, size, counts):
+        """That each variable has had so many gradients of `gradients_of`."""
+        mean = sum(range(1, size + 1)) / size
+        expected = [[-count * mean * 10**i] * 2 for i, count in enumerate(counts)]
+        np.testing.assert_allclose([v.numpy() for v in self.variables], expected, rtol=1e-6)
+
+
+def gradients_of(rank, present, count):
+    """Rank r's gradient of the i-th variable is (r + 1) * 10^i, or None."""
+    return [tf.fill([2], float((rank + 1) * 10**i)) if i in present else None for i in range(count)]
+
+
+def test_eager_passes_of_different_variables_add_up(hvd, rank, size):
+    training = Training(hvd, 3, 3)
+    for present in ((0, 1), (0, 2), (0,), (0,), (1,), (0, 1)):
+        training.step(gradients_of(rank, present, 3))
+    training.check(size, (5, 3, 1))
+
+
+def test_a_step_must_end_with_the_variables_it_began_with(hvd):
+    training = Training(hvd, 2, 2)
+    training.step([tf.ones([2])], training.variables[:1])
+    with pytest.raises(ValueError, match="=2: an earlier pass .* v0.* optimizer for each list"):
+        training.step([tf.ones([2])], training.variables[1:])
+
+
+def test_functions_of_different_variables_are_refused(hvd, rank, size):
+    first, second = two_functions(Training(hvd, 2, 2), rank)
+    first()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="=2: the passes of this step"):
+        second()
+
+
+def test_functions_that_take_turns_by_the_step(hvd, rank, size):
+    training = Training(hvd, 2, 2)
+    first, second = two_functions(training, rank)
+    for step in (first, first, second, second, first, first):
+        step()
+    training.check(size, (4, 2))
+
+
+def two_functions(training, rank):
+    """The first has a gradient of the first variable alone, the second of the second."""
+    return [tf.function(lambda i=i: training.step(gradients_of(rank, (i,), 2))) for i in range(2)]
