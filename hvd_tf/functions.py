@@ -19,11 +19,15 @@ from hvd_tf._internal.compat import (
     tf_variable,
     v1,
 )
-from hvd_tf._internal.names import difference_of, names_of_root, variable_names
+from hvd_tf._internal.names import (
+    BROADCAST_PREFIX,
+    difference_of,
+    names_of_root,
+    variable_names,
+)
 from hvd_tf._internal.op_names import unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set, has_gpu_lane, rank
 
-BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 _LISTS = "broadcast_variables/names"
 
 # Bytes of pickled objects that travel at a time, of all ranks together.

@@ -21,6 +21,8 @@ from hvd_tf._internal.compat import (
 
 DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
 GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
+BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
+ROOT_PREFIX = "root_variables/"  # of what else is sent for BroadcastGlobalVariablesHook
 
 
 def variable_names(variables: Sequence[Variable]) -> list[str]:

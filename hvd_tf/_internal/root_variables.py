@@ -13,7 +13,7 @@ import tensorflow as tf
 from hvd_tf import ops
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import check_same_sets
-from hvd_tf._internal.names import variable_names
+from hvd_tf._internal.names import ROOT_PREFIX, variable_names
 from hvd_tf._internal.runtime import global_process_set, rank, size
 from hvd_tf.functions import broadcast_global_variables
 
@@ -71,13 +71,13 @@ class LateRootVariables:
 
     def __init__(self) -> None:
         variables = v1.global_variables()
-        self._rows = v1.placeholder(tf.int32, [], "root_variables/rows")
+        self._rows = v1.placeholder(tf.int32, [], f"{ROOT_PREFIX}rows")
         updates = []
         for variable, name in zip(variables, variable_names(variables)):
             row = tf.expand_dims(tf.identity(variable), 0)[: self._rows]
             gathered = ops.allgather(
                 row,
-                name=f"root_variables/late/{name}",
+                name=f"{ROOT_PREFIX}late/{name}",
                 ignore_name_scope=True,
                 process_set=global_process_set,
             )
@@ -95,7 +95,7 @@ def _gather(data: Any, name: str) -> tf.Tensor:
         data = np.frombuffer(data, np.uint8)
     return ops.allgather(
         tf.constant(data),
-        name=f"root_variables/{name}",
+        name=f"{ROOT_PREFIX}{name}",
         ignore_name_scope=True,
         process_set=global_process_set,
     )

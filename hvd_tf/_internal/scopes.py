@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of scopes: this rank will not ask for names with a certain prefix any more."""
+"""Ends of scopes: this rank will not ask for certain names any more."""
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from hvd_tf._internal import native
-from hvd_tf._internal.names import GRADIENT_PREFIX
+from hvd_tf._internal.graph_names import collectives_of
+from hvd_tf._internal.names import BROADCAST_PREFIX, GRADIENT_PREFIX, ROOT_PREFIX
+
+# Of collectives that hooks run beside the steps.
+_NOT_OF_STEPS = (BROADCAST_PREFIX, ROOT_PREFIX)
 
 
-def end_scope(prefix: str, text: str) -> None:
-    """Peers that wait for this rank in a call of such a name fail with `text`; "" takes it back.
+def end_scope(name: str, text: str) -> None:
+    """Peers that wait for this rank in a call of that name fail with `text`; "" takes it back.
 
-    The runtime puts the call's name and this rank in front of the text.
+    A name that ends with "/" stands for all that begin with it. The runtime puts the call's name
+    and this rank in front of the text.
     """
     for process_set_id in native.process_set_ids():
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
-            native.lib.hvd_end_scope(process_set_id, prefix.encode(), text.encode())
+            native.lib.hvd_end_scope(process_set_id, name.encode(), text.encode())
 
 
 def end_training(text: str) -> None:
     """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
     end_scope(GRADIENT_PREFIX, text)
+
+
+def end_steps(graph: tf.Graph, text: str) -> None:
+    """The same of all other collectives that a step of this graph of TF 1 may have."""
+    for name in collectives_of(graph):
+        if not name.startswith((GRADIENT_PREFIX, *_NOT_OF_STEPS)):
+            end_scope(name, text)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Optional
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from hvd_tf._internal.hooks import announce_hook
 from hvd_tf._internal.last_rank import wait_for_last
 from hvd_tf._internal.root_variables import LateRootVariables
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf._internal.scopes import end_training
+from hvd_tf._internal.scopes import end_steps, end_training
 from hvd_tf._internal.step_data import hold_back_gradients
 from hvd_tf.functions import allgather_object
 
@@ -59,7 +59,8 @@ class EndTogetherHook(v1.train.SessionRunHook):
     stops it, or a program that leaves it.
 
     The ranks agree with a few messages at the end of the loop. Steps cost nothing more. If a rank's
-    step fails with an error, every rank raises an error, as without this hook.
+    step fails with an error, every rank raises an error, as without this hook. Only the steps of
+    the loop count: what hooks run in the session by themselves may end or fail as it likes.
 
     Every rank must pass this hook and BroadcastGlobalVariablesHook, which checks that.
     """
@@ -91,7 +92,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
             self._variables = LateRootVariables()
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Watch the session's runs, because a hook is not told when a run fails."""
+        """Watch the session's steps, because a hook is not told when one fails."""
         del coord
         self._agreed = self._over = False
         if size() == 1:
@@ -103,7 +104,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
             try:
                 return run(*args, **kwargs)
             except tf.errors.OpError as error:
-                if self._agreed:
+                if self._agreed or not _is_step(args, kwargs):
                     raise
                 self._after_failure(error, session)
 
@@ -168,16 +169,20 @@ class EndTogetherHook(v1.train.SessionRunHook):
         """How all ranks have ended, once every rank's step has failed or its loop is over."""
         self._agreed = True
         last = None
-        if self.when == "first":
+        if self.when == "first" or mine.state != _ENDED:
             end_training(mine.text)
+            end_steps(session.graph, mine.text)
+        if self.when == "first":
             ends = _tell(mine)
         else:
             if mine.state != _ENDED:
                 # First all ranks that go on learn that this one does not. Nobody would wait for it
                 # once it has joined.
-                end_training(mine.text)
                 allgather_object(None, name=f"{_NAME}/told")
             last, ends = self._wait(mine)
+        # All ranks have left their steps. Other hooks may run parts of the graph now.
+        end_steps(session.graph, "")
+        allgather_object(None, name=f"{_NAME}/all_have_ended")
         states = [end.state for end in ends]
         self._over = _LEFT in states
         if last is not None and set(states) <= {_ENDED, _LEFT, _TOLD}:
@@ -200,6 +205,12 @@ class EndTogetherHook(v1.train.SessionRunHook):
                 self._action(int(call.text))
 
 
+def _is_step(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it is a run of MonitoredSession for its caller, and not one that a hook makes."""
+    fetches = kwargs.get("fetches", args[0] if args else None)
+    return isinstance(fetches, dict) and "caller" in fetches
+
+
 def _tell(mine: _End) -> list[_End]:
     ends: list[_End] = allgather_object(mine, name=_NAME)
     return ends
@@ -209,11 +220,12 @@ def _end_of(error: tf.errors.OpError) -> _End:
     # Peers were told by an announcement, or by the step that this rank has aborted.
     if isinstance(error, tf.errors.OutOfRangeError):
         return _End(_ENDED, "it has no more data")
-    if isinstance(error, tf.errors.UnknownError):
-        cause = find_cause(error)
-        return _End(_TOLD, "its training step failed as well", cause.tensor if cause else "")
+    # Errors of the program's own Python functions are UnknownError too.
+    if isinstance(error, tf.errors.UnknownError) and (cause := find_cause(error)) is not None:
+        return _End(_TOLD, "its training step failed as well", cause.tensor)
     # TensorFlow's account of the node comes before the message.
-    lines = error.message.splitlines() or [""]
+    head = "Graph execution error:"
+    lines = [line for line in error.message.splitlines() if line and line != head] or [""]
     start = next((i + 1 for i, line in enumerate(lines) if line.startswith("Node: ")), 0)
     what = f"{type(error).__name__}: {lines[min(start, len(lines) - 1)]}"
     return _End(_FAILED, f"its training step failed: {what}")

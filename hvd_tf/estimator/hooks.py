@@ -12,6 +12,7 @@ from hvd_tf import ops
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.hooks import announce_hook
 from hvd_tf._internal.runtime import Sum, global_process_set, rank
+from hvd_tf._internal.step_data import data_of_step
 
 Named = Union[str, tf.Tensor]
 
@@ -68,9 +69,12 @@ class MetricAverageHook(v1.train.SessionRunHook):
         names = [name for name, _ in self._tensors]
         announce_hook(f"MetricAverageHook({', '.join(names)}; every {self._every_n_steps} steps)")
         scalars = [_scalar(name, tensor) for name, tensor in self._tensors]
-        # The last element counts the ranks: one that has no more data is not among them.
+        # The last element counts the ranks: one that has no more data is not among them, and must
+        # not have begun.
+        with tf.control_dependencies(data_of_step()):
+            mine = tf.stack([*scalars, tf.ones([], scalars[0].dtype)])
         total = ops.allreduce(
-            tf.stack([*scalars, tf.ones([], scalars[0].dtype)]),
+            mine,
             op=Sum,
             name=f"metric_average_hook/{'/'.join(names)}",
             ignore_name_scope=True,

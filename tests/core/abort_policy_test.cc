@@ -115,6 +115,18 @@ TEST(abort_policy_fails_what_an_ended_scope_would_have_to_bring) {
   EXPECT_TRUE(set.Submit(2, "train/x", 0));
 }
 
+TEST(abort_policy_ends_a_name_alone) {
+  Set set;
+  for (const char* name : {"loss", "loss@1", "loss2", "loss/x"}) {
+    set.Submit(0, name, 0);
+  }
+  set.aborts.EndScope(1, {"loss", "out of data"});
+  EXPECT_FALSE(set.Waits(0, "loss") || set.Waits(0, "loss@1"));
+  EXPECT_TRUE(set.Waits(0, "loss2") && set.Waits(0, "loss/x"));
+  EXPECT_FALSE(set.Submit(2, "loss", 0));
+  EXPECT_TRUE(set.Submit(2, "loss2", 0));
+}
+
 TEST(abort_policy_forgets_a_scope_that_all_ranks_have_ended) {
   Set set;
   for (int rank = 0; rank < 3; ++rank) {

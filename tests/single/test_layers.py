@@ -119,7 +119,7 @@ FLOORS = [
     "registration",
     "process_sets failure stacks",
     "blame scopes step_data",
-    "native names op_names graph_order unique_rows",
+    "native names op_names graph_names graph_order unique_rows",
     "compat notices version",
     "failure_report build_stamp causes commits exceptions nccl run",
 ]

@@ -17,7 +17,10 @@ void EraseIf(std::vector<EndedScopes::Scope>* scopes,
 }  // namespace
 
 bool EndedScopes::Scope::covers(const std::string& name) const {
-  return name.compare(0, end.name_prefix.size(), end.name_prefix) == 0;
+  const std::string& prefix = end.name_prefix;
+  if (name.compare(0, prefix.size(), prefix) != 0) return false;
+  if (name.size() == prefix.size() || prefix.empty()) return true;
+  return prefix.back() == '/' || name[prefix.size()] == '@';
 }
 
 void EndedScopes::Set(int rank, const ScopeEnd& end) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EndedScopes: which ranks will not ask for names with which prefix.
+// EndedScopes: which ranks will not ask for which names.
 #ifndef HVD_CORE_CONTROL_ENDED_SCOPES_H_
 #define HVD_CORE_CONTROL_ENDED_SCOPES_H_
 
@@ -22,6 +22,8 @@ class EndedScopes {
     int rank;
     ScopeEnd end;
 
+    // A prefix that ends with "/" covers all names behind it. Another one is a
+    // name, and covers it with whatever number behind "@".
     bool covers(const std::string& name) const;
   };
 
