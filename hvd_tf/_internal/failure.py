@@ -194,16 +194,17 @@ class _Hook:
         lines: str,
     ) -> None:
         """Before init, after shutdown and with one rank. The launcher ends the peers."""
-        rank = launched_rank(os.environ)
-        failure_report.write(Report(time_ns, rank, os.uname().nodename, self._pid, lines))
+        rank, host = launched_rank(os.environ), os.uname().nodename
+        world = _mpi_world()
+        ends_job = world is not None  # if not, a rank may have started this process and go on
+        report = Report(time_ns, rank, host, self._pid, lines, ends_job=ends_job)
+        failure_report.write(report)
         self._call_previous(kind, value, trace)
         # MPI_Finalize would wait for peers, which may wait for this rank in `init`.
-        mpi = getattr(sys.modules.get("mpi4py.MPI"), "__dict__", {})
-        if mpi and mpi["Is_initialized"]() and not mpi["Is_finalized"]():
-            if mpi["COMM_WORLD"].Get_size() > 1:
-                _flush()
-                _exit_at(time.monotonic() + _STUCK_EXTRA_S, "")
-                mpi["COMM_WORLD"].Abort(_EXIT_CODE)
+        if world is not None:
+            _flush()
+            _exit_at(time.monotonic() + _STUCK_EXTRA_S, "")
+            world.Abort(_EXIT_CODE)
 
     def _print_consequence(
         self,
@@ -231,6 +232,14 @@ class _Hook:
 
 
 _hook: _Hook | None = None
+
+
+def _mpi_world() -> Any:
+    """mpi4py's communicator of all ranks. None: the program has not begun MPI, or is alone."""
+    mpi = getattr(sys.modules.get("mpi4py.MPI"), "__dict__", {})
+    if not mpi or not mpi["Is_initialized"]() or mpi["Is_finalized"]():
+        return None
+    return mpi["COMM_WORLD"] if mpi["COMM_WORLD"].Get_size() > 1 else None
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) -> int:

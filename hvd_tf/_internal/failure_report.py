@@ -2,14 +2,15 @@
 """The file in which a failing rank leaves its traceback for the launcher. Imports no TensorFlow.
 
 hvdrun names a private directory in HVD_JOB_DIR. Each rank that ends with an uncaught exception
-writes one file there, and hvdrun prints the earliest once everything else has been printed.
+writes one file there, and hvdrun prints the earliest once everything else has been printed. So does
+a program that a rank has started, of which the rank may make nothing: `ends_job` tells.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -34,6 +35,8 @@ class Report:
     """The traceback as Python prints it, with a line feed at its end."""
     blames_peer: bool = False
     """Whether the exception itself names a peer's failure as the reason."""
+    ends_job: bool = True
+    """Whether its process ends the job. If not, it may be a rank's own, or one that it started."""
 
     @property
     def heading(self) -> str:
@@ -61,11 +64,8 @@ def write(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
     return True
 
 
-def read_first(directory: Path) -> Report | None:
-    """The earliest report that blames no peer. If all do, the earliest of all.
-
-    Of equally early ones, that of the lowest rank.
-    """
+def read_all(directory: Path) -> list[Report]:
+    """Those that processes have left there so far."""
     reports = []
     for path in directory.glob(f"{_PREFIX}*"):
         try:
@@ -74,11 +74,18 @@ def read_first(directory: Path) -> Report | None:
             continue  # not a report of ours: it is left out
         if _is_sound(report):
             reports.append(report)
-    order = attrgetter("blames_peer", "time_ns", "rank")
-    return min(reports, key=order, default=None)
+    return reports
+
+
+def first_of(reports: Iterable[Report]) -> Report | None:
+    """The earliest report that blames no peer. If all do, the earliest of all.
+
+    Of equally early ones, that of the lowest rank.
+    """
+    return min(reports, key=attrgetter("blames_peer", "time_ns", "rank"), default=None)
 
 
 def _is_sound(report: Report) -> bool:
     numbers, texts = (report.time_ns, report.rank, report.pid), (report.host, report.traceback)
     of_type = all(type(n) is int for n in numbers) and all(type(text) is str for text in texts)
-    return of_type and type(report.blames_peer) is bool
+    return of_type and type(report.blames_peer) is type(report.ends_job) is bool

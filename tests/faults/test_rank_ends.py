@@ -17,9 +17,12 @@ HOST = re.escape(os.uname().nodename)
 
 
 def run(ranks: int, *arguments: str, env: dict[str, str] | None = None) -> Result:
+    return run_command(ranks, [sys.executable, str(PROGRAM), *arguments], env)
+
+
+def run_command(ranks: int, command: list[str], env: dict[str, str] | None = None) -> Result:
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks)]
-    command = [sys.executable, str(PROGRAM), *arguments]
     with Job(command, ranks, env or {}, launcher=launcher) as job:
         return job.wait(60)
 
@@ -70,3 +73,25 @@ def test_a_rank_that_is_frozen_after_its_last_step() -> None:
     )
     assert re.fullmatch(words, line), result.text
     assert result.returncode != 0
+
+
+# What it runs takes itself for the rank.
+RAISES = f"{sys.executable} -c 'import hvd_tf; hvd_tf.size; 1 / 0'"
+
+
+def test_a_rank_that_makes_nothing_of_an_exception_goes_on() -> None:
+    result = run_command(2, ["bash", "-c", f"{RAISES}; sleep 8; echo goes on"])
+    assert result.text.count("ZeroDivisionError") == 2
+    assert result.text.count("goes on\n") == 2 and "hvdrun: " not in result.text, result.text
+    assert result.returncode == 0 and not result.leftovers
+
+
+def test_a_rank_that_ends_by_the_exception_of_what_it_runs() -> None:
+    result = run_command(
+        2,
+        ["bash", "-c", f"[ ${{OMPI_COMM_WORLD_RANK-$PMI_RANK}} = 0 ] || {{ {RAISES}; exit $?; }}"],
+    )
+    line = last_line(result)
+    words = rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) ended by the uncaught exception above"
+    assert re.fullmatch(words, line), result.text
+    assert result.text.count("ZeroDivisionError") == 2 and result.returncode == 1

@@ -108,6 +108,7 @@ def test_the_launcher_gets_the_traceback_instead(tmp_path: Path) -> None:
     assert (status, err.count("Traceback"), err.count("failed first")) == (1, 1, 0)
     (report,) = reports(tmp_path)
     assert report["rank"] == 1 and report["host"] == os.uname().nodename
+    assert report["ends_job"] is True
     assert before < report["time_ns"] < time.time_ns()  # type: ignore[operator]
     assert report["traceback"] in err
     (file,) = (tmp_path / "job").iterdir()
@@ -252,6 +253,7 @@ def test_before_init_the_launcher_gets_the_traceback_too(tmp_path: Path) -> None
     status, err, _ = run(tmp_path, "hvd.size = -1; failure.install(); boom()", **env)
     (report,) = reports(tmp_path)
     assert (status, report["rank"], report["traceback"]) == (1, 3, err)
+    assert report["ends_job"] is False  # this may be a program that a rank has started
 
 
 @pytest.mark.parametrize(
@@ -272,8 +274,10 @@ mpi.COMM_WORLD = World()
 hvd.size = -1
 failure.install(); boom()
 """
-    status, err, _ = run(tmp_path, body)
+    (tmp_path / "job").mkdir()
+    status, err, _ = run(tmp_path, body, HVD_JOB_DIR=str(tmp_path / "job"))
     assert (status, "<mpi4py aborts>" in err) == (1, aborts)
+    assert [report["ends_job"] for report in reports(tmp_path)] == [aborts]
     assert TRACEBACK_END in err
 
 

@@ -170,6 +170,15 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
     assert left_of(job) == []
 
 
+def test_a_program_that_a_rank_has_started_may_fail(job: Path) -> None:
+    report = {"time_ns": 5, "rank": 0, "host": "a", "pid": 7, "traceback": "E\n", "ends_job": False}
+    place = 'os.environ["HVD_JOB_DIR"] + "/failure-7"'
+    body = f"open({place}, 'w').write({json.dumps(report)!r})\n"
+    fake_mpirun(job, body + "sys.exit(subprocess.run(['sleep', '9']).returncode)")
+    result = run(job, ["-np", "1", "true"])
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_an_mpirun_that_has_something_to_wait_for_goes_on(job: Path) -> None:
     fake_mpirun(job, "sys.exit(subprocess.run(['sleep', '9']).returncode)")
     assert run(job, ["-np", "1", "true"]).returncode == 0

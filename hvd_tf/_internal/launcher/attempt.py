@@ -21,6 +21,7 @@ from hvd_tf._internal.launcher.mpi_words import MpiWords
 from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
 from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
+from hvd_tf._internal.launcher.rank_exceptions import first_exception
 from hvd_tf._internal.launcher.rank_main import RANK_VARIABLES, STDIN
 from hvd_tf._internal.launcher.rank_notices import RankNotices
 from hvd_tf._internal.launcher.starts import Starts
@@ -148,15 +149,19 @@ class Attempt:
         output.start()
         starts = self._starts(told, directories)
         unended = Unended(told, self.options.ranks, env, say)
+
+        def failed() -> failure_report.Report | None:
+            return first_exception(failure_report.read_all(directories.job), told.states())
+
         over = ends.Over().check(
             job.pid,
             output.quiet_s,
             end_strays=lambda: _end_strays(job),
-            has_failed=lambda: told.mpi_has_aborted or _reported(directories) is not None,
+            has_failed=lambda: told.mpi_has_aborted or failed() is not None,
             children_matter=self._has_children(),
         )
         ending = job.wait([over, unended.check(), *([starts.check()] if starts else [])])
-        report = _reported(directories) if ending.status and not ending.stopped_by else None
+        report = failed() if ending.status and not ending.stopped_by else None
 
         def words() -> bytes:
             # Once all that the ranks have written has been read.
@@ -179,11 +184,6 @@ class Attempt:
             # no status of its own. Neither is the reason for the job's end.
             code = ending.status if ending.status > 0 else _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
-
-
-def _reported(directories: Directories) -> failure_report.Report | None:
-    """The first exception that a rank has told of."""
-    return failure_report.read_first(directories.job)
 
 
 def _last_words(
