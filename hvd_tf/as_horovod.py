@@ -4,6 +4,8 @@
     hvdrun -np 4 python -m hvd_tf.as_horovod train.py --epochs 3
     hvdrun -np 4 python -m hvd_tf.as_horovod -m package.train --epochs 3
 
+What the program starts finds hvd_tf in Horovod's place too, such as workers of multiprocessing.
+
 In Python it is `hvd_tf.install_as_horovod()`, before the first import of horovod.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import Optional
 
 _PACKAGE = Path(__file__).parent / "_internal" / "horovod"
+# Where other processes find it.
+_PATH = Path(__file__).resolve().parent / "_internal" / "horovod_path"
 
 
 def install_as_horovod() -> None:
@@ -66,6 +71,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         parser.error("name a program: a file, or -m and a module")
     install_as_horovod()
     sys.argv = program
+    _pass_on()
     if found.module:
         sys.path.insert(0, "")  # as python -m does
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
@@ -75,6 +81,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         parser.error(f"there is no file {program[0]}")
     sys.path.insert(0, str(path.resolve().parent))
     runpy.run_path(program[0], run_name="__main__")
+
+
+def _pass_on() -> None:
+    """Have processes that this one starts find hvd_tf in place of Horovod."""
+    # multiprocessing's workers, which import the program again, take over this process's sys.path.
+    sys.path.insert(0, str(_PATH))
+    present = list(filter(None, [os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_PATH), *present])
 
 
 if __name__ == "__main__":

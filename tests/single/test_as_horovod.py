@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SHOWN = """
 import sys
@@ -51,6 +54,44 @@ def test_what_cannot_be_run(tmp_path: Path) -> None:
     for arguments, words in [((), "name a program"), (("no.py",), "there is no file no.py")]:
         result = run(tmp_path, *arguments)
         assert result.returncode == 2 and words in result.stderr
+
+
+WORKERS = """
+import multiprocessing
+import subprocess
+import sys
+import horovod
+
+def work():
+    print("worker", horovod.__version__, horovod.__file__, flush=True)
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    evaluate = "import horovod.common, sys; print('worker', horovod.__version__, horovod.__file__)"
+    subprocess.run([sys.executable, "-c", evaluate], check=True)
+    print(horovod.__file__)
+"""
+
+
+@pytest.mark.parametrize("program", [("train.py",), ("-m", "train")])
+@pytest.mark.parametrize("path", [None, "elsewhere"])
+def test_what_the_program_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: tuple[str, ...], path: str | None
+) -> None:
+    if path is not None:
+        horovod = tmp_path / path / "horovod"
+        horovod.mkdir(parents=True)
+        (horovod / "__init__.py").write_text("__version__ = 'another'")
+        monkeypatch.setenv("PYTHONPATH", str(horovod.parent), prepend=os.pathsep)
+    (tmp_path / "train.py").write_text(WORKERS)
+    result = run(tmp_path, *program)
+    assert result.returncode == 0, result.stderr
+    *workers, own = result.stdout.splitlines()
+    assert workers == [f"worker 0.28.1 {own}"] * 3
 
 
 def test_an_imported_horovod_is_not_replaced(tmp_path: Path) -> None:

@@ -134,12 +134,23 @@ BESIDE = {
     "config_file": "launcher",
     # Reads files, on machines without TensorFlow too.
     "timeline": "",
+    # Other processes find it by its place.
+    "horovod_path": "as_horovod",
     # Its ranks find the library by name, because they time other libraries as well.
     "bench": "launcher",
 }
 # Started where TensorFlow is not wanted: the standard library only.
 STDLIB_ONLY = (
-    *("__init__", "as_horovod", "launch", "launcher", "failure_report", "notices", "version"),
+    *(
+        "__init__",
+        "as_horovod",
+        "horovod_path",
+        "launch",
+        "launcher",
+        "failure_report",
+        "notices",
+        "version",
+    ),
     "build_stamp",
     "causes",
     "commits",
