@@ -21,7 +21,7 @@ from typing import Optional
 from hvd_tf._internal.launcher import build_check, mpirun, process, variables
 from hvd_tf._internal.launcher.attempt import Attempt, command_line, remote_of, say
 from hvd_tf._internal.launcher.directories import kept_directory
-from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
 from hvd_tf._internal.launcher.output import RankFiles
 
@@ -74,7 +74,10 @@ def _launch(options: Options) -> int:
             files = RankFiles(options.output, options.ranks)
             stack.callback(files.close)
         if options.restarts and not environ.get(variables.COMMITS_VARIABLE):
-            environ[variables.COMMITS_VARIABLE] = str(stack.enter_context(kept_directory()))
+            try:
+                environ[variables.COMMITS_VARIABLE] = str(stack.enter_context(kept_directory()))
+            except OSError as error:
+                raise no_temporary_files(error) from None
         return _run(options, launcher, environ, signals, files)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -88,6 +89,18 @@ def test_an_error_of_the_user_is_not_tried_again(job: Path) -> None:
     fake_mpirun(job, "note()")
     result = run(job, ["-np", "1", "--restarts", "3", "no-such-program"])
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("options", [[], ["--restarts", "1"]])
+def test_where_no_temporary_file_can_be_written(job: Path, options: list[str]) -> None:
+    fake_mpirun(job, "note()")
+    nothing = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))}
+    process = start(job, ["-np", "1", *options, "true"], **nothing)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 2 and errors.count(b"\n") == 1, errors
+    assert errors.startswith(b"hvdrun: cannot write temporary files (")
+    assert b"set TMPDIR to a directory" in errors
+    assert not (job / "facts").exists()
 
 
 @pytest.mark.parametrize("version", [OPEN_MPI, MPICH])

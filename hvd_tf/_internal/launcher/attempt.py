@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hvd_tf._internal import failure_report, notices
 from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, process, variables
 from hvd_tf._internal.launcher.directories import Directories, private_directories
-from hvd_tf._internal.launcher.errors import LaunchError
+from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
 from hvd_tf._internal.launcher.mpi_words import MpiWords
 from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
@@ -82,10 +82,7 @@ class Attempt:
                 if self.launcher.family != mpirun.OPEN_MPI:
                     _add_pipes(output, self.options.ranks, directories)
             except OSError as error:
-                raise LaunchError(
-                    f"cannot write temporary files ({error.strerror}): set TMPDIR to a directory "
-                    "that can be written and has room"
-                ) from None
+                raise no_temporary_files(error) from None
             arguments = command_line(self.options, self.launcher, directories, remote)
             if self.options.verbose:
                 command = shlex.join(self.options.command)
