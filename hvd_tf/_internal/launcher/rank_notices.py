@@ -17,6 +17,7 @@ from hvd_tf._internal.launcher.rank_main import ENDED, RUNNING, STOPPED
 
 _NAME = re.compile(r"rank-\d+\.[a-z]+")
 _LONGEST_FILE_BYTES = 4096
+_FileId = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class RankNotices:
     """For HVD_NOTICE."""
     _lines: list[bytes] = field(default_factory=list)
     _aborted: set[int] = field(default_factory=set)
-    # By name: the file's inode, which another notice changes, and what is in it.
-    _files: dict[str, tuple[int, Notice | None]] = field(default_factory=dict)
+    # By name: how to tell a file from that of another notice, and what is in it.
+    _files: dict[str, tuple[_FileId, Notice | None]] = field(default_factory=dict)
 
     def see(self, rank: int, lines: bytes) -> bytes:
         """Takes a rank's notices out of what it writes."""
@@ -124,10 +125,18 @@ class RankNotices:
     def _of_files(self) -> list[Notice | None]:
         with suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
-                known = self._files.get(entry.name)
-                if _NAME.fullmatch(entry.name) and (not known or known[0] != entry.inode()):
-                    self._files[entry.name] = (entry.inode(), _read(Path(entry.path)))
+                if _NAME.fullmatch(entry.name):
+                    file = _file_id(entry)
+                    known = self._files.get(entry.name)
+                    if not known or known[0] != file:
+                        self._files[entry.name] = (file, _read(Path(entry.path)))
         return [notice for _, notice in self._files.values()]
+
+
+def _file_id(entry: os.DirEntry[str]) -> _FileId:
+    # The inode alone does not tell: ext4 gives it to the next file but one, once it is free.
+    facts = entry.stat(follow_symlinks=False)
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def _read(path: Path) -> Notice | None:

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the launcher knows of its ranks by the files that they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hvd_tf._internal.launcher.rank_notices import RankNotices
+
+
+def leave(directory: Path, what: str, time_ns: int, **facts: int | bool) -> None:
+    """Puts another notice into the same file, as a file system does that uses an inode again."""
+    notice = {"what": what, "rank": 0, "host": "a", "pid": 7, "time_ns": time_ns, **facts}
+    path = directory / "rank-0.process"
+    path.write_text(json.dumps(notice))
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+def test_a_notice_in_a_file_of_the_same_inode_is_seen(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    leave(tmp_path, "running", 1)
+    assert not notices.states()[0].is_stopped
+    leave(tmp_path, "stopped", 2)
+    assert notices.states()[0].is_stopped
+    leave(tmp_path, "ended", 2, status=3, told=False)  # the clock of files may be coarse
+    end = notices.states()[0].ended
+    assert end is not None and end.status == 3
+
+
+def test_three_notices_between_two_looks(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    for number in range(100):
+        for what in ("running", "stopped", "ended"):
+            draft = tmp_path / ".rank-0.process"
+            facts = {"what": what, "rank": 0, "host": "a", "pid": 7, "time_ns": 3 * number}
+            draft.write_text(json.dumps(facts))
+            draft.rename(tmp_path / "rank-0.process")
+            if what == "running":
+                assert not notices.states()[0].ended
+        assert notices.states()[0].ended
