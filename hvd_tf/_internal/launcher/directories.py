@@ -62,9 +62,12 @@ def kept_directory() -> Iterator[Path]:
 def _directory(parent: Path, prefix: str) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        draft = path / f".{_LOCK}"
+        lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # Another launcher may look at any moment. It must see a held lock or none.
+            draft.rename(path / _LOCK)
             yield path
         finally:
             os.close(lock)
