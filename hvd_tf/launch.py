@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Optional
 
 from hvd_tf._internal.launcher import build_check, mpirun, process, variables
-from hvd_tf._internal.launcher.attempt import Attempt, command_line, remote_of, say
+from hvd_tf._internal.launcher.attempt import Attempt, command_line, has_pipes, remote_of, say
 from hvd_tf._internal.launcher.directories import kept_directory
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
+from hvd_tf._internal.launcher.file_limit import FileLimit
 from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
 from hvd_tf._internal.launcher.output import RankFiles
 
@@ -68,7 +69,8 @@ def _launch(options: Options) -> int:
         line = command_line(options, launcher, None, remote_of(options, environ))
         print(shlex.join(line))
         return 0
-    with process.Signals() as signals, ExitStack() as stack:
+    with process.Signals() as signals, FileLimit() as file_limit, ExitStack() as stack:
+        file_limit.check(options.ranks, options.output is not None, has_pipes(launcher))
         files = None
         if options.output is not None:
             files = RankFiles(options.output, options.ranks)
@@ -78,7 +80,7 @@ def _launch(options: Options) -> int:
                 environ[variables.COMMITS_VARIABLE] = str(stack.enter_context(kept_directory()))
             except OSError as error:
                 raise no_temporary_files(error) from None
-        return _run(options, launcher, environ, signals, files)
+        return _run(options, launcher, environ, signals, file_limit, files)
 
 
 def _run(
@@ -86,12 +88,13 @@ def _run(
     launcher: mpirun.Mpirun,
     environ: dict[str, str],
     signals: process.Signals,
+    file_limit: FileLimit,
     files: Optional[RankFiles],
 ) -> int:
     """Starts the job, and again after a failure where that was asked for."""
     for restart in range(options.restarts + 1):
         env = {**environ, variables.RESTART_VARIABLE: str(restart)}
-        outcome = Attempt(options, launcher, env, signals, files).run()
+        outcome = Attempt(options, launcher, env, signals, file_limit, files).run()
         if outcome.code == 0 or outcome.stopped or restart == options.restarts:
             break
         say(

@@ -16,6 +16,7 @@ from hvd_tf._internal import failure_report, notices
 from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, process, variables
 from hvd_tf._internal.launcher.directories import Directories, private_directories
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
+from hvd_tf._internal.launcher.file_limit import FileLimit
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
 from hvd_tf._internal.launcher.mpi_words import MpiWords
 from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
@@ -54,6 +55,7 @@ class Attempt:
     launcher: Mpirun
     environ: Mapping[str, str]
     signals: process.Signals
+    file_limit: FileLimit
     files: RankFiles | None
 
     def run(self) -> Outcome:
@@ -79,7 +81,7 @@ class Attempt:
                 fold = None if self.options.verbose else MpiWords()
                 output = Output(self.options.timestamp, self.files, told.see, fold)
                 stack.callback(output.close)
-                if self.launcher.family != mpirun.OPEN_MPI:
+                if has_pipes(self.launcher):
                     _add_pipes(output, self.options.ranks, directories)
             except OSError as error:
                 raise no_temporary_files(error) from None
@@ -134,7 +136,7 @@ class Attempt:
     ) -> Outcome:
         hydra = ends.HydraStatus() if self.launcher.family == mpirun.MPICH else None
         try:
-            job = process.Job(arguments, env, self.signals)
+            job = process.Job(arguments, env, self.signals, self.file_limit)
         except OSError as error:
             raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
         lost = LostHosts(remote)
@@ -240,6 +242,11 @@ def command_line(
         more=(*interfaces, *options.mpi_arguments),
         shares_cores=options.shares_cores,
     )
+
+
+def has_pipes(launcher: Mpirun) -> bool:
+    """Whether each rank's output comes by pipes of its own."""
+    return launcher.family != mpirun.OPEN_MPI
 
 
 def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:

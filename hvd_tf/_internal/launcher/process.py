@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, NamedTuple
 
 from hvd_tf._internal import failure_report
+from hvd_tf._internal.launcher.file_limit import FileLimit
 
 # mpirun gives its ranks about a second between SIGTERM and SIGKILL.
 KILL_AFTER_S = 3.0
@@ -91,7 +92,13 @@ class Ending(NamedTuple):
 class Job:
     """A started mpirun. Owner: the launcher's main thread."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], signals: Signals) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        signals: Signals,
+        file_limit: FileLimit,
+    ) -> None:
         """Starts mpirun. Its own streams are pipes, `stdout` and `stderr`."""
         self._directory = env[failure_report.DIRECTORY_VARIABLE]
         self._signals = signals
@@ -104,7 +111,7 @@ class Job:
             # A Ctrl-C of the terminal reaches this process only, which passes it on once.
             start_new_session=True,
             # No thread has been started yet, so this is safe.
-            preexec_fn=_child_setup(signals.mask_before),
+            preexec_fn=_child_setup(signals.mask_before, file_limit),
         )
         assert self._process.stdout is not None and self._process.stderr is not None
         self.stdout: IO[bytes] = self._process.stdout
@@ -250,12 +257,13 @@ def environment(pid: int) -> list[bytes]:
     return text.split(b"\0")
 
 
-def _child_setup(mask: set[int]) -> Callable[[], None]:
+def _child_setup(mask: set[int], file_limit: FileLimit) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
     def setup() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        file_limit.restore()
         # A launcher that is killed itself can remove nothing. mpirun then ends the ranks.
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:
