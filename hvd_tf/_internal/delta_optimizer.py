@@ -70,7 +70,12 @@ class DeltaOptimizer(OptimizerWrapper):
         earlier = list(train_ops)
 
         def apply() -> tf.Operation:
-            return self._optimizer.apply_gradients(pairs, global_step=global_step)
+            # Loss scaling within counts no step of a rank that overflows. So it is counted here.
+            update = self._optimizer.apply_gradients(pairs)
+            if global_step is None:
+                return update
+            with tf.control_dependencies(_ops(update)):
+                return v1.assign_add(global_step, 1)
 
         if self._passes == 1:
             starts = [_copy(variable) for variable in variables]
@@ -81,6 +86,16 @@ class DeltaOptimizer(OptimizerWrapper):
         if not tf.executing_eagerly():
             train_ops[:] = [*earlier, update]  # without the operation inside
         return update
+
+    def apply_within(
+        self, pairs: GradsAndVars, global_step: Any, name: Any, apply: Callable[..., Any]
+    ) -> Any:
+        """Refuse a loss scale optimizer around this one."""
+        raise ValueError(
+            "op=Adasum within MixedPrecisionLossScaleOptimizer: a rank whose gradients overflow "
+            "would take no part in the reduction. Wrap the other way round, in "
+            "DistributedOptimizer(MixedPrecisionLossScaleOptimizer(...), op=Adasum)"
+        )
 
     def _combine(
         self, variables: Sequence[Variable], starts: Sequence[tf.Tensor]

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from hvd_tf._internal.accumulation import GradientAccumulator
 from hvd_tf._internal.compat import Variable, is_keras_optimizer, v1
+from hvd_tf._internal.compat.graph_loss_scale import patch_loss_scaling_of_graphs
 from hvd_tf._internal.delta_optimizer import DeltaOptimizer
 from hvd_tf._internal.gradients import GradientReducer, Groups
 from hvd_tf._internal.optimizer_wrapper import GradsAndVars, Optimizer, OptimizerWrapper
@@ -68,6 +70,22 @@ class _DistributedOptimizer(OptimizerWrapper):
             global_step,
             name,
         )
+
+    def apply_within(
+        self,
+        pairs: GradsAndVars,
+        global_step: Optional[Variable],
+        name: Optional[str],
+        apply: Callable[..., tf.Operation],
+    ) -> tf.Operation:
+        """Let a loss scale optimizer around this one look at gradients on a k-th run only.
+
+        apply: what it does, with `name=` or without. It calls `apply_gradients`.
+        """
+        if self._accumulator.passes == 1:
+            return apply(name=name)
+        variables = [variable for gradient, variable in pairs if gradient is not None]
+        return self._accumulator.apply(apply, variables, global_step, name)
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -151,6 +169,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
             "SyncReplicasOptimizer collects gradients on parameter servers, which hvd_tf does "
             "not use: pass the optimizer inside it"
         )
+    patch_loss_scaling_of_graphs(OptimizerWrapper)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("average_aggregated_gradients cannot be combined with op=Adasum")
     name = name or f"Distributed{type(optimizer).__name__}"

@@ -166,6 +166,8 @@ def test_a_hook_may_reduce_at_the_end(rank, size, when):
 def test_averages_wait_for_the_data(rank, size):
     """That of a variable needs none. A rank without data must not send it all the same."""
     for _ in range(5):
-        hook = toolkit.MetricAverageHook({"weight": "weight/Read/ReadVariableOp:0"}, every_n_steps=1)
+        hook = toolkit.MetricAverageHook(
+            {"weight": "weight/Read/ReadVariableOp:0"}, every_n_steps=1
+        )
         found = training([hook, toolkit.EndTogetherHook("last")], 2 if rank == 0 else 5)
         assert found[0] == (5 if size > 1 else 2)
