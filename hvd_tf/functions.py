@@ -343,8 +343,9 @@ class _Channel:
         if tf.executing_eagerly():
             return verb(tf.constant(array), **common).numpy()
         # A graph of its own: the caller's may be finalized. Fed, because a graph's constants
-        # end at 2 GiB.
-        with tf.Graph().as_default(), v1.Session() as session:
+        # end at 2 GiB. Without GPUs: the caller's session may number them in another way.
+        config = v1.ConfigProto(device_count={"GPU": 0})
+        with tf.Graph().as_default(), v1.Session(config=config) as session:
             fed = v1.placeholder(array.dtype, array.shape)
             return session.run(verb(fed, **common), {fed: array})
 
