@@ -101,6 +101,7 @@ TEST(ValuesTakeTheWayThatSendsLess) {
 }
 
 // Every element of the result is in one piece, and every element of a rank.
+// `pieces` is 0 where they are cut by rank.
 void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
   std::vector<size_t> segments;
   int64_t total = 0;
@@ -114,13 +115,16 @@ void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
     }
   }
   int64_t last_first = -1;
-  for (const SparsePiece& piece : plan.Cut(segments, most, pieces)) {
+  const bool by_rank = pieces == 0;
+  for (const SparsePiece& piece : by_rank ? plan.CutByRank(segments, most)
+                                          : plan.Cut(segments, most, pieces)) {
     const int64_t count = SparsePlan::CountOf(piece);
-    EXPECT_TRUE(0 < count && count <= most);
+    EXPECT_TRUE(0 < count && (by_rank || count <= most));
     total -= count;
     EXPECT_EQ(plan.MapOf(piece).total(), count);
     for (int rank = 0; rank < plan.ranks(); ++rank) {
       of_ranks[rank] -= plan.CountOf(piece, rank);
+      EXPECT_TRUE(plan.CountOf(piece, rank) <= most);
       EXPECT_EQ(plan.MapOf(piece, rank).total(), plan.CountOf(piece, rank));
     }
     for (const SparseRun& run : piece) {
@@ -145,7 +149,7 @@ TEST(PiecesCoverAllRowsOnce) {
                                   {{1, 2}, {1, 2}, {1}}},
                                  {4, 3, 7, 0, 50});
   for (int64_t most : {1, 3, 16, 64, 1000}) {
-    for (int64_t pieces : {1, 3, 8}) CheckPieces(plan, most, pieces);
+    for (int64_t pieces : {0, 1, 3, 8}) CheckPieces(plan, most, pieces);
   }
   EXPECT_TRUE(PlanOf({{{}, {}}}, {4}).Cut({0}, 100, 2).empty());
 }
@@ -169,6 +173,24 @@ TEST(MoreRowsThanHaveNumbersAreRefused) {
   EXPECT_TRUE(check(2 * half, {half, half}) == StatusCode::kResourceExhausted);
   // The result has no more rows than the table.
   EXPECT_TRUE(check(half, {half, half}) == StatusCode::kOk);
+}
+
+// As many blocks as where each rank's rows are gathered for themselves.
+TEST(PiecesByRankAreFewWhereRowsDiffer) {
+  constexpr int kRanks = 64;
+  constexpr int64_t kRows = 100, kRowCount = 16, kMost = 400;
+  std::vector<Ids> apart(kRanks), same(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      apart[rank].push_back(row * kRanks + rank);
+      same[rank].push_back(row);
+    }
+  }
+  for (const auto& ids : {apart, same}) {
+    const SparsePlan plan = PlanOf({ids}, {kRowCount});
+    CheckPieces(plan, kMost, 0);
+    EXPECT_EQ(plan.CutByRank({0}, kMost).size(), 4u);
+  }
 }
 
 TEST(PiecesAreAsManyAsOwners) {

@@ -11,10 +11,14 @@ namespace {
 
 class SparseGatherPhase final : public SparsePhase {
  public:
-  SparseGatherPhase(BatchWork* work, std::shared_ptr<const SparsePlan> plan,
+  SparseGatherPhase(BatchWork* work,
+                    const std::shared_ptr<const SparsePlan>& plan,
                     const std::vector<size_t>& segments, Next next)
-      : SparsePhase(work, std::move(plan), segments, GatheredBlockBytes(*work),
-                    1, std::move(next)) {}
+      : SparsePhase(
+            work, plan, segments,
+            plan->CutByRank(segments,
+                            ElementsOnWire(*work, GatheredBlockBytes(*work))),
+            std::move(next)) {}
 
   int64_t chunk_count() const override {
     return std::max(piece_count(), int64_t{1});
@@ -61,7 +65,7 @@ std::unique_ptr<Chunk> SparseGatherPhase::NewChunk(int64_t index) {
 std::unique_ptr<Phase> NewSparseGatherPhase(
     BatchWork* work, std::shared_ptr<const SparsePlan> plan,
     const std::vector<size_t>& segments, Phase::Next next) {
-  return std::make_unique<SparseGatherPhase>(work, std::move(plan), segments,
+  return std::make_unique<SparseGatherPhase>(work, plan, segments,
                                              std::move(next));
 }
 

@@ -14,10 +14,14 @@ namespace {
 
 class SparseOwnersPhase final : public SparsePhase {
  public:
-  SparseOwnersPhase(BatchWork* work, std::shared_ptr<const SparsePlan> plan,
+  SparseOwnersPhase(BatchWork* work,
+                    const std::shared_ptr<const SparsePlan>& plan,
                     const std::vector<size_t>& segments, Next next)
-      : SparsePhase(work, std::move(plan), segments, BlockBytes(*work),
-                    work->size(), std::move(next)) {}
+      : SparsePhase(
+            work, plan, segments,
+            plan->Cut(segments, ElementsOnWire(*work, BlockBytes(*work)),
+                      work->size()),
+            std::move(next)) {}
 
   int64_t chunk_count() const override {
     const int64_t size = work()->size();
@@ -208,7 +212,7 @@ std::unique_ptr<Chunk> SparseOwnersPhase::NewChunk(int64_t index) {
 std::unique_ptr<Phase> NewSparseOwnersPhase(
     BatchWork* work, std::shared_ptr<const SparsePlan> plan,
     const std::vector<size_t>& segments, Phase::Next next) {
-  return std::make_unique<SparseOwnersPhase>(work, std::move(plan), segments,
+  return std::make_unique<SparseOwnersPhase>(work, plan, segments,
                                              std::move(next));
 }
 

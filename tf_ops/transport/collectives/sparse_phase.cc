@@ -21,23 +21,23 @@ int64_t BytesOfResult(const SparsePlan& plan,
   return elements * static_cast<int64_t>(SizeOf(dtype));
 }
 
-int64_t ElementsOf(const BatchWork& work, int64_t bytes) {
+}  // namespace
+
+int64_t ElementsOnWire(const BatchWork& work, int64_t bytes) {
   const auto element_bytes =
       static_cast<int64_t>(SizeOf(work.batch().wire_dtype));
   return std::max(bytes / element_bytes, kAlignedElements);
 }
 
-}  // namespace
-
 SparsePhase::SparsePhase(BatchWork* work,
                          std::shared_ptr<const SparsePlan> plan,
                          const std::vector<size_t>& segments,
-                         int64_t block_bytes, int64_t pieces, Next next)
+                         std::vector<SparsePiece> pieces, Next next)
     : Phase(work, ReducedOperands(work->batch()),
             BytesOfResult(*plan, segments, work->batch().dtype),
             std::move(next)),
       plan_(std::move(plan)),
-      pieces_(plan_->Cut(segments, ElementsOf(*work, block_bytes), pieces)) {}
+      pieces_(std::move(pieces)) {}
 
 const SparsePiece& SparsePhase::piece(int64_t index) const {
   static const SparsePiece* const none = new SparsePiece;

@@ -18,11 +18,9 @@ namespace hvd {
 
 class SparsePhase : public Phase {
  public:
-  // A piece has at most `block_bytes` on the wire. There are at least `pieces`,
-  // where there are so many rows.
   SparsePhase(BatchWork* work, std::shared_ptr<const SparsePlan> plan,
-              const std::vector<size_t>& segments, int64_t block_bytes,
-              int64_t pieces, Next next);
+              const std::vector<size_t>& segments,
+              std::vector<SparsePiece> pieces, Next next);
 
   const SparsePlan& plan() const { return *plan_; }
   int64_t piece_count() const { return static_cast<int64_t>(pieces_.size()); }
@@ -53,6 +51,10 @@ class SparsePhase : public Phase {
   const std::shared_ptr<const SparsePlan> plan_;
   const std::vector<SparsePiece> pieces_;
 };
+
+// How many elements of the batch cross the wire in so many bytes; some at
+// least.
+[[nodiscard]] int64_t ElementsOnWire(const BatchWork& work, int64_t bytes);
 
 // Every rank's rows of these segments go to all ranks.
 [[nodiscard]] std::unique_ptr<Phase> NewSparseGatherPhase(

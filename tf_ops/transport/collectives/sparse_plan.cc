@@ -3,33 +3,76 @@
 #include "transport/collectives/sparse_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace hvd {
 namespace {
 
-// Fills pieces one after another.
+// Whose elements are counted: the result's, which has every row.
+struct OfResult {
+  int64_t RowsBefore(int64_t row) const { return row; }
+  int64_t RowAt(int64_t index) const { return index; }
+};
+
+// A rank's, which has the rows of these places.
+struct OfRank {
+  const std::vector<uint32_t>* places;
+
+  int64_t RowsBefore(int64_t row) const {
+    return std::lower_bound(places->begin(), places->end(), row) -
+           places->begin();
+  }
+  // Behind the last one: no row of any table.
+  int64_t RowAt(int64_t index) const {
+    return index < static_cast<int64_t>(places->size())
+               ? static_cast<int64_t>((*places)[static_cast<size_t>(index)])
+               : std::numeric_limits<int64_t>::max();
+  }
+};
+
+// Fills pieces one after another. Of each piece none of the counted has more
+// elements than `most_elements`.
+template <typename Counted>
 class Cutter {
  public:
-  explicit Cutter(int64_t most_elements) : most_(most_elements) {}
+  Cutter(int64_t most_elements, size_t counted)
+      : most_(most_elements), room_(counted, 0) {}
 
-  void Add(size_t segment, int64_t rows, int64_t row_count) {
+  void Add(size_t segment, int64_t rows, int64_t row_count,
+           const std::vector<Counted>& counted) {
     if (row_count > most_) return AddLongRows(segment, rows, row_count);
     for (int64_t row = 0; row < rows;) {
-      if (room_ < row_count) NewPiece();
-      const int64_t count = std::min(room_ / row_count, rows - row);
-      pieces_.back().push_back({segment, {row, row + count}, 0, row_count});
-      room_ -= count * row_count;
-      row += count;
+      int64_t end = EndOfRoom(row, rows, row_count, counted);
+      if (pieces_.empty() || end == row) {
+        NewPiece();
+        end = EndOfRoom(row, rows, row_count, counted);
+      }
+      pieces_.back().push_back({segment, {row, end}, 0, row_count});
+      for (size_t i = 0; i < counted.size(); ++i) {
+        room_[i] -= row_count *
+                    (counted[i].RowsBefore(end) - counted[i].RowsBefore(row));
+      }
+      row = end;
     }
   }
 
   std::vector<SparsePiece> Take() { return std::move(pieces_); }
 
  private:
+  // The first row from `row` on that does not fit.
+  int64_t EndOfRoom(int64_t row, int64_t rows, int64_t row_count,
+                    const std::vector<Counted>& counted) const {
+    int64_t end = rows;
+    for (size_t i = 0; i < counted.size(); ++i) {
+      const int64_t first = counted[i].RowsBefore(row);
+      end = std::min(end, counted[i].RowAt(first + room_[i] / row_count));
+    }
+    return end;
+  }
   void NewPiece() {
     pieces_.emplace_back();
-    room_ = most_;
+    std::fill(room_.begin(), room_.end(), most_);
   }
   void AddLongRows(size_t segment, int64_t rows, int64_t row_count) {
     for (int64_t row = 0; row < rows; ++row) {
@@ -39,13 +82,23 @@ class Cutter {
         pieces_.back().push_back({segment, {row, row + 1}, column, columns});
       }
     }
-    room_ = 0;
+    std::fill(room_.begin(), room_.end(), 0);
   }
 
   const int64_t most_;
-  int64_t room_ = 0;
+  std::vector<int64_t> room_;  // of each counted one, in the last piece
   std::vector<SparsePiece> pieces_;
 };
+
+// The most elements of a piece, so that pieces are of about the same size.
+int64_t EvenPiece(int64_t total, int64_t longest_row, int64_t most_elements,
+                  int64_t pieces) {
+  const int64_t most_at_once = most_elements * pieces;
+  const int64_t times =
+      std::max((total + most_at_once - 1) / most_at_once, int64_t{1});
+  const int64_t even = (total + times * pieces - 1) / (times * pieces);
+  return std::max(even, std::min(longest_row, most_elements));
+}
 
 }  // namespace
 
@@ -77,15 +130,39 @@ std::vector<SparsePiece> SparsePlan::Cut(const std::vector<size_t>& segments,
         static_cast<int64_t>(united(segment).size()) * row_counts_[segment];
     longest = std::max(longest, row_counts_[segment]);
   }
-  const int64_t most_at_once = most_elements * pieces;
-  const int64_t times =
-      std::max((total + most_at_once - 1) / most_at_once, int64_t{1});
-  const int64_t even = (total + times * pieces - 1) / (times * pieces);
-  Cutter cutter(std::max(even, std::min(longest, most_elements)));
+  Cutter<OfResult> cutter(EvenPiece(total, longest, most_elements, pieces), 1);
   for (size_t segment : segments) {
     if (row_counts_[segment] == 0) continue;
     cutter.Add(segment, static_cast<int64_t>(united(segment).size()),
-               row_counts_[segment]);
+               row_counts_[segment], {OfResult{}});
+  }
+  return cutter.Take();
+}
+
+std::vector<SparsePiece> SparsePlan::CutByRank(
+    const std::vector<size_t>& segments, int64_t most_elements) const {
+  const auto ranks = static_cast<size_t>(this->ranks());
+  std::vector<int64_t> totals(ranks, 0);
+  int64_t longest = 1;
+  for (size_t segment : segments) {
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      totals[rank] +=
+          static_cast<int64_t>(unions_[segment].places[rank].size()) *
+          row_counts_[segment];
+    }
+    longest = std::max(longest, row_counts_[segment]);
+  }
+  const int64_t most_of_rank = *std::max_element(totals.begin(), totals.end());
+  Cutter<OfRank> cutter(EvenPiece(most_of_rank, longest, most_elements, 1),
+                        ranks);
+  std::vector<OfRank> counted(ranks);
+  for (size_t segment : segments) {
+    if (row_counts_[segment] == 0) continue;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      counted[rank].places = &unions_[segment].places[rank];
+    }
+    cutter.Add(segment, static_cast<int64_t>(united(segment).size()),
+               row_counts_[segment], counted);
   }
   return cutter.Take();
 }

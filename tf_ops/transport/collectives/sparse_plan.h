@@ -55,6 +55,10 @@ class SparsePlan {
   // short enough. A row is cut only if it has more elements.
   std::vector<SparsePiece> Cut(const std::vector<size_t>& segments,
                                int64_t most_elements, int64_t pieces) const;
+  // The same, but no rank has more than `most_elements` of a piece. The result
+  // may have more, where ranks have different rows.
+  std::vector<SparsePiece> CutByRank(const std::vector<size_t>& segments,
+                                     int64_t most_elements) const;
 
   // The rows of a rank that have a place in the run.
   RowRange RowsIn(const SparseRun& run, int rank) const;
