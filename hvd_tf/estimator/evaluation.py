@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
@@ -12,12 +13,10 @@ import tensorflow as tf
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange, exchange_at
 from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
-from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf.estimator import evaluation_input, evaluation_summary, metric_state
-from hvd_tf.estimator.metric_sums import MetricSums
+from hvd_tf.estimator import evaluation_summary
+from hvd_tf.estimator.evaluation_model import EvaluationModel
 
-LOSS = "loss"
 _WHAT = "evaluate"
 
 
@@ -51,7 +50,7 @@ def evaluate(
       steps: how many batches to evaluate, over all ranks; None for all.
       hooks: run on every rank that evaluates, each in its own session.
       checkpoint_path: a path on rank 0. The default is its latest checkpoint. If there is none,
-        weights are newly initialised.
+        weights are newly initialised, or those of its `warm_start_from`.
       name: the name of this evaluation, for the folder of summaries that rank 0 writes.
 
     Returns:
@@ -65,79 +64,19 @@ def evaluate(
     seed = _agree(estimator, steps, name, checkpoint_path)
     latest = (checkpoint_path or estimator.latest_checkpoint()) if rank() == 0 else None
     share = (size(), rank()) if size() > 1 else None
-    model = everywhere(lambda: _Model(estimator, input_fn, steps, share, seed), _WHAT)
+    build = functools.partial(EvaluationModel, estimator, input_fn, steps, seed, latest)
+    model = everywhere(lambda: build(share), _WHAT)
     if share:
         _check_alike(model)
     if share and model.obstacle:
         if rank() == 0:
             v1.logging.warning(f"hvd_tf: rank 0 evaluates alone, because {model.obstacle}")
-        return on_rank_0(
-            lambda: _run(_Model(estimator, input_fn, steps, None, seed), latest, hooks, name), _WHAT
-        )
-    return _run(model, latest, hooks, name)
-
-
-class _Model:
-    """An Estimator's evaluation in a graph of its own: input, model, metrics."""
-
-    def __init__(
-        self,
-        estimator: Any,
-        input_fn: Callable[..., Any],
-        steps: Optional[int],
-        share: Optional[tuple[int, int]],
-        seed: int,
-    ) -> None:
-        self.estimator = estimator
-        self.share = share
-        with tf.Graph().as_default() as self.graph:
-            # One seed for all ranks, so that a dataset without a seed of its own shuffles in the
-            # same way on all.
-            v1.set_random_seed(seed)
-            step = v1.train.create_global_step()
-            source = evaluation_input.read(input_fn, estimator.params, estimator.config)
-            self.obstacle = source.obstacle if share else ""
-            self.is_share = source.is_share
-            batch = source.tensors(None if self.obstacle else share, steps)
-            spec = estimator.model_fn(
-                batch.features, batch.labels, evaluation_input.EVAL, estimator.config
-            )
-            metrics = {name: _pair(given) for name, given in (spec.eval_metric_ops or {}).items()}
-            if LOSS in metrics:
-                raise ValueError(
-                    f"eval_metric_ops has a metric {LOSS!r}, which is the name of the model's own "
-                    "loss; give it another name"
-                )
-            metrics[LOSS] = v1.metrics.mean(spec.loss, weights=batch.examples())
-            self.scaffold = spec.scaffold or v1.train.Scaffold()
-            self.hooks = list(spec.evaluation_hooks or ())
-            self.update_op = tf.group(*[update for _, update in metrics.values()])
-            self.values = {name: value for name, (value, _) in metrics.items()}
-            self.values[v1.GraphKeys.GLOBAL_STEP] = step
-            self.states: list[tf.Variable] = []
-            self.initializer = batch.initializer
-            if share and not self.obstacle:
-                self._share(metrics)
-
-    def _share(self, metrics: Mapping[str, metric_state.MetricOps]) -> None:
-        self.states, reasons = metric_state.states_of(metrics)
-        self.obstacle = "; ".join(
-            f"its metric {name!r} cannot be summed over ranks: {why}"
-            for name, why in reasons.items()
-        )
-        if not reasons:
-            self.variables = RootVariables(0)
-            self.sums = MetricSums(self.states)
-
-
-def _pair(metric: Any) -> metric_state.MetricOps:
-    """The value and the update of a metric of tf.compat.v1.metrics or Keras."""
-    return metric if isinstance(metric, tuple) else (metric.result(), metric.updates)
+        return on_rank_0(lambda: _run(build(None), hooks, name), _WHAT)
+    return _run(model, hooks, name)
 
 
 def _run(
-    model: _Model,
-    checkpoint: Optional[str],
+    model: EvaluationModel,
     hooks: Optional[Sequence[v1.train.SessionRunHook]],
     name: Optional[str],
 ) -> dict[str, Any]:
@@ -151,7 +90,7 @@ def _run(
                 hooks=[_Start(model, meeting), *model.hooks, *(hooks or ()), finish],
                 scaffold=model.scaffold,
                 config=model.estimator.config.session_config,
-                checkpoint_filename_with_path=checkpoint,
+                checkpoint_filename_with_path=model.checkpoint,
             ) as session,
         ):
             while not session.should_stop():
@@ -160,14 +99,14 @@ def _run(
         meeting.fail(error)
         raise
     if rank() == 0:
-        _report(model, checkpoint, name, finish.results)
+        _report(model, name, finish.results)
     return finish.results
 
 
 class _Start(v1.train.SessionRunHook):
     """Gives the session rank 0's weights."""
 
-    def __init__(self, model: _Model, meeting: Meeting) -> None:
+    def __init__(self, model: EvaluationModel, meeting: Meeting) -> None:
         self._model = model
         self._meeting = meeting
 
@@ -186,7 +125,7 @@ class _Start(v1.train.SessionRunHook):
 class _Finish(v1.train.SessionRunHook):
     """Adds up the ranks' metrics and reads them, after the last batch of every rank."""
 
-    def __init__(self, model: _Model, meeting: Meeting) -> None:
+    def __init__(self, model: EvaluationModel, meeting: Meeting) -> None:
         self._model = model
         self._meeting = meeting
         self.results: dict[str, Any] = {}
@@ -217,7 +156,7 @@ def _agree(
     return everyones[0]["seed"]
 
 
-def _check_alike(model: _Model) -> None:
+def _check_alike(model: EvaluationModel) -> None:
     """Raise ValueError on every rank if the ranks cannot evaluate together."""
     mine = {
         "the list of metrics": sorted(model.values),
@@ -236,14 +175,11 @@ def _check_alike(model: _Model) -> None:
         )
 
 
-def _report(
-    model: _Model, checkpoint: Optional[str], name: Optional[str], results: Mapping[str, Any]
-) -> None:
+def _report(model: EvaluationModel, name: Optional[str], results: Mapping[str, Any]) -> None:
     step = int(results[v1.GraphKeys.GLOBAL_STEP])
     shown = ", ".join(
         f"{key} = {value}" for key, value in sorted(results.items()) if not isinstance(value, bytes)
     )
-    of = f"checkpoint {checkpoint}" if checkpoint else "newly initialised weights"
-    v1.logging.info(f"Evaluation of {of}, loss over examples: {shown}")
+    v1.logging.info(f"Evaluation of {model.weights}, loss over examples: {shown}")
     with tf.Graph().as_default():  # event files are written by graph code
         evaluation_summary.write(model.estimator.eval_dir(name), results, step)
