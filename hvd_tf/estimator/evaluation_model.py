@@ -52,7 +52,6 @@ class EvaluationModel:
             )
             metrics = _metrics(spec, batch)
             self.weights = self._weights()
-            self.scaffold = spec.scaffold or v1.train.Scaffold()
             self.hooks = list(spec.evaluation_hooks or ())
             self.update_op = tf.group(*[update for _, update in metrics.values()])
             self.values = {name: value for name, (value, _) in metrics.items()}
@@ -61,6 +60,7 @@ class EvaluationModel:
             self.initializer = batch.initializer
             if share and not self.obstacle:
                 self._share(metrics)
+            self.scaffold = _scaffold(spec.scaffold)
 
     def _weights(self) -> str:
         """Arrange what the session begins with, after model_fn. Returns that in words."""
@@ -94,6 +94,16 @@ def _metrics(spec: Any, batch: evaluation_input.Tensors) -> dict[str, metric_sta
         )
     metrics[LOSS] = v1.metrics.mean(spec.loss, weights=batch.examples())
     return metrics
+
+
+def _scaffold(given: Optional[v1.train.Scaffold]) -> v1.train.Scaffold:
+    """The model's Scaffold, which may not know of the metrics' variables. Call it after them."""
+    if given is None or given.local_init_op is None:
+        return given or v1.train.Scaffold()
+    return v1.train.Scaffold(
+        local_init_op=tf.group(given.local_init_op, v1.train.Scaffold.default_local_init_op()),
+        copy_from_scaffold=given,
+    )
 
 
 def _pair(metric: Any) -> metric_state.MetricOps:

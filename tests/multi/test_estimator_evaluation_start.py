@@ -30,12 +30,16 @@ def model_fn(features, labels, mode, params):
     error = labels - tf.matmul(features, weights)
     loss = tf.reduce_mean(error**2)
     metrics = {"error": v1.metrics.mean(error**2)} if mode == "eval" else None
-    if params.get("largest"):  # rank 0 evaluates alone
+    if metrics and params.get("largest"):  # rank 0 evaluates alone
         largest = v1.get_local_variable("largest", initializer=np.float32(0))
         update = v1.assign(largest, tf.maximum(largest, tf.reduce_max(error)))
         metrics["largest"] = largest.read_value(), update
     train = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
-    return tfe.EstimatorSpec(mode, loss=loss, train_op=train, eval_metric_ops=metrics)
+    given = params.get("local_init_op")
+    scaffold = v1.train.Scaffold(local_init_op=given()) if given else None
+    return tfe.EstimatorSpec(
+        mode, loss=loss, train_op=train, eval_metric_ops=metrics, scaffold=scaffold
+    )
 
 
 def input_fn():
@@ -68,3 +72,14 @@ def test_weights_of_a_warm_start_count_as_long_as_there_is_no_checkpoint(folder,
     assert found["error"] == pytest.approx(plain(first)["error"], rel=1e-6)
     assert found["error"] == pytest.approx(plain(second)["error"], rel=1e-6)
     assert found["global_step"] == 0
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_local_variables_beside_a_local_init_op_of_the_model(folder, largest):
+    """Those of the metrics are made after it."""
+    params = {"local_init_op": v1.tables_initializer, "largest": largest}
+    estimator = tfe.Estimator(model_fn, folder, params=params)
+    if hvd.rank() == 0:
+        estimator.train(input_fn, steps=3)
+    found = hvd.estimator.evaluate(estimator, input_fn)
+    assert found["error"] == pytest.approx(plain(estimator)["error"], rel=1e-6)
