@@ -18,21 +18,25 @@ _RANDOM = {
     "RandomDataset": "random numbers, such as those of sample_from_datasets,",
 }
 _OF_SHARD = ("num_shards", "index")
-_MARK = "_hvd_tf_sharded"  # its value: whether each record is in exactly one share
+_SHARE = "_hvd_tf_share"
+_INEXACT = "_hvd_tf_inexact"
 
 
-def mark(dataset: tf.data.Dataset, is_exact: bool) -> tf.data.Dataset:
-    """The same dataset, known from now on as a share.
+def mark_share(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset, known from now on as a rank's share."""
+    setattr(dataset, _SHARE, True)
+    return dataset
 
-    is_exact: no record is dropped or repeated to make the ranks' shares equally long.
-    """
-    setattr(dataset, _MARK, is_exact)
+
+def mark_inexact(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset. Records may be dropped or repeated to make the ranks' steps equal."""
+    setattr(dataset, _INEXACT, True)
     return dataset
 
 
 def is_exact(dataset: tf.data.Dataset) -> bool:
-    """False for what `hvd.data.shard` has made by dropping or repeating records."""
-    return all(getattr(source, _MARK, True) for source in dataset_chain(dataset))
+    """False for what `hvd.data` has made by dropping or repeating records."""
+    return not any(hasattr(source, _INEXACT) for source in dataset_chain(dataset))
 
 
 def sharded_by(dataset: tf.data.Dataset, process_set: ProcessSet = global_process_set) -> str:
@@ -43,7 +47,7 @@ def sharded_by(dataset: tf.data.Dataset, process_set: ProcessSet = global_proces
     """
     own = {(size(), rank()), (process_set.size(), process_set.rank())}
     for source in dataset_chain(dataset):
-        if hasattr(source, _MARK):
+        if hasattr(source, _SHARE):
             return "hvd.data.shard"
         if "ShardDataset" not in type(source).__name__:
             continue
@@ -68,9 +72,8 @@ def check_ordered(dataset: tf.data.Dataset) -> None:
     """Raises ValueError if the dataset may give its elements in any order."""
     if unordered := nondeterministic_dataset(dataset):
         raise ValueError(
-            f"this dataset has {unordered} with deterministic=False: every rank would split an "
-            "order of its own, and records would be lost and repeated. Leave that out before the "
-            "split"
+            f"this dataset has {unordered}: every rank would split an order of its own, and "
+            "records would be lost and repeated. Leave that out before the split"
         )
 
 

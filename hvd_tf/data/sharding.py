@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.data.files import Patterns
 from hvd_tf.data.formats import Columns
-from hvd_tf.data.marks import mark
+from hvd_tf.data.marks import mark_inexact, mark_share
 from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.seeds import seed_of, shuffled
 from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
@@ -94,7 +94,8 @@ def shard(
     passes = _Passes(share, steps, batch_size, drop_remainder)
     if shuffle_buffer is not None:
         passes.shuffle(shuffle_buffer, seed_of(seed, process_set.rank()))
-    return mark(passes.dataset(epochs, first_epoch), epochs is None or passes.are_exact())
+    dataset = mark_share(passes.dataset(epochs, first_epoch))
+    return dataset if epochs is None or passes.are_exact() else mark_inexact(dataset)
 
 
 class _Passes:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf._internal.compat import made_from
 from hvd_tf._internal.facts import Facts, check_same, exchange
 from hvd_tf._internal.names import DATA_PREFIX
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
@@ -23,6 +24,7 @@ from hvd_tf.data.agreement import (
     Verdict,
 )
 from hvd_tf.data.early_values import early_value
+from hvd_tf.data.marks import mark_inexact
 from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.process_sets import registered
@@ -68,13 +70,18 @@ def equal_steps(
     if all(length == INFINITE for length in lengths):
         return dataset
     if any(length < 0 for length in lengths):
-        return steps.agreed(dataset)
+        agreed = made_from(steps.agreed(dataset), dataset)
+        return agreed if uneven == "raise" else mark_inexact(agreed)
     length = equal_length(lengths, uneven, "batch")
     assert length is not None
     dropped = sum(lengths) - length * size
     if uneven == "drop" and dropped:
         announce(f"data: {dropped} of {sum(lengths)} batches are dropped", process_set)
-    return at_length(dataset, length, lengths[registered(process_set).rank])
+    if len(set(lengths)) == 1:
+        return dataset
+    # All are made anew, because the mark is not meant for the caller's dataset.
+    repeated = dataset.repeat() if length > lengths[registered(process_set).rank] else dataset
+    return mark_inexact(repeated.take(length))
 
 
 def at_length(dataset: tf.data.Dataset, wanted: int, length: int) -> tf.data.Dataset:

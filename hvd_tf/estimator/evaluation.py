@@ -14,10 +14,19 @@ from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange, exchange_at
 from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf._internal.runtime import rank, size
+from hvd_tf.data.contents import difference_of
 from hvd_tf.estimator import evaluation_summary
 from hvd_tf.estimator.evaluation_model import EvaluationModel
 
 _WHAT = "evaluate"
+_LENGTH = "the length of the dataset"
+_SEEDS = "the seeds of a shuffle in the dataset"
+_REMEDIES = {
+    _LENGTH: "Give the same dataset on every rank: evaluate shares it out. Or give each rank "
+    'its share by Dataset.shard(size, rank) or hvd.data.shard(uneven="keep")',
+    _SEEDS: "Each rank would take its batches from an order of its own: shuffle without a seed, or "
+    "with the same one on every rank (with run_config, config.tf_random_seed differs by rank)",
+}
 
 
 def evaluate(
@@ -158,17 +167,25 @@ def _agree(
 
 def _check_alike(model: EvaluationModel) -> None:
     """Raise ValueError on every rank if the ranks cannot evaluate together."""
+    source = model.source
     mine = {
         "the list of metrics": sorted(model.values),
         "the state of their metrics": [(v.name, v.dtype.name, str(v.shape)) for v in model.states],
         "what keeps them from sharing the batches": model.obstacle,
-        "whether input_fn gives a share of the batches already": model.is_share,
+        "whether input_fn gives a share of the batches already": source.is_share,
+        _LENGTH: source.length,
+        _SEEDS: None if model.obstacle else source.seeds,
     }
-    everyones = exchange(mine, f"{_WHAT}/model")
+    everyones = exchange({**mine, "contents": source.contents}, f"{_WHAT}/model")
     for fact in mine:
-        remedy = "Build the same input and the same model on every rank"
+        remedy = _REMEDIES.get(fact, "Build the same input and the same model on every rank")
         check_same(everyones, fact, f"evaluate: {fact}", remedy)
-    if model.obstacle and model.is_share:
+    if difference := difference_of([theirs["contents"] for theirs in everyones]):
+        raise ValueError(
+            f"evaluate: the arrays or the names of files of its dataset differ: {difference}. "
+            f"{_REMEDIES[_LENGTH]}"
+        )
+    if model.obstacle and source.is_share:
         raise ValueError(
             f"evaluate: {model.obstacle}. Rank 0 would have to see all batches, but input_fn gives "
             "each rank its share of them: return all; evaluate shares them out itself"

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from hvd_tf._internal import compat
 from hvd_tf._internal.compat import v1
-from hvd_tf.data.marks import is_exact, sharded_by
+from hvd_tf.data.contents import Content, contents_of
+from hvd_tf.data.marks import is_exact, sharded_by, shuffle_seeds
+from hvd_tf.data.steps import length_of
 from hvd_tf.estimator.input_sharding import parameters_of, whole_input_fn
 
 EVAL = "eval"
@@ -28,6 +30,11 @@ class EvaluationInput:
     """Why the ranks cannot share the batches. Empty: they can."""
     is_share: bool = False
     """Whether the input is a rank's share already."""
+    # Of a dataset that is no share:
+    length: Optional[int] = None
+    seeds: Optional[list[Optional[list[int]]]] = None
+    """Those of its shuffles. None: it has no fixed order."""
+    contents: list[Content] = field(default_factory=list)
 
     def tensors(self, share: Optional[tuple[int, int]], steps: Optional[int]) -> Tensors:
         """The next batch, as features and labels.
@@ -88,16 +95,24 @@ def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationIn
     if not is_exact(result):
         raise ValueError(
             "input_fn gives a share that drops or repeats records to make the ranks' steps equal, "
-            'so not every record would count once: pass uneven="keep" to hvd.data.shard for '
-            "evaluation, and no drop_remainder; or return all data"
+            'so not every record would count once: pass uneven="keep" to hvd.data.shard and '
+            "equal_steps for evaluation, and no drop_remainder; or return all data"
         )
     if sharded_by(result):
         return EvaluationInput(result, "", is_share=True)
     unordered = compat.nondeterministic_dataset(result)
     if unordered:
-        words = f"its dataset has {unordered} with deterministic=False, so ranks would not see "
-        return EvaluationInput(result, words + "the same batches in the same order")
-    return EvaluationInput(result, "")
+        words = f"its dataset has {unordered}, so ranks would not see the same batches in the same "
+        return _whole(result, words + "order")
+    return _whole(result, "", shuffle_seeds(result))
+
+
+def _whole(
+    dataset: tf.data.Dataset, obstacle: str, seeds: Optional[list[Optional[list[int]]]] = None
+) -> EvaluationInput:
+    return EvaluationInput(
+        dataset, obstacle, False, length_of(dataset), seeds, contents_of(dataset)
+    )
 
 
 def _features_and_labels(batch: Any) -> tuple[Any, Any]:

@@ -44,8 +44,8 @@ class EvaluationModel:
             v1.set_random_seed(seed)
             step = v1.train.create_global_step()
             source = evaluation_input.read(input_fn, estimator.params, estimator.config)
+            self.source = source
             self.obstacle = source.obstacle if share else ""
-            self.is_share = source.is_share
             batch = source.tensors(None if self.obstacle else share, steps)
             spec = estimator.model_fn(
                 batch.features, batch.labels, evaluation_input.EVAL, estimator.config

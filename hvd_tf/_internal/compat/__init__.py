@@ -14,6 +14,8 @@ from tensorflow.python.saved_model import save_context as _save_context
 
 v1 = tf.compat.v1
 
+_MADE_FROM = "_hvd_tf_made_from"
+
 Variable = Any  # tf.Variable, a reference variable of TF 1, or a Keras 3 variable
 
 
@@ -38,12 +40,20 @@ def eager_mode() -> AbstractContextManager[Any]:
     return _eager_context.eager_mode()
 
 
+def made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset. `dataset_chain` then knows a source that only its functions use."""
+    setattr(dataset, _MADE_FROM, source)
+    return dataset
+
+
 def dataset_chain(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The dataset and all that it is made from, as far as TensorFlow tells."""
+    """The dataset and all that it is made from, as far as TensorFlow and `made_from` tell."""
     yield dataset
-    # Each transformation of tf.compat.v1.data is wrapped, and has the inputs of what it wraps.
-    wrapped = getattr(dataset, "_dataset", None)
-    for source in [wrapped] if isinstance(wrapped, tf.data.Dataset) else dataset._inputs():
+    # Each transformation of tf.compat.v1.data is wrapped, and has the inputs of what it wraps. Some
+    # readers of files do not count their dataset of names among their inputs.
+    hidden = [getattr(dataset, name, None) for name in (_MADE_FROM, "_dataset", "_filenames")]
+    found = next((source for source in hidden if isinstance(source, tf.data.Dataset)), None)
+    for source in dataset._inputs() if found is None else [found]:
         yield from dataset_chain(source)
 
 
@@ -106,11 +116,15 @@ def _is_of_keras(cls: type) -> bool:
 
 
 def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
-    """The class of the first dataset that may give its elements in any order. Empty: none."""
+    """The first dataset that may give its elements in any order, in words. Empty: none."""
     for source in dataset_chain(dataset):
+        name = type(source).__name__.strip("_")
         # An argument overrides tf.data.Options.
         if getattr(source, "_deterministic", None) in ("false", False):
-            return type(source).__name__.strip("_")
+            return f"{name} with deterministic=False"
+        # Its workers are not equally fast. Of a job with a name each reader gets other elements.
+        if "DataService" in name:
+            return "a tf.data service"
     return ""
 
 
