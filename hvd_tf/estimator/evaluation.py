@@ -66,7 +66,8 @@ def evaluate(
       The metrics by name, "loss" and "global_step": the same values on every rank.
 
     Raises:
-      ValueError: on every rank, if arguments are wrong or differ between ranks.
+      ValueError: on every rank, if arguments or datasets are wrong or differ between ranks, or if
+        the loss or a metric needs a collective.
       RuntimeError: on the other ranks, if one could not build its graph or failed in its share. It
         has that rank's error. That rank raises the error itself.
     """

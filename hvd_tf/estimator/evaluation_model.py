@@ -13,6 +13,7 @@ from hvd_tf._internal.compat import v1
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import rank
 from hvd_tf.estimator import evaluation_input, metric_state
+from hvd_tf.estimator.collectives import collective_among
 from hvd_tf.estimator.metric_sums import MetricSums
 
 LOSS = "loss"
@@ -51,6 +52,8 @@ class EvaluationModel:
                 batch.features, batch.labels, evaluation_input.EVAL, estimator.config
             )
             metrics = _metrics(spec, batch)
+            if share:
+                _refuse_collectives(metrics)
             self.weights = self._weights()
             self.hooks = list(spec.evaluation_hooks or ())
             self.update_op = tf.group(*[update for _, update in metrics.values()])
@@ -94,6 +97,16 @@ def _metrics(spec: Any, batch: evaluation_input.Tensors) -> dict[str, metric_sta
         )
     metrics[LOSS] = v1.metrics.mean(spec.loss, weights=batch.examples())
     return metrics
+
+
+def _refuse_collectives(metrics: Mapping[str, metric_state.MetricOps]) -> None:
+    """Raise ValueError if a rank's steps would wait for other ranks, which may have none left."""
+    if found := collective_among(metric_state.operations_of(metrics.values())):
+        raise ValueError(
+            f"evaluate: the loss or the metrics of the model need a collective, {found}. It would "
+            "wait for ranks that have no batch left, or that do not evaluate: build no collectives "
+            "in mode EVAL"
+        )
 
 
 def _scaffold(given: Optional[v1.train.Scaffold]) -> v1.train.Scaffold:

@@ -76,6 +76,11 @@ def states_of(metrics: Mapping[str, MetricOps]) -> tuple[list[tf.Variable], dict
     return [variables[name] for name in sorted(variables)], reasons
 
 
+def operations_of(metrics: Iterable[MetricOps]) -> set[tf.Operation]:
+    """All that the values and updates of metrics need."""
+    return _ancestors(op for metric in metrics for part in metric for op in _operations(part))
+
+
 def _check_value(roots: Iterable[tf.Operation]) -> None:
     """Raise NotAdditiveError if the value depends on more than variables, such as on a batch."""
     for op in _ancestors(roots, control=False):

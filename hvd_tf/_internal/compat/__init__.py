@@ -138,6 +138,29 @@ def is_in_control_flow(operation: tf.Operation) -> bool:
     return operation._get_control_flow_context() is not None
 
 
+def nodes_of(operation: tf.Operation) -> Iterator[tuple[str, str]]:
+    """The type and name of an operation of a graph, then of the nodes of functions it calls."""
+    yield operation.type, operation.name
+    left = [operation.type]  # a function of TF 1 is the type of what calls it
+    for attribute in operation.op_def.attr:
+        if attribute.type == "func":
+            left.append(operation.get_attr(attribute.name).name)
+        elif attribute.type == "list(func)":
+            left += [function.name for function in operation.get_attr(attribute.name)]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        function = operation.graph._get_function(name)
+        if name in found or function is None:
+            continue
+        found.add(name)
+        for node in function.cached_definition.node_def:
+            yield node.op, node.name
+            left.append(node.op)
+            for value in node.attr.values():
+                left += [called.name for called in (value.func, *value.list.func) if called.name]
+
+
 def warm_start_of(estimator: Any) -> Any:
     """The WarmStartSettings that an Estimator was given, or None."""
     return getattr(estimator, "_warm_start_settings", None)
