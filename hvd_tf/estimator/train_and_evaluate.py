@@ -47,7 +47,7 @@ def train_and_evaluate(
         writes checkpoints or summaries.
       train_spec: tf.estimator.TrainSpec. Its input_fn gives each rank its own share. max_steps
         counts global steps, which all ranks take together; see `scale_steps`. saving_listeners run
-        on rank 0.
+        on rank 0. So do a model's training_chief_hooks.
       eval_spec: tf.estimator.EvalSpec. Its input_fn gives every rank the same dataset. Exporters
         run on rank 0. throttle_secs is measured by rank 0's clock. start_delay_secs is not used, as
         in one process.
@@ -113,7 +113,8 @@ class _Trainer:
             del params  # the Estimator's model_fn has them already
             spec = given(features, labels, mode, config)
             self.scaffold = spec.scaffold
-            return spec
+            # Each rank's RunConfig is a chief's.
+            return spec if rank() == 0 else spec._replace(training_chief_hooks=())
 
         return model_fn
 

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rank 0 alone does, or has, of an Estimator: chief hooks, saves, weights. As the manual says.
+
+Each rank's RunConfig is that of a chief, and other ranks' model_dir is empty.
+"""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cases import needs_estimator
+
+import hvd_tf as hvd
+
+RANKS = (2,)
+IN_FULL = (1, 3)
+TIMEOUT_S = 120
+
+v1 = tf.compat.v1
+tfe = hvd.estimator.tf_estimator
+pytestmark = needs_estimator
+
+RECORDS = 12
+FEATURES = np.random.default_rng(5).standard_normal((RECORDS, 3)).astype(np.float32)
+LABELS = FEATURES @ np.float32([[1.0], [-2.0], [0.5]])
+
+
+def model_fn(features, labels, mode, params):
+    weights = v1.get_variable("weights", [3, 1], initializer=v1.random_normal_initializer())
+    predictions = tf.matmul(features, weights)
+    if mode == "infer":
+        return tfe.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.reduce_mean((predictions - labels) ** 2)
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.05))
+    train = optimizer.minimize(loss, v1.train.get_global_step())
+    chief_hooks = params["chief_hooks"]() if "chief_hooks" in params else ()
+    return tfe.EstimatorSpec(mode, loss=loss, train_op=train, training_chief_hooks=chief_hooks)
+
+
+def share():
+    whole = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).repeat()
+    return whole.shard(hvd.size(), hvd.rank()).batch(4)
+
+
+def whole():
+    return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(5)
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory() as directory:
+        yield directory
+
+
+def make_estimator(folder, **params):
+    config = hvd.estimator.run_config(folder, tf_random_seed=1, save_checkpoints_steps=2)
+    return tfe.Estimator(model_fn, config=config, params=params)
+
+
+class Steps(v1.train.SessionRunHook):
+    """How many steps this rank has made with the hook."""
+
+    made = 0
+
+    def after_run(self, run_context, run_values):
+        self.made += 1
+
+
+def test_chief_hooks_of_train_and_evaluate_are_rank_0s(folder, rank):
+    with tempfile.TemporaryDirectory() as other:
+        steps = Steps()
+        # As in tf.estimator, one that saves takes the place of the Estimator's own.
+        saver = v1.train.CheckpointSaverHook(other, save_steps=3)
+        hvd.estimator.train_and_evaluate(
+            make_estimator(folder, chief_hooks=lambda: [steps, saver]),
+            tfe.TrainSpec(share, max_steps=4),
+            tfe.EvalSpec(whole, steps=None),
+        )
+        assert hvd.allgather_object(steps.made) == [4] + [0] * (hvd.size() - 1)
+        assert (tf.train.latest_checkpoint(other) is not None) == (rank == 0)
