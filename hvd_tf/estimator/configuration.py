@@ -40,9 +40,10 @@ def run_config(
 
     Rank 0 alone writes checkpoints, summaries and step counts. On other ranks
     save_checkpoints_steps, save_checkpoints_secs, save_summary_steps and log_step_count_steps are
-    None, whatever is given. This config ignores a TF_CONFIG in the environment, because that
-    describes a cluster of parameter servers. Rank 0 says so on stderr. The variable itself stays as
-    it is.
+    None, whatever is given. So pass `saving_listeners` and CheckpointInputPipelineHook on rank 0
+    only: elsewhere they raise an error. This config ignores a TF_CONFIG in the environment, because
+    that describes a cluster of parameter servers. Rank 0 says so on stderr. The variable itself
+    stays as it is.
 
     Args:
       model_dir: on rank 0 the place itself, on other ranks a private one; see `model_dir`.
