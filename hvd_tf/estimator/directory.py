@@ -22,7 +22,8 @@ def model_dir(path: Union[str, os.PathLike[str]]) -> str:
     On other ranks than 0 it is a new empty directory of mode 0700, the same one for the same path.
     It is removed when the process ends, and under `hvdrun` also when the process is killed. So
     ranks never write to one place. No rank takes an old checkpoint of its own for the model's. Rank
-    0 restores, and BroadcastGlobalVariablesHook gives the others its values.
+    0 restores, and BroadcastGlobalVariablesHook gives the others its values. Pass that hook to
+    `Estimator.predict` too, or the others predict with newly initialised weights.
 
     Args:
       path: the model's directory. It may be remote (`gs://...`). Only rank 0 needs to reach it.

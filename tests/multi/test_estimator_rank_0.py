@@ -117,3 +117,22 @@ def test_a_place_in_the_data_is_saved_on_rank_0(folder, rank):
             tf.data.experimental.CheckpointInputPipelineHook(estimator)
     estimator.train(share, hooks=hooks, max_steps=4)
     assert (tf.train.latest_checkpoint(folder, "checkpoint_input") is not None) == (rank == 0)
+
+
+@pytest.mark.parametrize("last_has_some", [True, False])
+def test_every_rank_predicts_its_share_with_rank_0s_weights(folder, rank, size, last_has_some):
+    estimator = make_estimator(folder)
+    hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+    estimator.train(share, hooks=hooks, max_steps=3)
+    records = RECORDS if last_has_some else size - 1
+
+    def my_features():
+        features = tf.data.Dataset.from_tensor_slices(FEATURES[:records])
+        return features.shard(size, rank).batch(2)
+
+    mine = list(estimator.predict(my_features, hooks=[hvd.BroadcastGlobalVariablesHook(0)]))
+    weights = estimator.get_variable_value("weights") if rank == 0 else None
+    weights = hvd.broadcast_object(weights, 0)
+    assert len(mine) == len(range(rank, records, size))
+    for found, features in zip(mine, FEATURES[rank:records:size]):
+        np.testing.assert_allclose(found, features @ weights, rtol=1e-5)
