@@ -205,8 +205,10 @@ MODERN_TESTS := $(addprefix tests/multi/test_,ops.py graph_modes.py matched_name
 MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gradients.py \
   op_gradients.py errors.py functions.py keras_join.py elastic.py optimizer_checkpoints.py \
   accumulation.py gpu_pinning.py data.py data_files.py data_bad_files.py data_training.py \
-  metric_state.py estimator_train_and_evaluate.py estimator_evaluation.py estimator_config.py \
-  estimator_hooks.py estimator_uneven.py estimator_input.py flights_input.py) \
+  metric_state.py estimator_train_and_evaluate.py estimator_evaluation.py \
+  estimator_evaluation_start.py estimator_evaluation_input.py estimator_evaluation_collectives.py \
+  estimator_rank_0.py estimator_config.py estimator_hooks.py estimator_uneven.py \
+  estimator_input.py flights_input.py) \
   tests/faults/test_exceptions.py::test_an_exception tests/faults/test_resume.py \
   tests/examples/test_examples_run.py tests/examples/test_keras_examples.py
 
