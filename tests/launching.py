@@ -20,7 +20,7 @@ MPICH = "HYDRA build details:\n    Version:    5.0.2"
 
 # hvdrun without `hvd_tf/__init__.py`: these tests need neither TensorFlow nor a built library.
 # Arguments: where mpirun is looked for first (sys.prefix), the MPI of the build, then hvdrun's.
-_DRIVER = f"""
+_PREPARE = f"""
 import sys, types
 package = types.ModuleType("hvd_tf")
 package.__path__ = [{str(ROOT / "hvd_tf")!r}]
@@ -30,7 +30,17 @@ from hvd_tf._internal.launcher import mpirun
 from hvd_tf import launch
 sys.prefix, built = sys.argv[1:3]
 mpirun._built_with = lambda: built
-sys.exit(launch.main(sys.argv[3:]))
+"""
+_MAIN = "sys.exit(launch.main(sys.argv[3:]))\n"
+
+# A `change`: the limit of --start-timeout begins when this is so, however late mpirun is.
+LIMIT_BEGINS = """
+import os, time
+from hvd_tf._internal.launcher.starts import Starts
+def check(self, check=Starts.check):
+    while not ({condition}): time.sleep(0.01)
+    return check(self)
+Starts.check = check
 """
 
 _FAKE = """#!{python}
@@ -70,9 +80,9 @@ def facts(directory: Path) -> dict[str, Any]:
     return found
 
 
-def launcher(prefix: Path | str = sys.prefix, built: str = "") -> list[str]:
-    """The command that is hvdrun, less its own arguments."""
-    return [sys.executable, "-c", _DRIVER, str(prefix), built]
+def launcher(prefix: Path | str = sys.prefix, built: str = "", change: str = "") -> list[str]:
+    """The command that is hvdrun, less its own arguments. `change` is code that it runs first."""
+    return [sys.executable, "-c", _PREPARE + change + _MAIN, str(prefix), built]
 
 
 def start(
@@ -81,11 +91,13 @@ def start(
     env: Mapping[str, str | None] | None = None,
     built: str = "",
     prefix: Path | None = None,
+    change: str = "",
     **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Starts hvdrun with the prefix's mpirun, and `tmp` in the directory as TMPDIR.
 
     prefix: the directory itself by default.
+    change: code that hvdrun runs first.
     """
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -93,7 +105,7 @@ def start(
     settings = {name: value for name, value in merged.items() if value is not None}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(
-        [*launcher(prefix or directory, built), *arguments], env=settings, **options
+        [*launcher(prefix or directory, built, change), *arguments], env=settings, **options
     )
 
 
@@ -103,9 +115,10 @@ def run(
     env: Mapping[str, str | None] | None = None,
     built: str = "",
     prefix: Path | None = None,
+    change: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """start(), and its end."""
-    with start(directory, arguments, env, built, prefix) as process:
+    with start(directory, arguments, env, built, prefix, change) as process:
         try:
             out, err = process.communicate(timeout=30)
         except subprocess.TimeoutExpired:

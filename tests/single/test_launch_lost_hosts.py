@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
+from launching import LIMIT_BEGINS, MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["-np", "3", "-H", "localhost:1,node2:2"]
@@ -135,7 +135,10 @@ def test_the_host_without_the_program_is_named() -> None:
 # --- The start's limit -----------------------------------------------------------
 
 SLEEP = "time.sleep(1000)"
-A_RANK = "subprocess.Popen(['sleep', '1000'], env={**os.environ, 'OMPI_COMM_WORLD_RANK': '0'})\n"
+A_RANK = """
+subprocess.Popen(["sleep", "1000"], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"})
+note()
+"""
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,10 @@ A_RANK = "subprocess.Popen(['sleep', '1000'], env={**os.environ, 'OMPI_COMM_WORL
 )
 def test_a_host_that_does_not_answer(job: Path, hosts: str, body: str, words: str) -> None:
     fake_mpirun(job, body)
-    result = run(job, ["-np", "3", "-H", hosts, "--start-timeout", "1", "true"])
+    # A rank that there is to be is there by then.
+    condition = f"os.path.exists({str(job / 'facts')!r})" if body != SLEEP else "True"
+    options = ["-np", "3", "-H", hosts, "--start-timeout", "0.5"]
+    result = run(job, [*options, "true"], change=LIMIT_BEGINS.format(condition=condition))
     last = result.stderr.splitlines()[-1]
     assert result.returncode == 124 and last.startswith("hvdrun: ranks 0, 1, 2 of 3 have not ")
     assert last.endswith(words.format("does not answer"))
