@@ -116,13 +116,18 @@ def test_where_no_temporary_file_can_be_written(job: Path, options: list[str]) -
 
 @pytest.mark.parametrize("version", [OPEN_MPI, MPICH])
 def test_descriptors_do_not_add_up(job: Path, version: str) -> None:
-    body = """
-count = len(os.listdir(f"/proc/{os.getppid()}/fd"))
-print(count, file=open(os.path.join(me, "counts"), "a"))
-sys.exit(1)
+    count = f"""
+import os
+from hvd_tf._internal.launcher.attempt import Attempt
+def run_and_count(self, run=Attempt.run):
+    outcome = run(self)
+    with open({str(job / "counts")!r}, "a") as file:
+        print(len(os.listdir("/proc/self/fd")), file=file)
+    return outcome
+Attempt.run = run_and_count
 """
-    fake_mpirun(job, body, version)
-    run(job, ["-np", "2", "--restarts", "3", "true"])
+    fake_mpirun(job, "sys.exit(1)", version)
+    run(job, ["-np", "2", "--restarts", "3", "true"], change=count)
     counts = (job / "counts").read_text().split()
     assert len(counts) == 4 and len(set(counts)) == 1
 
