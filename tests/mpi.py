@@ -142,8 +142,11 @@ class Job:
         return time.monotonic() - self._start
 
     def wait(self, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> Result:
-        """Waits for the job's end. Ends it at the limit, or when `give_up` says so."""
-        deadline = self._start + timeout_s
+        """Waits for the job's end. Ends it at the limit, or when `give_up` says so.
+
+        The limit begins now: what the test has waited for before takes nothing away from it.
+        """
+        deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline and not give_up():
             time.sleep(0.05)
         timed_out = self.process.poll() is None

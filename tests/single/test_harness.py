@@ -115,6 +115,13 @@ def test_leftovers_are_found(tmp_path: Path, text: str, pattern: str) -> None:
             path.unlink()
 
 
+def test_the_limit_of_a_wait_begins_with_the_wait(tmp_path: Path) -> None:
+    with Job(script(tmp_path, 'print("ready"); time.sleep(1)'), 1) as job:
+        job.wait_for("ready", rank=0)
+        job._start -= 1000  # as if what the test did before had taken so long
+        assert not job.wait(timeout_s=60).timed_out
+
+
 def test_how_a_file_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = {"RANKS": (1, 3), "HOSTS": "2x2", "IN_FULL": (3, 4, "2x2", "2x1")}
     few = [(1, None), (3, None), (4, "2x2")]
