@@ -43,6 +43,16 @@ def check(self, check=Starts.check):
 Starts.check = check
 """
 
+# hvdrun that never ends an mpirun whose job is over. What does not end by itself hangs then, and
+# the test's limit finds it, however fast the machine is.
+_WAITING = """
+import math, sys
+from hvd_tf._internal.launcher import ends
+from hvd_tf import launch
+ends.LIMIT_S = math.inf
+sys.exit(launch.main())
+"""
+
 _FAKE = """#!{python}
 import json, os, signal, subprocess, sys, time
 if sys.argv[1:] == ["--version"]:
@@ -83,6 +93,11 @@ def facts(directory: Path) -> dict[str, Any]:
 def launcher(prefix: Path | str = sys.prefix, built: str = "", change: str = "") -> list[str]:
     """The command that is hvdrun, less its own arguments. `change` is code that it runs first."""
     return [sys.executable, "-c", _PREPARE + change + _MAIN, str(prefix), built]
+
+
+def waiting_hvdrun(*options: str, change: str = "") -> list[str]:
+    """The real hvdrun, which leaves it to mpirun to end when the job is over."""
+    return [sys.executable, "-c", change + _WAITING, *options]
 
 
 def start(
@@ -142,13 +157,12 @@ def stop_left(directory: Path) -> None:
             os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
-def gone(pids: Sequence[int], limit_s: float) -> float:
-    """Waits until all of these have ended. Returns the seconds."""
-    begin = time.monotonic()
-    while any(map(_runs, pids)) and time.monotonic() - begin < limit_s:
+def wait_until_gone(pids: Sequence[int]) -> None:
+    """Waits until all of these processes have ended."""
+    deadline = time.monotonic() + 60
+    while any(map(_runs, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_runs, pids))
-    return time.monotonic() - begin
 
 
 def _runs(pid: int) -> bool:

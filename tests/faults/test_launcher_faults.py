@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of a job under hvdrun, with all cores busy: it ends in time, and nothing of it is left.
+"""Faults of a job under hvdrun, with all cores busy: it ends, and nothing of it is left.
 
 HVD_TEST_FAULT_REPEATS=20 does each so often, instead of once, and more combinations.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from cases import ALL, in_full
+from launching import LIMIT_BEGINS, waiting_hvdrun
 from mpi import Job
 
 PROGRAM = Path(__file__).with_name("launch_program.py")
@@ -25,9 +26,6 @@ REPEATS = range(int(os.environ.get("HVD_TEST_FAULT_REPEATS", "1")))
 RANKS = 2
 # Where it is the launcher that is told, or dies, plain MPI programs are started within a second.
 PLAIN = "" if ALL else "plain"
-# From the fault until the launcher has ended. If it was killed, until nothing is left.
-LIMIT_S = 5.0
-KILLED_LAUNCHER_LIMIT_S = 10.0
 
 
 def spin() -> None:
@@ -50,15 +48,16 @@ def busy_cores() -> Iterator[None]:
         spinner.join()
 
 
-def hvdrun(*options: str) -> list[str]:
+def hvdrun(*options: str, change: str = "") -> list[str]:
     # Where MPI's segments are is to be the launcher's business here, not the test's.
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
-    ranks = ["-np", str(RANKS)]
-    return ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "--verbose", *ranks, *options]
+    mine = ["--verbose", "-np", str(RANKS)]
+    return ["env", *parts, *waiting_hvdrun(*mine, *options, change=change)]
 
 
-def started(*options: str, what: str = "") -> Job:
-    return Job([sys.executable, str(PROGRAM), what], RANKS, launcher=hvdrun(*options))
+def started(*options: str, what: str = "", change: str = "") -> Job:
+    command = [sys.executable, str(PROGRAM), what]
+    return Job(command, RANKS, launcher=hvdrun(*options, change=change))
 
 
 def wait_for_ranks(job: Job, restart: int = 0) -> None:
@@ -70,13 +69,10 @@ def at_some_moment(repeat: int) -> None:
     time.sleep(random.Random(repeat).uniform(0, 0.5))
 
 
-def ended(job: Job, status: int, limit_s: float = LIMIT_S) -> str:
+def ended(job: Job, status: int) -> str:
     """Waits for the end after a fault just now. Returns what was written."""
-    begin = time.monotonic()
     result = job.wait(60)
-    seconds = time.monotonic() - begin
-    assert not result.timed_out and seconds < limit_s, f"{seconds:.1f} s: {result.text}"
-    assert result.returncode == status, result.text
+    assert not result.timed_out and result.returncode == status, result.text
     assert [*result.leftovers, *segments(job), *files(job)] == [], result.text
     return result.launcher_output
 
@@ -135,14 +131,12 @@ def test_a_killed_launcher(frozen: bool, repeat: int) -> None:
         if frozen:
             os.kill(job.pid(repeat % RANKS), signal.SIGSTOP)
         at_some_moment(repeat)
-        begin = time.monotonic()
         job.process.kill()
         job.process.wait()
-        while (
-            job.processes() or segments(job) or files(job)
-        ) and time.monotonic() < begin + 2 * LIMIT_S:
+        deadline = time.monotonic() + 60
+        while (job.processes() or segments(job) or files(job)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert time.monotonic() - begin < KILLED_LAUNCHER_LIMIT_S
+        assert job.processes() == []
         ended(job, -signal.SIGKILL)
 
 
@@ -168,11 +162,8 @@ def test_a_frozen_mpirun_and_its_ranks() -> None:
 def test_a_killed_rank_and_a_restart(repeat: int) -> None:
     with started("--restarts", "2") as job:
         wait_for_ranks(job)
-        begin = time.monotonic()
         os.kill(job.pid(repeat % RANKS), signal.SIGKILL)
-        words = f"status {128 + signal.SIGKILL}; starting it again (restart 1 of 2)"
-        job.wait_for(words)
-        assert time.monotonic() - begin < LIMIT_S, job.launcher_output()
+        job.wait_for(f"status {128 + signal.SIGKILL}; starting it again (restart 1 of 2)")
         wait_for_ranks(job, restart=1)
         at_some_moment(repeat)
         job.process.send_signal(signal.SIGINT)
@@ -180,11 +171,13 @@ def test_a_killed_rank_and_a_restart(repeat: int) -> None:
 
 
 def test_a_rank_that_does_not_reach_init() -> None:
-    limit_s = 20  # in which the other rank must have come so far, however busy the machine is
-    with started("--start-timeout", str(limit_s), what="late") as job:
+    # The other one has come so far then, however busy the machine is.
+    known = "[rank for rank, state in self._notices.states().items() if state.started]"
+    change = LIMIT_BEGINS.format(condition=f"{known} == [0]")
+    with started("--start-timeout", "1", what="late", change=change) as job:
         job.wait_for("[1] asleep")
-        text = ended(job, 124, limit_s + LIMIT_S)
-    words = f"rank 1 of 2 has not called hvd.init() {limit_s} s after the start"
+        text = ended(job, 124)
+    words = "rank 1 of 2 has not called hvd.init() 1 s after the start"
     assert words in text.splitlines()[-1]
 
 
