@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank is killed at a random moment: all others are gone at once, and nothing is left of the job.
+"""A rank is killed at a random moment: the others end without help, and nothing is left of the job.
 
 HVD_TEST_STRESS_S=300 goes on for so many seconds with further moments. A failure names its seed.
 HVD_TEST_STRESS_SEED=7 begins with that one.
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from cases import in_full
+from launching import waiting_hvdrun
 from mpi import Job
 
 PROGRAM = Path(__file__).with_name("kill_program.py")
-# From the death of the rank to the end of the launcher.
-LIMIT_S = 5.0
-# About as long as each takes on two cores.
+# About as long as each takes on two cores. The program stays in its phase until it is killed; only
+# its exit may be over before.
 PHASES_S = {"import": 3.0, "init": 0.4, "batches": 1.5, "shutdown": 0.4, "exit": 0.3}
 FEW = ("import", "batches", "shutdown")
 ENVIRONMENTS: list[tuple[dict[str, str], int]] = [({}, 0), ({"HVD_SHM": "0"}, 0), ({}, 2), ({}, 1)]
@@ -35,17 +35,14 @@ def kill_at_some_moment(phase: str, seed: int) -> None:
     victim, delay_s = draw.randrange(n), draw.uniform(0, PHASES_S[phase])
     what = f"seed {seed}: rank {victim} of {n} in {phase} after {delay_s:.3f} s, {env}, "
     what += f"{ranks_a_host} ranks a host\n"
-    hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
-    with Job([sys.executable, str(PROGRAM), str(ranks_a_host)], n, env, launcher=hvdrun) as job:
+    command = [sys.executable, str(PROGRAM), str(ranks_a_host), phase, str(victim)]
+    with Job(command, n, env, launcher=waiting_hvdrun("-np", str(n))) as job:
         job.wait_for(f"[{victim}] phase {phase}")
         time.sleep(delay_s)
-        begin = time.monotonic()
         killed = _kill(job.pid(victim))
         result = job.wait(60)
-        seconds = time.monotonic() - begin
     what += result.text
-    assert not result.timed_out and seconds < LIMIT_S, f"{seconds:.1f} s: {what}"
-    # At the exit it may have come too late.
+    assert not result.timed_out, what
     assert result.returncode == 137 or (phase == "exit" and result.returncode == 0), what
     assert killed or result.returncode == 0, what
     assert result.leftovers == [], f"{result.leftovers}: {what}"
