@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank goes wrong: the others say why, everything ends within seconds, its words are last.
+"""One rank goes wrong: the others say why, everything ends without help, its words are last.
 
 HVD_TEST_ALL=1 tries more combinations.
 """
@@ -11,20 +11,19 @@ import os
 import re
 import signal
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import in_full, needs_estimator
+from launching import waiting_hvdrun
 from mpi import Job, Result
 
 PROGRAM = Path(__file__).with_name("exception_program.py")
-# From the exception to the end of the launcher, of which two seconds are the grace.
-LIMIT_S = 5.0
-# Where nobody aborts, the interpreter takes TensorFlow down first.
-LIMIT_OF_ORDERLY_EXIT_S = 10.0
 ERROR = "ValueError: wrong shoe size"
+# Nothing promises that a slow peer gets to its words in the grace that there is by default.
+PATIENT = {"PATIENT": "1", "HVD_ABORT_GRACE_S": "1000"}
 
 
 PLACES = ("eager", "session", "estimator")
@@ -41,19 +40,16 @@ def chosen(few: set[tuple[Any, ...]], *parts: Any) -> list[Any]:
 
 
 class Run:
-    """A run of the program, and how long it went on after it had gone wrong."""
+    """A run of the program, which has gone wrong."""
 
-    def __init__(self, result: Result, started_s: float) -> None:
+    def __init__(self, result: Result) -> None:
         self.result = result
         self.text = result.text
-        times = [float(found) for found in re.findall(r"going wrong at ([\d.]+)", self.text)]
-        assert times, self.text
-        self.seconds = started_s + result.seconds - min(times)
+        assert "going wrong" in self.text
 
-    def check(self, returncode: int = 1, limit_s: float = LIMIT_S) -> None:
+    def check(self, returncode: int = 1) -> None:
         result = self.result
         assert not result.timed_out and result.returncode == returncode, self.text
-        assert self.seconds < limit_s, f"{self.seconds:.1f} s\n{self.text}"
         assert result.leftovers == [], self.text
         assert "finished" not in self.text
 
@@ -70,15 +66,15 @@ class Run:
         return int(found[1]), traceback + "\n"
 
 
-def hvdrun(n: int) -> list[str]:
-    return [sys.executable, "-m", "hvd_tf.launch", "-np", str(n)]
-
-
-def run(n: int, *arguments: str, launcher: list[str] | None = None, **env: str) -> Run:
+def run(n: int, *arguments: str, until: Sequence[str] = (), **env: str) -> Run:
+    """Until all ranks have ended. `until`: what they have to write before the first one aborts."""
     command = [sys.executable, str(PROGRAM), *arguments]
-    started_s = time.time()
-    with Job(command, n, env, launcher=hvdrun(n) if launcher is None else launcher) as job:
-        return Run(job.wait(timeout_s=120), started_s)
+    env |= PATIENT if until else {}
+    with Job(command, n, env, launcher=waiting_hvdrun("-np", str(n))) as job:
+        for text in until:
+            job.wait_for(text)
+        (job.directory / "go").touch()
+        return Run(job.wait(timeout_s=120))
 
 
 @pytest.mark.parametrize(
@@ -91,40 +87,43 @@ def run(n: int, *arguments: str, launcher: list[str] | None = None, **env: str) 
 )
 def test_an_exception(place: str, ranks: tuple[int, int]) -> None:
     n, bad = ranks
-    done = run(n, place, "fail", str(bad))
+    peers = set(range(n)) - {bad}
+    words = [f"[{p}] hvd_tf: rank {p} ends because rank {bad} failed: " for p in peers]
+    done = run(n, place, "fail", str(bad), until=words)
     done.check()
     rank, traceback = done.last_words
     assert rank == bad
     assert traceback.startswith("Traceback") and ERROR in traceback
     if place != "estimator":  # where it comes out of an operation, with TensorFlow's words around
         assert traceback.endswith(f"\n{ERROR}\nsecond line\n")
-    for peer in set(range(n)) - {bad}:
+    for peer in peers:
         line = rf"(?m)^\[{peer}\] hvd_tf: rank {peer} ends because rank {bad} failed: .*{ERROR}$"
         assert re.search(line, done.text), done.text
 
 
 @pytest.mark.parametrize("place", ["session", pytest.param("eager", marks=in_full)])
 def test_an_exception_in_other_words(place: str) -> None:
-    done = run(2, place, "fail", "1", REWORD="1")
+    line = f"[0] hvd_tf: rank 0 ends because rank 1 failed: {ERROR}"
+    done = run(2, place, "fail", "1", REWORD="1", until=[line])
     done.check()
     assert done.last_words[0] == 1
-    line = f"[0] hvd_tf: rank 0 ends because rank 1 failed: {ERROR}"
     assert line in done.text.splitlines(), done.text
 
 
 @pytest.mark.parametrize("bad", ["0", pytest.param("1", marks=in_full)])
 def test_under_plain_mpirun(bad: str) -> None:
     command = [sys.executable, str(PROGRAM), "eager", "fail", bad]
-    started_s = time.time()
-    with Job(command, 2) as job:
-        done = Run(job.wait(timeout_s=120), started_s)
+    words = f"ends because rank {bad} failed: {ERROR}"
+    with Job(command, 2, PATIENT) as job:
+        job.wait_for(words, rank=1 - int(bad))
+        (job.directory / "go").touch()
+        done = Run(job.wait(timeout_s=120))
     done.check()
     output = done.result.outputs[int(bad)]
     first, heading, last = output.partition(f"\nrank {bad} (host ")
     assert heading and first.rstrip().endswith("second line"), output
     assert "failed first:\nTraceback" in last and f"{ERROR}\nsecond line\n" in last
     assert "Traceback" not in last.rpartition(f"{ERROR}\nsecond line\n")[2]
-    assert f"ends because rank {bad} failed: {ERROR}" in done.result.outputs[1 - int(bad)]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_with_mpi4py(order: str, place: str) -> None:
 
 def test_before_init() -> None:
     done = run(2, "before_init", "fail", "1")
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    done.check()
     rank, traceback = done.last_words
     assert rank == 1 and traceback.endswith(f"{ERROR}\nsecond line\n")
 
@@ -153,16 +152,13 @@ def test_after_shutdown_it_is_the_ranks_own_affair() -> None:
     assert "[0] finished" in done.result.text
     assert done.result.returncode == 1 and "finished" not in done.text, done.text
     assert f"[1] {ERROR}" in done.text and "failed first" not in done.text, done.text
-    assert done.seconds < LIMIT_OF_ORDERLY_EXIT_S and done.result.leftovers == []
+    assert not done.result.timed_out and done.result.leftovers == []
 
 
-@pytest.mark.parametrize(
-    ("grace", "limit_s"),
-    [({"HVD_ABORT_GRACE_S": "0"}, 2.0), pytest.param({}, LIMIT_S, marks=in_full)],
-)
-def test_peers_that_compute_are_ended(grace: dict[str, str], limit_s: float) -> None:
+@pytest.mark.parametrize("grace", [{"HVD_ABORT_GRACE_S": "0"}, pytest.param({}, marks=in_full)])
+def test_peers_that_compute_are_ended(grace: dict[str, str]) -> None:
     done = run(2, "slow_peers", "fail", "1", **grace)
-    done.check(limit_s=limit_s)
+    done.check()
     assert done.last_words[0] == 1
 
 
@@ -171,19 +167,17 @@ def test_peers_that_compute_are_ended(grace: dict[str, str], limit_s: float) -> 
     [("eager", 2, "0 1"), pytest.param("session", 4, "1 2", marks=in_full)],
 )
 def test_two_fail_together(place: str, n: int, bad: str) -> None:
-    done = run(n, place, "fail", *bad.split())
+    # Each shows its own traceback where it happened.
+    done = run(n, place, "fail", *bad.split(), until=[f"[{own}] {ERROR}" for own in bad.split()])
     done.check()
     rank, traceback = done.last_words
     assert str(rank) in bad.split() and ERROR in traceback
-    # Each shows its own traceback where it happened.
-    for own in bad.split():
-        assert f"[{own}] {ERROR}" in done.text, done.text
 
 
 def test_a_hook_of_the_users_own() -> None:
-    done = run(2, "eager", "fail", "1", HOOK="1")
+    hooks = ["[1] my hook: ValueError", "[0] my hook: UnknownError"]
+    done = run(2, "eager", "fail", "1", HOOK="1", until=hooks)
     done.check()
-    assert "[1] my hook: ValueError" in done.text and "[0] my hook: UnknownError" in done.text
     assert done.last_words[1].endswith(f"{ERROR}\nsecond line\n")
 
 
@@ -210,28 +204,25 @@ def test_a_rank_that_leaves(place: str, what: str) -> None:
 @in_full  # test_kill.py does it at any moment
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_rank_is_killed(n: int) -> None:
-    with Job([sys.executable, str(PROGRAM), "endless", "fail"], n, launcher=hvdrun(n)) as job:
+    command = [sys.executable, str(PROGRAM), "endless", "fail"]
+    with Job(command, n, launcher=waiting_hvdrun("-np", str(n))) as job:
         job.wait_for(f"[{n - 1}] step 3")
-        begin = time.monotonic()
         os.kill(rank_pid(job, n - 1), signal.SIGKILL)
         result = job.wait(60)
-        seconds = time.monotonic() - begin
-    assert result.returncode == 137 and seconds < LIMIT_S, result.text
+    assert result.returncode == 137 and not result.timed_out, result.text
     assert result.leftovers == []
 
 
 @in_full  # test_launcher_faults.py does it with busy cores
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_launcher_is_stopped(number: int) -> None:
-    launcher = [*hvdrun(2), "--verbose"]
+    launcher = waiting_hvdrun("-np", "2", "--verbose")
     with Job([sys.executable, str(PROGRAM), "endless", "fail"], 2, launcher=launcher) as job:
         for rank in range(2):
             job.wait_for(f"[{rank}] step 3")
-        begin = time.monotonic()
         job.process.send_signal(number)
         result = job.wait(60)
-        seconds = time.monotonic() - begin
-    assert result.returncode == 128 + number and seconds < LIMIT_S, result.text
+    assert result.returncode == 128 + number and not result.timed_out, result.text
     assert result.leftovers == []
     found = re.search(r"temporary files in (\S+), shared memory in (\S+)\n", result.text)
     assert found is not None, result.text
