@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,14 @@ def notice(directory: Path, rank: int) -> dict[str, Any]:
     return found
 
 
-def wait_for(directory: Path, rank: int, what: str) -> None:
-    deadline_s = time.monotonic() + 20
-    while notice(directory, rank)["what"] != what:
+def wait_for(directory: Path, rank: int, what: str) -> dict[str, Any]:
+    """That notice, which is written after the command has begun."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        with suppress(FileNotFoundError):
+            found = notice(directory, rank)
+            if found["what"] == what:
+                return found
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
 
@@ -90,7 +96,7 @@ def test_what_was_asked_to_end_says_so(tmp_path: Path, group: bool) -> None:
     code = READY if group else f"import os; os.setpgid(0, 0); {READY}"
     process = python(tmp_path, 0, code, group=True)
     assert process.stdout is not None
-    assert int(process.stdout.readline()) == notice(tmp_path, 0)["pid"]
+    assert int(process.stdout.readline()) == wait_for(tmp_path, 0, "running")["pid"]
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     assert process.wait(timeout=20) == -signal.SIGTERM
     found = notice(tmp_path, 0)
@@ -141,8 +147,15 @@ def test_the_command_goes_with_who_watches(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_directory_stderr_is_told(tmp_path: Path) -> None:
-    process = python(tmp_path / "none", 4, "import os; os.write(2, b'half'); os._exit(3)")
-    errors = process.communicate(timeout=20)[1]
+    read, write = os.pipe()
+    code = f"import os; os.read({read}, 1); os.write(2, b'half'); os._exit(3)"
+    process = python(tmp_path / "none", 4, code, pass_fds=[read])
+    assert process.stderr is not None
+    errors = process.stderr.readline()
+    os.write(write, b"x")  # the first notice is there: the command may write now
+    errors += process.communicate(timeout=60)[1]
+    for descriptor in (read, write):
+        os.close(descriptor)
     first, line, text = errors.split(b"\x1e")
     assert first == b"" and line.endswith(b"\nhalf") and text.endswith(b"\n")
     assert json.loads(line.removeprefix(b"abc ").removesuffix(b"half"))["what"] == "running"
