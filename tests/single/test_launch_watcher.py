@@ -14,8 +14,8 @@ import pytest
 from launching import facts, fake_mpirun, left_of, run, start, stop_left
 
 DIRECTORIES = ("HVD_JOB_DIR", "OMPI_MCA_btl_sm_backing_directory")
-# From the launcher's death until nothing is left.
-LIMIT_S = 10.0
+# Only what hangs takes so long.
+LIMIT_S = 60.0
 # A launcher whose parent has been killed gets SIGTERM. This one and its children ignore it.
 DEAF = """
 for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
@@ -48,12 +48,11 @@ def directories(job: Path) -> list[Path]:
     return [Path(facts(job)["env"][name]) for name in DIRECTORIES]
 
 
-def wait_until_nothing_is_left(job: Path) -> float:
-    begin = time.monotonic()
-    while (left := left_of(job)) and time.monotonic() - begin < LIMIT_S:
+def wait_until_nothing_is_left(job: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while (left := left_of(job)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
-    return time.monotonic() - begin
 
 
 def watcher_of(launcher: int) -> int:
@@ -68,17 +67,17 @@ def _command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.parametrize(("body", "seconds"), [(HEARS, 3.0), (DEAF, LIMIT_S)])
-def test_nothing_is_left_of_the_job(job: Path, body: str, seconds: float) -> None:
+@pytest.mark.parametrize("body", [HEARS, DEAF], ids=["hears", "deaf"])
+def test_nothing_is_left_of_the_job(job: Path, body: str) -> None:
     fake_mpirun(job, body)
     process = started(job)
     places = directories(job)
     assert all(place.is_dir() for place in places)
     process.kill()
     process.communicate(timeout=LIMIT_S)  # the end of its output, which the watcher does not hold
-    assert wait_until_nothing_is_left(job) < seconds
+    wait_until_nothing_is_left(job)
     assert [place for place in places if place.exists()] == []
-    if body == HEARS:
+    if body == HEARS:  # and had the time for that
         assert facts(job)["seen"] == signal.SIGTERM
 
 
