@@ -86,7 +86,9 @@ def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("start", ["-m hvd_tf.launch", "hvdrun"])
 def test_a_library_that_is_not_there(tmp_path: Path, start: str) -> None:
-    shutil.copytree(ROOT / "hvd_tf", tmp_path / "hvd_tf", ignore=shutil.ignore_patterns("_*.so"))
+    # Nor its bytecode, which a process beside this one may be writing.
+    left_out = shutil.ignore_patterns("_*.so", "__pycache__")
+    shutil.copytree(ROOT / "hvd_tf", tmp_path / "hvd_tf", ignore=left_out)
     script = tmp_path / "hvdrun"  # as pip writes it
     script.write_text("import sys\nfrom hvd_tf.launch import main\nsys.exit(main())\n")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
