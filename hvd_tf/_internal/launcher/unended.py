@@ -68,12 +68,15 @@ class Unended:
     def _look(self, states: Mapping[int, RankState], since_s: float) -> bool:
         """Looks at what is known so long after the last look. False: the job is to be ended."""
         left = {rank for rank, state in states.items() if state.left}
+        if not left:
+            self._rest = []
+            return True
         stopped = {rank for rank, state in states.items() if state.is_stopped}
         rest = [rank for rank in range(self._ranks) if rank not in left or rank in stopped]
         if rest != self._rest:
             self._rest, self._has_warned = rest, False
             self._rest_s = self._frozen_s = 0.0
-        if not rest or not left:
+        if not rest:
             return True
         self._rest_s += since_s
         self._frozen_s = self._frozen_s + since_s if stopped.issuperset(rest) else 0.0
