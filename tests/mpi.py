@@ -177,7 +177,7 @@ class Job:
         """What the launcher has written so far. A launcher of the test's own writes everything."""
         return _read(self._log)
 
-    def wait_for(self, text: str, rank: int | None = None, timeout_s: float = 60) -> None:
+    def wait_for(self, text: str, rank: int | None = None, timeout_s: float = 120) -> None:
         """Waits until a rank, or the launcher where rank is None, has written the text."""
         read = self.launcher_output if rank is None else lambda: self.output(rank)
         self._until(lambda: text in read(), f"{text!r} of rank {rank}", timeout_s)

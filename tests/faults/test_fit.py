@@ -25,7 +25,7 @@ PROGRAM = str(Path(__file__).with_name("fit_program.py"))
     ],
 )
 def test_a_rank_that_has_more_to_do_is_told(how: str, told: str) -> None:
-    result = run_ranks([sys.executable, PROGRAM, how], 2, timeout_s=60)
+    result = run_ranks([sys.executable, PROGRAM, how], 2)
     assert result.returncode != 0 and not result.timed_out, result.text
     assert result.leftovers == [], result.text
     # The engine names the call and the rank in front of the text.

@@ -24,7 +24,7 @@ def run_command(ranks: int, command: list[str], env: dict[str, str] | None = Non
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = ["env", *parts, sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks)]
     with Job(command, ranks, env or {}, launcher=launcher) as job:
-        return job.wait(60)
+        return job.wait(120)
 
 
 def last_line(result: Result) -> str:

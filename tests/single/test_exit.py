@@ -46,7 +46,7 @@ def test_mpi_ends_well(tmp_path, mpi4py_first, mpi4py_later, shut_down):
             mpi4py_first=mpi4py_first, mpi4py_later=mpi4py_later, shut_down=shut_down
         )
     )
-    result = run_ranks(program, 2, timeout_s=60)
+    result = run_ranks(program, 2)
     assert result.returncode == 0, result.text
     assert not result.timed_out and not result.leftovers, result.text
     for output in result.outputs:
@@ -57,7 +57,7 @@ def test_mpi_ends_well(tmp_path, mpi4py_first, mpi4py_later, shut_down):
 def test_a_process_that_never_initialises(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import hvd_tf as hvd\nassert not hvd.is_initialized()\nprint('fine')\n")
-    result = run_ranks(program, 1, timeout_s=60)
+    result = run_ranks(program, 1)
     assert result.returncode == 0 and "fine" in result.outputs[0], result.text
 
 
@@ -85,7 +85,7 @@ FORKING = """
 def test_a_forked_child_has_no_part_in_the_job(tmp_path, ending):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(FORKING).format(ending=ending))
-    result = run_ranks(program, 2, timeout_s=30)
+    result = run_ranks(program, 2)
     assert result.returncode == 0 and not result.timed_out, result.text
     assert not result.leftovers, result.text
     for output in result.outputs:
