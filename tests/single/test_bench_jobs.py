@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,20 @@ def test_a_job_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jobs, "_END_S", 0.2)
     body = f"""
 import os, signal, subprocess, time
-child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({str(tmp_path / "pid")!r}, "w").write(f"{{child.pid}}\\n")
 time.sleep(600)"""
-    launch = other_launch(tmp_path, body)
-    with pytest.raises(BenchError, match=r"m took more than 2 s for its start: .* --limit"):
-        start(launch, limit_s=2)
-    stat = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    launch, pid = other_launch(tmp_path, body), tmp_path / "pid"
+    words = r"m took more than 0.5 s for its start: .* --limit"
+    with jobs.Job(launch, {"ranks": 2}, limit_s=0.5) as job:
+        deadline_s = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        with pytest.raises(BenchError, match=words):
+            job.wait_until_ready()
+    stat = Path("/proc", pid.read_text().strip(), "stat")
     # Dead, be it that nobody has waited for it yet.
     assert not stat.exists() or ") Z " in stat.read_text()
 
@@ -62,8 +69,8 @@ def test_other_python_gets_neither_our_modules_nor_our_path(
     assert jobs.search_path(jobs.Launch("hvd_tf", sys.executable)) == str(ROOT)
 
 
-def start(launch: jobs.Launch, limit_s: float = 60) -> None:
-    with jobs.Job(launch, {"ranks": 2}, limit_s) as job:
+def start(launch: jobs.Launch) -> None:
+    with jobs.Job(launch, {"ranks": 2}, limit_s=60) as job:
         job.wait_until_ready()
 
 
