@@ -135,7 +135,7 @@ def run(
     """start(), and its end."""
     with start(directory, arguments, env, built, prefix, change) as process:
         try:
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from launching import MPICH, fake_mpirun, left_of, run, start, stop_left
 
+from hvd_tf._internal.launcher.ends import LIMIT_S
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Path]:
@@ -81,7 +83,7 @@ def test_an_mpirun_that_waits_for_nothing_is_ended(job: Path, listens: bool) -> 
     fake_mpirun(job, (listen if listens else deaf) + CHILD.format(seconds=2))
     begin = time.monotonic()
     result = run(job, ["-np", "1", "true"])
-    assert 6 < time.monotonic() - begin < 16
+    assert time.monotonic() - begin > 2 + LIMIT_S
     assert result.returncode == (14 if listens else 1)
     assert result.stderr == "hvdrun: mpirun did not end when the job was over, and was ended\n"
     assert left_of(job) == []
@@ -147,7 +149,7 @@ def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
     fake_mpirun(job, body + CHILD.format(seconds=1000))
     begin = time.monotonic()
     result = run(job, ["-np", "1", "true"])
-    assert 4 < time.monotonic() - begin < 16
+    assert time.monotonic() - begin > LIMIT_S
     assert result.returncode == 1
     assert result.stderr.startswith(f"[0] {words}\nhvdrun: mpirun did not end when the job was")
     assert left_of(job) == []
@@ -161,7 +163,7 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
     fake_mpirun(job, body + CHILD.format(seconds=1000))
     begin = time.monotonic()
     result = run(job, ["-np", "1", "true"])
-    assert 4 < time.monotonic() - begin < 16
+    assert time.monotonic() - begin > LIMIT_S
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         *["hvdrun: rank 0 (host a, pid 7) failed first:", "E"],
