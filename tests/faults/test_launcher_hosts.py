@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import signal
 import sys
@@ -23,6 +24,8 @@ from mpi import ROOT, Job, is_open_mpi
 
 PROGRAM = Path(__file__).with_name("hosts_program.py")
 RANKS_A_HOST = 2
+# No other job on this machine has it.
+SECRET = f"sesame-{secrets.token_hex(8)}"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def started(
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = [*hosts.first(), "env", *parts, *hvdrun, *options]
     # For a tree without an installed distribution. Its name makes the launcher pass it on.
-    env = {"MINE": "sesame", "HVD_A": "1", "PYTHONPATH": str(ROOT)}
+    env = {"MINE": SECRET, "HVD_A": "1", "PYTHONPATH": str(ROOT)}
     program = [sys.executable, str(PROGRAM), str(directory), *arguments]
     return Job(program, ranks, env, launcher=launcher)
 
@@ -74,7 +77,7 @@ def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
     assert [one["cross_rank"] for one in found] == [0, 0, 1, 1]
     assert [one["total"] for one in found] == [10.0] * len(found)
     assert all(one["arguments"] == [*words] for one in found)
-    values = {"HVD_A": "1", "MINE": "sesame", "PRIVATE": "a b", "HVD_RESTART": "0"}
+    values = {"HVD_A": "1", "MINE": SECRET, "PRIVATE": "a b", "HVD_RESTART": "0"}
     assert all(values.items() <= one["variables"].items() for one in found)
     # Only ranks of the launcher's host know its directories.
     assert [one["variables"]["HVD_JOB_DIR"] is None for one in found] == [False, False, True, True]
@@ -91,7 +94,7 @@ def check_command_lines() -> None:
             line = Path("/proc", name, "cmdline").read_bytes()
         except OSError:
             continue
-        assert b"sesame" not in line
+        assert SECRET.encode() not in line
 
 
 @pytest.mark.parametrize("frozen", [pytest.param(False, marks=in_full), True])
@@ -125,7 +128,7 @@ def test_a_killed_launcher(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
         wait_for_ranks(job)
         pids = [one["pid"] for one in facts(tmp_path)]
         check_command_lines()
-        assert "sesame" not in job.launcher_output()
+        assert SECRET not in job.launcher_output()
         job.process.kill()
         wait_until_gone(pids)
         result = job.wait(60)
