@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -173,17 +174,19 @@ def test_they_come_and_go_while_the_job_trains(hvd, rank, size):
             if stops == size:
                 return
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    for cycle in range(100):
-        ranks = [cycle % size, (cycle + 1) % size]
-        process_set = hvd.add_process_set(ranks)
-        assert process_set.process_set_id == 1
-        if process_set.included():
-            assert total(rank + cycle, process_set) == sum(ranks) + 2 * cycle
-        assert hvd.remove_process_set(process_set)
-    stop.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        trainer = pool.submit(train)
+        try:
+            for cycle in range(100):
+                ranks = [cycle % size, (cycle + 1) % size]
+                process_set = hvd.add_process_set(ranks)
+                assert process_set.process_set_id == 1
+                if process_set.included():
+                    assert total(rank + cycle, process_set) == sum(ranks) + 2 * cycle
+                assert hvd.remove_process_set(process_set)
+        finally:
+            stop.set()
+        trainer.result()  # raises what ended the thread
     assert len(steps) > 1 and all(steps)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -291,20 +292,28 @@ def test_an_aborted_step_leaves_other_steps_alone(rank, size):
                 sums.append(sum(session.run(totals, {x: len(sums)})))
                 time.sleep(0.01)  # two cores for up to four ranks
 
-    trainer = threading.Thread(target=train)
-    trainer.start()
-    with tf.Graph().as_default(), v1.Session() as session:
-        x = v1.placeholder(tf.float32, [1])
-        late = slow_elsewhere(rank, size, x)
-        waiting = [hvd.allreduce(late + i, op=hvd.Sum, name=f"a{i}") for i in range(20)]
-        step = [*waiting, *two_reductions(rank, size, x)]
-        bad = [odd(rank, size, 1.0, np.nan)]
-        for _ in range(3):
-            assert sum(session.run(step, {x: [1.0]})) == size * (sum(range(20)) + 22)
-            fails_together(rank, size, lambda: session.run(step, {x: bad}))
-    done.append(True)
-    trainer.join(20)
-    assert not trainer.is_alive()
+    def lose_steps(trainer):
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [1])
+            late = slow_elsewhere(rank, size, x)
+            waiting = [hvd.allreduce(late + i, op=hvd.Sum, name=f"a{i}") for i in range(20)]
+            step = [*waiting, *two_reductions(rank, size, x)]
+            bad = [odd(rank, size, 1.0, np.nan)]
+            for _ in range(3):
+                assert sum(session.run(step, {x: [1.0]})) == size * (sum(range(20)) + 22)
+                before = len(sums)
+                fails_together(rank, size, lambda: session.run(step, {x: bad}))
+                # The first of them may have begun before the abort.
+                while len(sums) < before + 2 and not trainer.done():
+                    time.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as pool:
+        trainer = pool.submit(train)
+        try:
+            lose_steps(trainer)
+        finally:
+            done.append(True)
+        trainer.result()  # raises what ended the thread
     assert len(sums) > 3
     assert sums == [size * sum(step + i for i in range(20)) for step in range(len(sums))]
 
