@@ -12,6 +12,7 @@ from types import ModuleType
 
 import fake_gpu
 import pytest
+from flags import Flags
 
 # Before a file of tests begins to use TensorFlow.
 if fake_gpu.GPU_VARIABLE in os.environ:
@@ -37,6 +38,12 @@ def rank(hvd: ModuleType) -> int:
 @pytest.fixture(scope="module")
 def size(hvd: ModuleType) -> int:
     return hvd.size()
+
+
+@pytest.fixture
+def flags(request: pytest.FixtureRequest) -> Flags:
+    """What ranks tell one another beside the library."""
+    return Flags(f"{request.path.stem}-{request.node.name}")
 
 
 @pytest.fixture

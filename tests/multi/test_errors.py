@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mistake fails that call on every rank, quickly, with every rank's value. The job goes on."""
+"""A mistake fails that call on every rank, with every rank's value. The job goes on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ RANKS = (3,)
 IN_FULL = (2,)
 HOSTS = "2x2"
 
-LIMIT_S = 1.0
-
 
 @pytest.fixture(autouse=True)
 def the_job_goes_on(size):
@@ -29,11 +27,12 @@ def the_job_goes_on(size):
 
 
 def fails(error, call, *texts):
-    """Checks that the call raises the error within the limit, and that it has all of `texts`."""
-    begin = time.monotonic()
+    """Checks that the call raises the error, and that it has all of `texts`.
+
+    No time limit of the library ends such a call. So the ranks agree on its end, or it hangs.
+    """
     with pytest.raises(error) as caught:
         call()
-    assert time.monotonic() - begin < LIMIT_S
     for text in texts:
         assert text in str(caught.value), f"{text!r} is not in: {caught.value}"
 
@@ -208,21 +207,53 @@ def test_an_unknown_process_set():
 # ---- a step that is aborted on one rank --------------------------------------------------------
 
 
-def slow_elsewhere(rank, size, x):
-    """Returns x. Only the last rank does so at once, so that its collectives wait."""
+class LostSteps:
+    """Steps that the last rank loses. The peers come to their collectives only after that."""
 
-    def sleep(value):
-        time.sleep(0.0 if rank == size - 1 else 0.3)
-        return value
+    def __init__(self, rank, size, flags):
+        self._rank, self._is_last, self._culprit = rank, rank == size - 1, f"rank {size - 1}"
+        self._flags = flags
+        self._count = 0
+        self._is_lost = False  # the step that runs
 
-    y = tf.numpy_function(sleep, [x], x.dtype, stateful=False)
-    y.set_shape(x.shape)
-    return y
+    def waited(self, x):
+        """Returns x. In a lost step the peers have it once the last rank has caught its error."""
+
+        def wait(value):
+            if self._is_lost and not self._is_last:
+                self._flags.wait(self._count)
+            return value
+
+        y = tf.numpy_function(wait, [x], x.dtype, stateful=False)
+        y.set_shape(x.shape)
+        return y
+
+    def fail(self, error, call, *texts):
+        """The last rank's own error, and for the others an error that names it."""
+        self._count += 1
+        self._is_lost = True
+        if self._is_last:
+            fails(error, call, *texts)
+            self._flags.raise_(self._count)
+            # A peer's `late` of the lost step must not meet that of this rank's next step.
+            for peer in range(self._rank):
+                self._flags.wait(f"{self._count}-{peer}")
+        else:
+            fails(tf.errors.OpError, call, self._culprit, *texts)
+            self._flags.raise_(f"{self._count}-{self._rank}")
+        self._is_lost = False
+
+    def fail_check(self, call):
+        self.fail(tf.errors.InvalidArgumentError, call, "poison")
 
 
-def two_reductions(rank, size, x):
-    early = hvd.allreduce(slow_elsewhere(rank, size, x), op=hvd.Sum, name="early")
-    # On the last rank it fails while its `early` waits for the peers.
+def two_reductions(x):
+    """The second of a checked value. The check mostly fails while `early` waits for the peers.
+
+    An op whose inputs are there runs even if another op of its step has failed. So whichever of the
+    two is first, the rank tells of `early`.
+    """
+    early = hvd.allreduce(x, op=hvd.Sum, name="early")
     checked = tf.debugging.check_numerics(in_a_while(x), "poison")
     return early, hvd.allreduce(checked, op=hvd.Sum, name="late")
 
@@ -233,53 +264,44 @@ def in_a_while(x):
     return y
 
 
-def fails_together(rank, size, call):
-    """The last rank's own error, and for the others an error that names it."""
-    if rank == size - 1:
-        fails(tf.errors.InvalidArgumentError, call, "poison")
-        # Until the peers have started the step that was lost.
-        time.sleep(0.6)
-    else:
-        fails(tf.errors.OpError, call, f"rank {size - 1}", "poison")
-
-
-def test_a_failing_op_of_a_function(rank, size):
-    step = tf.function(lambda x: two_reductions(rank, size, x))
+def test_a_failing_op_of_a_function(rank, size, flags):
+    lost = LostSteps(rank, size, flags)
+    step = tf.function(lambda x: two_reductions(lost.waited(x)))
     bad = tf.constant([odd(rank, size, 1.0, np.nan)])
     for _ in range(3):
         np.testing.assert_array_equal(step(tf.constant([1.0])), [[size], [size]])
-        fails_together(rank, size, lambda: step(bad))
+        lost.fail_check(lambda: step(bad))
 
 
-def test_a_failing_op_of_a_session(rank, size):
+def test_a_failing_op_of_a_session(rank, size, flags):
+    lost = LostSteps(rank, size, flags)
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [1])
-        step = two_reductions(rank, size, x)
+        step = two_reductions(lost.waited(x))
         bad = [odd(rank, size, 1.0, np.nan)]
         for _ in range(3):
             assert session.run(step, {x: [1.0]}) == ([size], [size])
-            fails_together(rank, size, lambda: session.run(step, {x: bad}))
+            lost.fail_check(lambda: session.run(step, {x: bad}))
 
 
-def test_the_end_of_one_ranks_input(rank, size):
+def test_the_end_of_one_ranks_input(rank, size, flags):
+    lost = LostSteps(rank, size, flags)
     with tf.Graph().as_default(), v1.Session() as session:
         count = odd(rank, size, 4, 3)
         batches = v1.data.make_one_shot_iterator(tf.data.Dataset.range(count))
-        batch = tf.cast(in_a_while(batches.get_next()), tf.float32)
         # Independent of the input, so that it is under way when the input ends.
-        other = hvd.allreduce(slow_elsewhere(rank, size, tf.random.uniform([3])), name="other")
+        values = lost.waited(tf.random.uniform([3]))
+        other = hvd.allreduce(values, name="other")
+        with tf.control_dependencies([in_a_while(values)]):
+            batch = tf.cast(batches.get_next(), tf.float32)
         total = hvd.allreduce(batch, op=hvd.Sum, name="total")
         for step in range(3):
             assert session.run([total, other])[0] == size * step
-        call = lambda: session.run([total, other])  # noqa: E731
-        if rank == size - 1:
-            fails(tf.errors.OutOfRangeError, call)
-            time.sleep(0.6)
-        else:
-            fails(tf.errors.OpError, call, f"rank {size - 1}")
+        lost.fail(tf.errors.OutOfRangeError, lambda: session.run([total, other]))
 
 
-def test_an_aborted_step_leaves_other_steps_alone(rank, size):
+def test_an_aborted_step_leaves_other_steps_alone(rank, size, flags):
+    lost = LostSteps(rank, size, flags)
     done, sums = [], []
 
     def train():
@@ -295,14 +317,14 @@ def test_an_aborted_step_leaves_other_steps_alone(rank, size):
     def lose_steps(trainer):
         with tf.Graph().as_default(), v1.Session() as session:
             x = v1.placeholder(tf.float32, [1])
-            late = slow_elsewhere(rank, size, x)
-            waiting = [hvd.allreduce(late + i, op=hvd.Sum, name=f"a{i}") for i in range(20)]
-            step = [*waiting, *two_reductions(rank, size, x)]
+            waited = lost.waited(x)
+            waiting = [hvd.allreduce(waited + i, op=hvd.Sum, name=f"a{i}") for i in range(20)]
+            step = [*waiting, *two_reductions(waited)]
             bad = [odd(rank, size, 1.0, np.nan)]
             for _ in range(3):
                 assert sum(session.run(step, {x: [1.0]})) == size * (sum(range(20)) + 22)
                 before = len(sums)
-                fails_together(rank, size, lambda: session.run(step, {x: bad}))
+                lost.fail_check(lambda: session.run(step, {x: bad}))
                 # The first of them may have begun before the abort.
                 while len(sums) < before + 2 and not trainer.done():
                     time.sleep(0.01)
@@ -318,19 +340,36 @@ def test_an_aborted_step_leaves_other_steps_alone(rank, size):
     assert sums == [size * sum(step + i for i in range(20)) for step in range(len(sums))]
 
 
-def test_a_step_that_is_cancelled_from_outside(rank, size):
+def test_a_step_that_is_cancelled_from_outside(rank, size, flags):
     # As session.close() and tf.train.Coordinator do: no error of the step to tell.
     from tensorflow.python.eager import cancellation
 
     manager = cancellation.CancellationManager()
-    wait = tf.function(lambda x: hvd.allreduce(x, name="cancelled"))
+    begun = threading.Event()
+
+    def begin(value):
+        begun.set()
+        return value
+
+    @tf.function(autograph=False)
+    def wait(x):
+        x = tf.ensure_shape(tf.numpy_function(np.negative, [x], x.dtype), [])
+        return hvd.allreduce(x, name="cancelled"), tf.numpy_function(begin, [x], x.dtype)
+
+    def cancel():
+        begun.wait()
+        time.sleep(0.1)  # the collective mostly waits by then
+        manager.start_cancel()
+
     wait(tf.constant(1.0))
     if rank == size - 1:
         cancellable = manager.get_cancelable_function(wait.get_concrete_function(tf.constant(1.0)))
-        timer = threading.Timer(0.2, manager.start_cancel)
-        timer.start()
-        fails(tf.errors.CancelledError, lambda: cancellable(tf.constant(1.0)))
-        timer.join()
+        begun.clear()
+        with ThreadPoolExecutor(1) as pool:
+            cancelled = pool.submit(cancel)
+            fails(tf.errors.CancelledError, lambda: cancellable(tf.constant(1.0)))
+            cancelled.result()
+        flags.raise_("cancelled")
     else:
-        time.sleep(0.6)
+        flags.wait("cancelled")
         fails(tf.errors.OpError, lambda: wait(tf.constant(1.0)), f"rank {size - 1}")

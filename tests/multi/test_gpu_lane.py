@@ -241,40 +241,52 @@ def test_shapes_differ(rank, size):
         assert hvd.allreduce(on_gpu(1.0), op=hvd.Sum, name="after").numpy() == size
 
 
-def test_an_aborted_step_ends_on_all_ranks(rank, size):
+def test_an_aborted_step_ends_on_all_ranks(rank, size, flags):
     """While a tensor of the GPU waits for the peers. The next step is right."""
     is_last = rank == size - 1
+    lost = []
 
     def fail(value):
-        time.sleep(0.1)
-        if is_last and value[0] < 0:
+        time.sleep(0.1)  # mostly `early` waits by then
+        if is_last and value[0, 0] < 0:
             raise ValueError("poison")
         return value
 
     def wait(value):
-        time.sleep(0.0 if is_last else 0.3)
+        if value[0] < 0 and not is_last:
+            flags.wait(len(lost))
         return value
 
     @tf.function(autograph=False)
     def step(x):
         with tf.device("CPU:0"):
-            slow = tf.numpy_function(wait, [x], tf.float32)
-            checked = tf.numpy_function(fail, [slow], tf.float32)
+            waited = tf.numpy_function(wait, [x], tf.float32)
         with tf.device("GPU:0"):
-            early = hvd.allreduce(tf.identity(slow), op=hvd.Sum, name="early")
+            # Of another shape, so that TensorFlow cannot take `waited` for it.
+            on_card = tf.reshape(waited, [2, 25_000])
+            early = hvd.allreduce(on_card, op=hvd.Sum, name="early")
+        with tf.device("CPU:0"):
+            # Behind what `early` waits for: what fails ends the copies between devices.
+            checked = tf.numpy_function(fail, [tf.identity(on_card)], tf.float32)
+        with tf.device("GPU:0"):
             late = hvd.allreduce(tf.identity(checked), op=hvd.Sum, name="late")
         return early, late
 
     with tf.device("CPU:0"):
         good, bad = tf.fill([50_000], 1.0), tf.fill([50_000], -1.0)
-    for _ in range(3):
+    for turn in range(3):
         for result in step(good):
-            np.testing.assert_array_equal(result, np.full([50_000], float(size)))
+            np.testing.assert_array_equal(result, np.full([2, 25_000], float(size)))
+        lost.append(turn)
         with pytest.raises(tf.errors.OpError) as caught:
             step(bad)
         if is_last:
             assert "poison" in str(caught.value)
-            # Until the peers have started the step that was lost.
-            time.sleep(0.6)
+            flags.raise_(len(lost))
+            # A peer's `late` of the lost step must not meet that of this rank's next step.
+            for peer in range(rank):
+                flags.wait(f"{len(lost)}-{peer}")
         else:
             assert f"rank {size - 1}" in str(caught.value)
+            flags.raise_(f"{len(lost)}-{rank}")
+    assert hvd.allreduce(1, op=hvd.Sum, name="after").numpy() == size
