@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
+from hvd_tf._internal import native
 
 OWN_INIT = True
 RANKS = (3,)
@@ -99,25 +100,22 @@ def test_mistakes_are_the_same_on_every_rank(hvd, rank, size):
 
 def test_removal_fails_what_waits(hvd, rank):
     process_set = hvd.add_process_set([0, 1])
-    raised = []
+    set_id = process_set.process_set_id
 
     def wait():
-        try:
-            hvd_tf.allreduce(1.0, process_set=process_set, name="alone")
-        except tf.errors.OpError as error:
-            raised.append(error.message)
+        # By its id, as graphs have it. The object forgets it when the set is removed.
+        native.ops.horovod_allreduce(
+            tensor=1.0, reduce_op=hvd.Sum, process_set_id=set_id, tensor_name="alone"
+        )
 
-    thread = threading.Thread(target=wait)
-    if rank == 0:
-        thread.start()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait) if rank == 0 else None
         hvd.allreduce(1.0, name="meanwhile_0")
-    else:
-        hvd.allreduce(1.0, name="meanwhile_0")
-    # The thread may not have asked yet. Then the id is unknown. Both end it.
-    assert hvd.remove_process_set(process_set)
-    if rank == 0:
-        thread.join()
-        assert "was removed by remove_process_set" in raised[0] or "is unknown" in raised[0]
+        # The thread may not have asked yet. Then the id is unknown. Both end it.
+        assert hvd.remove_process_set(process_set)
+        if waiting is not None:
+            with pytest.raises(tf.errors.OpError, match="was removed by remove_p|is unknown"):
+                waiting.result()
 
 
 def test_a_traced_graph_names_a_set_by_its_id(hvd, rank):
@@ -159,7 +157,7 @@ def test_gradients_in_sets_that_share_an_id_one_after_another(hvd, rank, size):
 
 
 def test_they_come_and_go_while_the_job_trains(hvd, rank, size):
-    stop = threading.Event()
+    under_way, stop = threading.Event(), threading.Event()
     steps = []
 
     @tf.function
@@ -167,15 +165,21 @@ def test_they_come_and_go_while_the_job_trains(hvd, rank, size):
         return hvd_tf.grouped_allreduce([x, stops], op=hvd_tf.Sum, name="train")
 
     def train():
-        while True:
-            value = len(steps) % 100 + 1.0
-            x, stops = step(tf.fill([5000], value), tf.constant(float(stop.is_set())))
-            steps.append(bool(np.all(x == size * value)))
-            if stops == size:
-                return
+        try:
+            while True:
+                value = len(steps) % 100 + 1.0
+                x, stops = step(tf.fill([5000], value), tf.constant(float(stop.is_set())))
+                steps.append(bool(np.all(x == size * value)))
+                if len(steps) == 2:
+                    under_way.set()
+                if stops == size:
+                    return
+        finally:
+            under_way.set()
 
     with ThreadPoolExecutor(1) as pool:
         trainer = pool.submit(train)
+        under_way.wait()
         try:
             for cycle in range(100):
                 ranks = [cycle % size, (cycle + 1) % size]
@@ -187,7 +191,7 @@ def test_they_come_and_go_while_the_job_trains(hvd, rank, size):
         finally:
             stop.set()
         trainer.result()  # raises what ended the thread
-    assert len(steps) > 1 and all(steps)
+    assert len(steps) > 2 and all(steps)
 
 
 def test_without_memory_on_one_rank_no_rank_has_the_set(hvd, rank, size, monkeypatch):
