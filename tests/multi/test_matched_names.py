@@ -240,20 +240,23 @@ def test_join_comes_after_a_loop(rank, size):
 
 def test_a_barrier_comes_after_an_assignment(rank):
     variable = tf.Variable(0.0)
-    seen = []
+    came, passed = [], []  # when, by the clock that all ranks of a machine share
+
+    def come(value):
+        time.sleep(0.2 if rank == 0 else 0.0)
+        came.append(time.clock_gettime(time.CLOCK_MONOTONIC))
+        return value
 
     def see(value):
-        seen.append(float(value))
+        passed.append(time.clock_gettime(time.CLOCK_MONOTONIC))
         return value
 
     @tf.function
     def step(x):
-        variable.assign_add(late(x, 0.2 if rank == 0 else 0.0))
+        variable.assign_add(tf.ensure_shape(tf.numpy_function(come, [x], tf.float32), []))
         with tf.control_dependencies([hvd.barrier()]):
             return tf.numpy_function(see, [variable.read_value()], tf.float32)
 
-    began = time.monotonic()
-    step(tf.constant(1.0))
-    assert seen == [1.0]
-    hvd.allgather_object(None)  # so that a rank that is early does not disturb what follows
-    assert time.monotonic() - began >= 0.2
+    assert step(tf.constant(1.0)) == 1.0
+    everyones = np.array(hvd.allgather_object((came, passed)))
+    assert everyones[:, 0].max() <= everyones[:, 1].min()
