@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
 # How long processes may take to go once the launcher has gone.
 GRACE_S = 2.0
+# How long ranks that hang may take to write their stacks.
+_STACKS_S = 20.0
 _MARK = "HVD_TEST_JOB"
 # A job's directory is named so, with the number of the process that started it. Segments of
 # shared memory begin with "hvd", so this does not.
@@ -235,9 +237,14 @@ class Job:
 
     def _dump_stacks(self) -> None:
         pids = {int(_read(path) or 0) for path in self.directory.glob("rank-*.pid")}
+        # The launcher would kill the others when the first has gone.
+        for pid in set(self.processes()) - pids:
+            _signal(pid, signal.SIGSTOP)
         for pid in pids.intersection(self.processes()):
             _signal(pid, signal.SIGABRT)
-        time.sleep(1)
+        deadline = time.monotonic() + _STACKS_S
+        while pids.intersection(self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _processes_left(self) -> list[str]:
         deadline = time.monotonic() + GRACE_S

@@ -9,12 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 import rank_files
-from mpi import ROOT, Job, run_ranks
+from mpi import DIRECTORY_VARIABLE, ROOT, Job, run_ranks, threads_of
 
 RANK = 'int(__import__("os").environ.get("OMPI_COMM_WORLD_RANK", 0))'
 
@@ -25,8 +26,24 @@ def script(tmp_path: Path, text: str) -> Path:
     return path
 
 
+# Of a rank 1 whose status ends the job: rank 0 says first that it has come so far.
+RAISE_FLAG = f'open(os.environ["{DIRECTORY_VARIABLE}"] + "/flag", "w").close()'
+AWAIT_FLAG = f'''
+while not os.path.exists(os.environ["{DIRECTORY_VARIABLE}"] + "/flag"):
+    time.sleep(0.01)
+'''
+
+
 def test_output_and_status_of_each_rank(tmp_path: Path) -> None:
-    result = run_ranks(script(tmp_path, 'print("I am", rank); sys.exit(3 if rank else 0)'), 2, 30)
+    text = f"""
+print("I am", rank)
+if rank == 0:
+    {RAISE_FLAG}
+    sys.exit(0)
+{AWAIT_FLAG}
+sys.exit(3)
+"""
+    result = run_ranks(script(tmp_path, text), 2, 30)
     assert (result.returncode, result.timed_out, result.leftovers) == (3, False, [])
     assert result.outputs == ["I am 0\n", "I am 1\n"]
 
@@ -44,16 +61,29 @@ def test_own_launcher(tmp_path: Path) -> None:
 
 
 def test_time_limit_shows_stacks_and_leaves_nothing(tmp_path: Path) -> None:
-    text = "def waits_for_ever():\n    time.sleep(1000)\n"
-    path = script(tmp_path, text + "os.fork() or os.setsid()\nwaits_for_ever()")
+    text = """
+who = "rank" if os.fork() else "child"
+def waits_for_ever():
+    print(who, "is ready")
+    time.sleep(1000)
+who == "rank" or os.setsid()
+waits_for_ever()
+"""
+    path = script(tmp_path, text)
+    sleeping = re.compile(rf"process .* {path}\n  \d+ python\S*: S, ")
     with Job(path, 2) as job:
-        start = time.monotonic()
-        result = job.wait(timeout_s=3)
-        assert time.monotonic() - start < 15
+        for rank in range(2):
+            job.wait_for("rank is ready", rank)
+            job.wait_for("child is ready", rank)
+        # Of the ranks and of their children.
+        deadline = time.monotonic() + 60
+        while len(sleeping.findall("".join(map(threads_of, job.processes())))) < 4:
+            assert time.monotonic() < deadline, "a rank or its child does not sleep"
+            time.sleep(0.05)
+        result = job.wait(timeout_s=0.2)
         assert result.timed_out and job.processes() == []
     assert all("waits_for_ever" in output for output in result.outputs)
-    # Of the ranks and of their children.
-    assert len(re.findall(rf"process .* {path}\n  \d+ python\S*: S, ", result.launcher_output)) == 4
+    assert len(sleeping.findall(result.launcher_output)) == 4
     assert not job.directory.exists()
 
 
@@ -143,7 +173,8 @@ def test_how_a_file_is_run_on_a_gpu_that_is_made_up(monkeypatch: pytest.MonkeyPa
     assert rank_files.gpu_runs_of(also) == () and rank_files.gpu_runs_of(only) == (3,)
 
 
-FILE = """
+FILE = f"""
+import os
 import time
 import pytest
 RANKS = (2,)
@@ -152,16 +183,17 @@ TIMEOUT_S = 20
 
 @pytest.mark.parametrize("kind", ["good", "bad"])
 def test_kinds(rank, kind):
-    assert kind == "good" or rank == 0, f"seen on rank {rank}"
+    assert kind == "good" or rank == 0, f"seen on rank {{rank}}"
 
 def test_skipped(rank):
     pytest.skip("not here")
 
 def test_left(rank):
-    if rank == 1:
-        import os
-        os._exit(7)
-    time.sleep(1000)
+    if rank == 0:
+        {RAISE_FLAG}
+        time.sleep(1000)
+{textwrap.indent(AWAIT_FLAG, "    ")}
+    os._exit(7)
 
 def test_after(rank):
     pass
