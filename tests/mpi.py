@@ -258,10 +258,17 @@ class Job:
         if self._shm.parent == SHM:
             left += [f"shared segment {path}" for path in self._shm.rglob("*")]
         deadline = time.monotonic() + GRACE_S
-        # Another job on this machine may be between creating and unlinking one.
-        while (mine := _segments() - self._segments) and time.monotonic() < deadline:
+        while (mine := self._segments_left()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left + [f"shared segment {SHM / name}" for name in sorted(mine)]
+
+    def _segments_left(self) -> set[str]:
+        """Nobody uses them any more, as this job's processes have gone: others' jobs use theirs."""
+        if not (new := _segments() - self._segments):
+            return new
+        used = {Path(path).name for pid in _all_pids() for path in _shared_files_of(pid)}
+        # Another job may have unlinked its own meanwhile.
+        return (new - used) & _segments()
 
     def _kill(self) -> None:
         # Again and again: one may be starting another right now.
@@ -339,6 +346,18 @@ def _remove_what_killed_runs_left() -> None:
 def _segments() -> set[str]:
     """Names of hvd_tf's own shared segments."""
     return {path.name for path in SHM.glob("hvd*")} if SHM.is_dir() else set()
+
+
+def _shared_files_of(pid: int) -> set[str]:
+    """What a process has open or mapped in shared memory."""
+    maps = _read(Path(f"/proc/{pid}/maps")).splitlines()
+    found = {line.partition("/")[1] + line.partition("/")[2] for line in maps}
+    for entry in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            found.add(os.readlink(entry))
+        except OSError:
+            continue  # closed meanwhile
+    return {path for path in found if path.startswith(f"{SHM}/")}
 
 
 def _all_pids() -> list[int]:

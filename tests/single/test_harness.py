@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import mpi
 import pytest
 import rank_files
 from mpi import DIRECTORY_VARIABLE, ROOT, Job, run_ranks, threads_of
@@ -127,22 +129,41 @@ def test_waiting_for_what_never_comes(tmp_path: Path) -> None:
             job.wait_for("ready", rank=0)
 
 
+@pytest.fixture
+def shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in place of /dev/shm, where jobs of other tests would find what this one left."""
+    path = tmp_path / "shm"
+    path.mkdir()
+    monkeypatch.setattr(mpi, "SHM", path)
+    return path
+
+
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
         ("os.fork() or time.sleep(1000)", r"process \d+: .*script\.py"),
         ("import tempfile; tempfile.mkstemp()", r"temporary file .*/tmp\w+"),
-        ('open(f"/dev/shm/hvd_harness_{os.getpid()}", "w")', r"shared segment .*/hvd_harness_\d+"),
+        ('open(f"{SHM}/hvd_{os.getpid()}", "w")', r"shared segment .*/shm/hvd_\d+"),
     ],
 )
-def test_leftovers_are_found(tmp_path: Path, text: str, pattern: str) -> None:
-    try:
-        # One after the other: a segment is only ours if it was not there before.
-        result = run_ranks(script(tmp_path, text), 1, 30)
-        assert any(re.fullmatch(pattern, line) for line in result.leftovers), result
-    finally:
-        for path in Path("/dev/shm").glob("hvd_harness_*"):
-            path.unlink()
+def test_leftovers_are_found(tmp_path: Path, shm: Path, text: str, pattern: str) -> None:
+    result = run_ranks(script(tmp_path, f"SHM = {str(shm)!r}\n{text}"), 1, 30)
+    (left,) = result.leftovers
+    assert re.fullmatch(pattern, left), result
+
+
+def test_segments_of_others_are_no_leftovers(tmp_path: Path, shm: Path) -> None:
+    """Such as another job's that has not unlinked its own yet."""
+    path = script(tmp_path, 'print("ready"); time.sleep(1000)')
+    with Job(path, 1) as job:
+        job.wait_for("ready", rank=0)
+        opened, mapped = shm / "hvd_opened", shm / "hvd_mapped"
+        mapped.write_bytes(b"0" * mmap.PAGESIZE)
+        with opened.open("w"), mapped.open("r+b") as file:
+            with mmap.mmap(file.fileno(), 0):
+                file.close()
+                os.kill(job.pid(0), signal.SIGKILL)
+                assert job.wait(timeout_s=60).leftovers == []
 
 
 def test_the_limit_of_a_wait_begins_with_the_wait(tmp_path: Path) -> None:
