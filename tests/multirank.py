@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import VARIABLES
 from fake_gpu import GPU_VARIABLE, IS_REAL
 from mpi import ROOT, Job, Result
 from rank_files import constants_of, gpu_runs_of, runs_of, tests_of
@@ -85,7 +86,7 @@ class RankRun:
         command += ["--continue-on-collection-errors"]
         command += ["-k", keyword] if keyword else []
         command += [f"{path}::{name}" for path in paths for name in self.functions[path]]
-        env = {LABEL_VARIABLE: self.label}
+        env = {LABEL_VARIABLE: self.label, **VARIABLES}
         if self.on_gpu:
             env[GPU_VARIABLE] = "real" if IS_REAL else "made-up"
         limits_s = [self.timeouts_s[path] for path in paths]
