@@ -128,7 +128,11 @@ train: $(DONE)/native $(DONE)/flights ## Trains the flights Estimator on 2 worke
 	@$(call step,4,training on $(RANKS) workers$(,) evaluating$(,) measuring: two minutes)
 	@$(BIN)/hvdrun -np $(RANKS) --share-cores $(BIN)/python $(FLIGHTS)/train.py
 
-test: test-core test-python ## Runs the C++ and the Python tests
+# $(1), $(2): commands. Both run, and it fails if one has. Ctrl-C ends it in between.
+both = trap 'exit 130' INT; failed=0; { $(1); } || failed=1; { $(2); } || failed=1; exit $$failed
+
+test: ## Runs the C++ and the Python tests
+	@$(call both,$(MAKE) --no-print-directory test-core,$(MAKE) --no-print-directory test-python)
 
 TEST_STEPS := native test-tools flights
 
@@ -138,8 +142,8 @@ test-python: $(addprefix $(DONE)/,$(TEST_STEPS))
 ifdef ARGS
 	@$(BIN)/pytest $(ARGS)
 else
-	@$(BIN)/pytest --numprocesses 3 --dist loadfile tests/single
-	@$(BIN)/pytest tests --ignore tests/single
+	@$(call both,$(BIN)/pytest --numprocesses 3 --dist loadfile tests/single,\
+	  $(BIN)/pytest tests --ignore tests/single)
 endif
 
 .PHONY: install-test
@@ -151,8 +155,7 @@ test-core: $(DONE)/tensorflow ## Runs the C++ tests: ranks as threads, and under
 	@$(call run_core,build/core)
 
 test-sanitize: build-sanitize ## The same under TSan, and under ASan and UBSan
-	@$(call run_core,build/core-thread,$(NO_ASLR))
-	@$(call run_core,build/core-address)
+	@$(call both,$(call run_core,build/core-thread,$(NO_ASLR)),$(call run_core,build/core-address))
 
 .PHONY: build-sanitize
 build-sanitize: $(DONE)/tensorflow
@@ -223,10 +226,10 @@ install-modern: # All that test-modern needs
 
 MODERN_STEPS := $(TEST_STEPS) keras-2
 test-python-modern: $(addprefix $(DONE)/,$(MODERN_STEPS))
-	@HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) $(if $(HVD_TEST_ALL),$(MORE_MODERN_TESTS)) \
-	  $(ARGS)
-	@$(if $(ARGS),,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS) \
-	  $(if $(HVD_TEST_ALL),$(MORE_KERAS_2_TESTS)))
+	@$(call both,HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(MODERN_TESTS) \
+	  $(if $(HVD_TEST_ALL),$(MORE_MODERN_TESTS)) $(ARGS),\
+	  $(if $(ARGS),:,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS) \
+	  $(if $(HVD_TEST_ALL),$(MORE_KERAS_2_TESTS))))
 
 lint: $(LINT)/.done ## Checks style and types: ruff, mypy and clang-format
 	@$(LINT)/bin/ruff check .
