@@ -15,20 +15,27 @@ splitting = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(splitting)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16])
-@pytest.mark.parametrize("seed", range(20))
-def test_whole_files_are_each_given_once_and_evenly(size, seed):
-    rng = np.random.default_rng([size, seed])
-    amounts = rng.integers(0, [50, 1000, 10**9][seed % 3], rng.integers(1, 60))
-    shares = splitting.whole_files(amounts.tolist(), size)
-    if shares is None:
-        return
-    assert len(shares) == size
-    assert sorted(sum(shares, [])) == list(range(len(amounts)))
-    totals = np.array([amounts[share].sum() for share in shares])
-    assert totals.min() > 0
-    assert totals.max() - totals.min() < 0.02 * totals.max() or size == 1
-    assert shares == splitting.whole_files(amounts.tolist(), size)  # on every rank alike
+# How many of twenty random sets of files can be shared out whole.
+SHARED = {1: 20, 2: 18, 3: 16, 4: 15, 7: 18, 16: 17}
+
+
+@pytest.mark.parametrize("size", SHARED)
+def test_whole_files_are_each_given_once_and_evenly(size):
+    shared = 0
+    for seed in range(20):
+        rng = np.random.default_rng([size, seed])
+        amounts = rng.integers(0, [50, 1000, 10**9][seed % 3], rng.integers(1, 40 * size))
+        shares = splitting.whole_files(amounts.tolist(), size)
+        assert shares == splitting.whole_files(amounts.tolist(), size)  # on every rank alike
+        if shares is None:
+            continue
+        shared += 1
+        assert len(shares) == size
+        assert sorted(sum(shares, [])) == list(range(len(amounts)))
+        totals = np.array([amounts[share].sum() for share in shares])
+        assert totals.min() > 0
+        assert totals.max() - totals.min() < 0.02 * totals.max() or size == 1
+    assert shared == SHARED[size]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
