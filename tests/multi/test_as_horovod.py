@@ -56,7 +56,7 @@ NAMES = {
 }
 
 OPTIMIZER = "device_dense device_sparse compression sparse_as_dense"
-# The arguments in their order, which callers may rely on. More may follow.
+# The arguments in their order, which callers may rely on. More may follow, with defaults.
 ARGUMENTS = {
     "horovod.tensorflow": {
         "allreduce": "tensor average device_dense device_sparse compression op prescale_factor "
@@ -144,8 +144,12 @@ def test_names(module):
 def test_arguments(module):
     found = importlib.import_module(module)
     for name, expected in ARGUMENTS[module].items():
-        names = list(inspect.signature(getattr(found, name)).parameters)
-        assert names[: len(expected.split())] == expected.split(), f"{name}: {names}"
+        arguments = inspect.signature(getattr(found, name)).parameters
+        names, count = list(arguments), len(expected.split())
+        assert names[:count] == expected.split(), f"{name}: {names}"
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        for more in list(arguments.values())[count:]:
+            assert more.default is not more.empty or more.kind in variadic, f"{name}: {more}"
 
 
 def test_it_is_hvd_tf(hvd, rank, size):
