@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("world")
 
 STEPS = 30
 BARRIERS = 300
-LIMIT_US = 100.0
 AFTER = "rank 0 has stopped it"
 SHAPES = [(3,), (70_000,), (5, 5), (300_000,)]
 HEADER_BYTES = 16
@@ -132,10 +131,10 @@ def test_the_environment_begins_it(hvd, world, file, monkeypatch):
     hvd.init()
     within_host = hvd.cross_size() == 1
     train(hvd, STEPS, "model")
-    asked_us = []
+    asked_us = [time.monotonic_ns() / 1e3]
     for _ in range(BARRIERS):
-        asked_us.append(time.monotonic_ns() / 1e3)
         hvd.allreduce(1.0, name="barrier")
+        asked_us.append(time.monotonic_ns() / 1e3)
     size = hvd.size()
     hvd.shutdown()
     asked_us = world.gather(asked_us)
@@ -160,7 +159,7 @@ def test_the_environment_begins_it(hvd, world, file, monkeypatch):
 def check_clocks(trace, asked_us: list[list[float]]) -> None:
     """The ranks' times fit together: all are on one machine, whatever they believe.
 
-    `asked_us`: for each rank, the machine's clock before each barrier.
+    `asked_us`: for each rank, the machine's clock before each barrier and after the last one.
     """
     came_us, ended_us = defaultdict(dict), defaultdict(dict)
     for tensor in trace.tensors:
@@ -172,22 +171,19 @@ def check_clocks(trace, asked_us: list[list[float]]) -> None:
     numbers = sorted(came_us)
     assert len(numbers) == len(ended_us) == BARRIERS
     error_us = 2 * max(trace.clock_errors_us.values(), default=0.0)
-    # A call takes a while to come to the runtime, and at times longer. The shortest time is the
-    # same on all ranks, so it shows where a rank's clock begins in the file.
+    # The machine's time at which the file's begins. A call comes to the runtime after the program
+    # has asked, and ends before the program asks again. The shortest of 300 are some 50 us each.
     begins_us = [
-        min(came_us[n][rank] - asked for n, asked in zip(numbers, of_rank))
-        for rank, of_rank in enumerate(asked_us)
+        (asked[i] - came_us[n][rank], asked[i + 1] - ended_us[n][rank])
+        for rank, asked in enumerate(asked_us)
+        for i, n in enumerate(numbers)
     ]
-    assert max(begins_us) - min(begins_us) < LIMIT_US + error_us
+    slack_us = 0.01  # of adding up decimals
+    earliest_us, latest_us = (max(a for a, _ in begins_us), min(b for _, b in begins_us))
+    assert earliest_us <= latest_us + error_us + slack_us
     # No rank has the result of a barrier before the last one has come to it.
     for n in numbers:
         assert min(ended_us[n].values()) >= max(came_us[n].values()) - error_us
-    # More ranks than cores take turns, and so do their ends.
-    if len(asked_us) > len(os.sched_getaffinity(0)):
-        return
-    # The ends of a barrier, where no other threads held one of the ranks up.
-    apart_us = [max(ends.values()) - min(ends.values()) for ends in ended_us.values()]
-    assert min(apart_us) < LIMIT_US + error_us
 
 
 def test_it_is_started_and_stopped(hvd, world, file):
