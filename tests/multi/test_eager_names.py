@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,14 +116,31 @@ def test_unnamed_calls_leave_memory_flat():
         for _ in range(count):
             hvd.allreduce(x)
 
-    calls(10_000)
-    before = resident_bytes()
-    calls(60_000)
-    # An entry that was left behind would be some 100 bytes or more. TensorFlow 2.15 itself keeps
-    # 16 bytes of each eager operation, also of tf.identity.
-    assert (resident_bytes() - before) / 60_000 < 50
+    calls(2000)
+    gc.collect()
+    bytes_before, blocks_before = malloc_bytes(), sys.getallocatedblocks()
+    calls(8000)
+    gc.collect()
+    grown_bytes = ctypes.c_int32(malloc_bytes() - bytes_before).value
+    # An entry that was left behind would be some 100 bytes or more.
+    assert grown_bytes / 8000 < 50
+    # Of Python. TensorFlow 2.15 itself keeps one for each eager operation, also for tf.identity.
+    assert (sys.getallocatedblocks() - blocks_before) / 8000 < 1.5
 
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+class Mallinfo(ctypes.Structure):
+    """Of the C library."""
+
+    _fields_ = [
+        (name, ctypes.c_int)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks "
+        "keepcost".split()
+    ]
+
+
+def malloc_bytes() -> int:
+    """What the C library has given out and not got back. Above 2 GiB it wraps."""
+    mallinfo = ctypes.CDLL(None).mallinfo
+    mallinfo.restype = Mallinfo
+    info = mallinfo()
+    return info.uordblks + info.hblkhd
