@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from job_directories import JobDirectory, remove_abandoned
+
 from hvd_tf._internal.launcher.process import environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,9 +41,6 @@ GRACE_S = 2.0
 # How long ranks that hang may take to write their stacks.
 _STACKS_S = 20.0
 _MARK = "HVD_TEST_JOB"
-# A job's directory is named so, with the number of the process that started it. Segments of
-# shared memory begin with "hvd", so this does not.
-_PREFIX = "jobof"
 # In ranks: the job's directory, which goes with the job.
 DIRECTORY_VARIABLE = "HVD_TEST_DIR"
 # Of whatever launcher the tests themselves run under.
@@ -103,12 +102,15 @@ class Job:
         launcher: Sequence[str] | None = None,
     ) -> None:
         self.n = n
+        temporary = Path(tempfile.gettempdir())
+        for parent in (temporary, SHM):
+            remove_abandoned(parent)
         # Short: Open MPI puts sockets below it, whose paths may have 107 characters.
-        _remove_what_killed_runs_left()
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._directories = [JobDirectory(temporary)]
+        self.directory = self._directories[0].path
         self._token = uuid.uuid4().hex
         self._own_ranks = launcher is None
-        self._shm = _new_shared_directory(self.directory)
+        self._shm = self._new_shared_directory()
         self._segments = _segments()
         self._log = self.directory / "launcher.log"
         command = [sys.executable, str(program)] if isinstance(program, (str, Path)) else program
@@ -134,9 +136,9 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self._kill()
         self.process.wait()
-        for path in (self.directory, self._shm):
-            if "HVD_TEST_KEEP" not in os.environ:
-                shutil.rmtree(path, ignore_errors=True)
+        if "HVD_TEST_KEEP" not in os.environ:
+            for directory in self._directories:
+                directory.remove()
 
     @property
     def age_s(self) -> float:
@@ -190,6 +192,14 @@ class Job:
         # They inherit a variable. mpirun starts each rank in a process group of its own, and
         # MPICH's even in a session of its own.
         return [pid for pid in _all_pids() if mark in environment(pid)]
+
+    def _new_shared_directory(self) -> Path:
+        if os.access(SHM, os.W_OK):
+            self._directories.append(JobDirectory(SHM))
+            return self._directories[-1].path
+        path = self.directory / "shm"
+        path.mkdir()
+        return path
 
     def _mpirun(self, hosts: str | None) -> list[str]:
         ranks_a_host = 0
@@ -325,22 +335,6 @@ def _end_with_parent() -> None:
     # Should pytest itself be killed, the launcher is asked to end, and ends its ranks.
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
-def _new_shared_directory(fallback: Path) -> Path:
-    if os.access(SHM, os.W_OK):
-        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=SHM))
-    path = fallback / "shm"
-    path.mkdir()
-    return path
-
-
-def _remove_what_killed_runs_left() -> None:
-    for parent in (Path(tempfile.gettempdir()), SHM):
-        for path in parent.glob(f"{_PREFIX}*"):
-            owner = path.name[len(_PREFIX) :].partition("-")[0]
-            if owner.isdigit() and not Path("/proc", owner).exists():
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _segments() -> set[str]:

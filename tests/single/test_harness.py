@@ -17,6 +17,7 @@ from pathlib import Path
 import mpi
 import pytest
 import rank_files
+from job_directories import PREFIX, JobDirectory, remove_abandoned
 from mpi import DIRECTORY_VARIABLE, ROOT, Job, run_ranks, threads_of
 
 RANK = 'int(__import__("os").environ.get("OMPI_COMM_WORLD_RANK", 0))'
@@ -120,7 +121,19 @@ def test_a_killed_test_run_takes_its_ranks_along(tmp_path: Path) -> None:
             time.sleep(0.05)
         killed = job.process.pid
     run_ranks(["true"], 1, 30)
-    assert not list(Path("/dev/shm").glob(f"jobof{killed}-*"))
+    assert not list(Path("/dev/shm").glob(f"{PREFIX}{killed}-*"))
+
+
+def test_a_running_job_keeps_its_directory_wherever_its_process_is(tmp_path: Path) -> None:
+    """A container that shares /dev/shm does not see the process."""
+    mine = JobDirectory(tmp_path)
+    elsewhere = mine.path.rename(tmp_path / f"{PREFIX}{2**30}-abc")
+    (elsewhere / "file").touch()
+    remove_abandoned(tmp_path)
+    assert (elsewhere / "file").exists()
+    os.close(mine._lock)
+    remove_abandoned(tmp_path)
+    assert not elsewhere.exists()
 
 
 def test_waiting_for_what_never_comes(tmp_path: Path) -> None:
