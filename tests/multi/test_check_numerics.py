@@ -146,22 +146,26 @@ def test_a_rank_that_only_hears_of_the_aborted_step_says_the_same(mode, checking
     """Rank 0 has no part in the call. So it hears of nothing but the step that a rank aborts."""
     _, pair = checking
 
-    def after_a_moment(x):
-        time.sleep(0.2)
+    def after_a_moment(x, _):
+        time.sleep(0.1)  # mostly the later call waits by then
         return x
 
-    def step(x):
+    def step(x, y):
+        # Of another shape, so that it is copied back from where the later call needs it.
+        y = tf.reshape(y, [2, 1])
         if hvd_tf.rank() == 0:
-            return hvd_tf.allreduce(tf.ones([2]), name="later")
-        # The culprit waits in the later call when its step is aborted. Rank 2 never makes it.
-        x = tf.ensure_shape(tf.numpy_function(after_a_moment, [x], tf.float32), [3])
+            return hvd_tf.allreduce(y, name="later")
+        # The culprit makes the later call in the step that is aborted. Rank 2 never makes it.
+        with tf.device("CPU:0"):
+            x = tf.numpy_function(after_a_moment, [x, tf.identity(y)], tf.float32)
+        x = tf.ensure_shape(x, [3])
         bad = hvd_tf.allreduce(x, op=hvd_tf.Sum, name="bad", process_set=pair)
         with tf.control_dependencies([] if hvd_tf.rank() == CULPRIT else [bad]):
-            later = hvd_tf.allreduce(tf.ones([2]), name="later")
+            later = hvd_tf.allreduce(y, name="later")
         return tf.reduce_sum(bad) + tf.reduce_sum(later)
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        run(mode, step, ones(3))
+        run(mode, step, ones(3), np.ones(2, np.float32))
     check_error(caught.value, "bad")
     check_all_is_well()
 
