@@ -54,9 +54,9 @@ ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None
 def install() -> None:
     """Takes over sys.excepthook, and keeps the hook that is there. Does nothing the second time.
 
-    `init` calls it if there is more than one rank. It is called before `init` if a launcher has
-    announced several. Then an exception ends this rank as usual, but without waiting in mpi4py's
-    MPI_Finalize.
+    `init` calls it first of all, because peers may already wait there. If a launcher has announced
+    several ranks, it is called before `init`. With one rank, or none yet, an exception ends this
+    rank as usual, but without waiting in MPI_Finalize.
 
     Raises:
       ValueError: HVD_ABORT_GRACE_S is not a number of seconds.
@@ -193,18 +193,26 @@ class _Hook:
         time_ns: int,
         lines: str,
     ) -> None:
-        """Before init, after shutdown and with one rank. The launcher ends the peers."""
+        """Before init and within it, and with one rank. The launcher ends the peers."""
         rank, host = launched_rank(os.environ), os.uname().nodename
-        world = _mpi_world()
-        ends_job = world is not None  # if not, a rank may have started this process and go on
-        report = Report(time_ns, rank, host, self._pid, lines, ends_job=ends_job)
+        abort = _abort_of_world()
+        report = Report(
+            time_ns,
+            rank,
+            host,
+            self._pid,
+            lines,
+            blames_peer=blame.blames_peer(blame.find_cause(value)),
+            # If not, a rank may have started this process and go on.
+            ends_job=abort is not None,
+        )
         failure_report.write(report)
         self._call_previous(kind, value, trace)
         # MPI_Finalize would wait for peers, which may wait for this rank in `init`.
-        if world is not None:
+        if abort is not None:
             _flush()
             _exit_at(time.monotonic() + _STUCK_EXTRA_S, "")
-            world.Abort(_EXIT_CODE)
+            abort()
 
     def _print_consequence(
         self,
@@ -234,12 +242,16 @@ class _Hook:
 _hook: _Hook | None = None
 
 
-def _mpi_world() -> Any:
-    """mpi4py's communicator of all ranks. None: the program has not begun MPI, or is alone."""
+def _abort_of_world() -> Callable[[], Any] | None:
+    """What ends all ranks. None: this process is alone, or has not begun MPI."""
+    if native.lib.hvd_launched_size() > 1:
+        return lambda: native.lib.hvd_abort(_EXIT_CODE)
+    # mpi4py may have been built with another MPI.
     mpi = getattr(sys.modules.get("mpi4py.MPI"), "__dict__", {})
     if not mpi or not mpi["Is_initialized"]() or mpi["Is_finalized"]():
         return None
-    return mpi["COMM_WORLD"] if mpi["COMM_WORLD"].Get_size() > 1 else None
+    world = mpi["COMM_WORLD"]
+    return (lambda: world.Abort(_EXIT_CODE)) if world.Get_size() > 1 else None
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) -> int:

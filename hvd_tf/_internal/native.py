@@ -63,6 +63,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_end_scope": (None, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]),
     "hvd_announce_failure": (None, [ctypes.c_char_p]),
     "hvd_first_peer_end": (ctypes.c_int, [_INTS, ctypes.c_char_p, ctypes.c_int]),
+    "hvd_launched_size": (ctypes.c_int, []),
     "hvd_abort": (None, [ctypes.c_int]),
     "hvd_start_timeline": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int]),
     "hvd_stop_timeline": (ctypes.c_int, []),

@@ -99,6 +99,8 @@ def init(
         RuntimeError: peers or MPI could not be reached.
     """
     is_dynamic = process_sets == "dynamic"
+    if not is_initialized():
+        failure.install()  # peers may wait here for this rank
     if isinstance(process_sets, str) and not is_dynamic:
         raise ValueError(f'process_sets={process_sets!r}: pass a list of ProcessSet, or "dynamic"')
     sets: Any = [] if is_dynamic else process_sets or []
@@ -128,8 +130,9 @@ def init(
     if has_gpu_lane():
         load_nccl()
     if size() > 1:
-        failure.install()
         stacks.start()
+    elif failure.launched_size(os.environ) == 1:
+        failure.uninstall()
     registration.assign()
     global_process_set.ranks = list(range(size()))
     global_process_set.mpi_comm = communicator

@@ -66,6 +66,30 @@ def before_init() -> None:
     hvd.allreduce(tf.ones([4]), name="x")
 
 
+def in_init() -> None:
+    wrong = my_rank() in RANKS
+    if wrong:
+        print(f"going wrong at {time.time():.3f}", flush=True)
+    hvd.init(comm=[1 - my_rank()] if wrong else [0, 1])
+
+
+def in_second_init() -> None:
+    hvd.init()
+    hvd.allreduce(tf.ones([4]), name="x")
+    hvd.shutdown()
+    in_init()
+
+
+def late_for_init() -> None:
+    hvd.init()
+    hvd.allreduce(tf.ones([4]), name="x")
+    hvd.shutdown()
+    if my_rank() in RANKS:
+        print(f"going wrong at {time.time():.3f}", flush=True)
+        time.sleep(float(os.environ["LATE"]))
+    hvd.init()
+
+
 def after_shutdown() -> None:
     hvd.init()
     hvd.allreduce(tf.ones([4]), name="x")

@@ -22,11 +22,13 @@ package = types.ModuleType("hvd_tf")
 package.__path__ = [{str(ROOT / "hvd_tf")!r}]
 sys.modules["hvd_tf"] = package
 class Library:
-    size, rank, peer, failed, text, stuck = 2, 1, -1, 0, b"", False
+    size, rank, peer, failed, text, stuck, launched = 2, 1, -1, 0, b"", False, 0
     def say(self, text):
         os.write(2, f"<{{text}}>\\n".encode())
     def hvd_size(self):
         return self.size
+    def hvd_launched_size(self):
+        return self.launched
     def hvd_rank(self):
         return self.rank
     def hvd_announce_failure(self, line):
@@ -298,6 +300,18 @@ failure.install(); boom()
     assert (status, "<mpi4py aborts>" in err) == (1, aborts)
     assert [report["ends_job"] for report in reports(tmp_path)] == [aborts]
     assert TRACEBACK_END in err
+
+
+@pytest.mark.parametrize("ranks", ["-1", "1"])
+@pytest.mark.parametrize(("launched", "aborts"), [(0, False), (1, False), (2, True)])
+def test_peers_that_wait_in_init_are_ended(
+    tmp_path: Path, ranks: str, launched: int, aborts: bool
+) -> None:
+    body = f"hvd.size, hvd.launched = {ranks}, {launched}\nfailure.install(); boom()"
+    status, err, _ = run(tmp_path, body)
+    before, aborted, _ = err.partition("<aborted 1")
+    assert (status, bool(aborted)) == (1, aborts)
+    assert before.endswith(TRACEBACK_END) and "<announced" not in err
 
 
 @pytest.mark.parametrize(

@@ -290,10 +290,9 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
   });
 }
 
-void hvd_abort(int exit_code) {
-  if (!hvd::CheckNotForked().ok()) return;
-  if (const auto runtime = hvd::GetRuntime()) runtime->Abort(exit_code);
-}
+int hvd_launched_size() { return hvd::LaunchedSize(); }
+
+void hvd_abort(int exit_code) { hvd::AbortJob(exit_code); }
 
 int hvd_start_timeline(const char* file_path, int mark_cycles) {
   return Guarded([&] {

@@ -89,6 +89,10 @@ HVD_EXPORT void hvd_announce_failure(const char* first_line);
 // `capacity` bytes. It gets the peer's text, or that of the others,
 // zero-terminated.
 HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
+// The ranks that the launcher has started. 0: MPI does not run in this process.
+HVD_EXPORT int hvd_launched_size();
+// Ends the job of all these ranks, also where hvd is not initialised. Returns
+// if MPI does not run, and in a forked child.
 HVD_EXPORT void hvd_abort(int exit_code);
 
 // See core/runtime.h. `file_path` is copied. Not Ok: hvd is not initialised, or

@@ -16,6 +16,7 @@
 #include "adapter/gpu_kernels.h"
 #include "core/log.h"
 #include "core/options.h"
+#include "core/start_watch.h"
 
 namespace hvd {
 namespace {
@@ -29,6 +30,8 @@ struct Global {
   // The last runtime that was shut down after a rank had been given up. Guarded
   // by lifecycle_mutex.
   std::shared_ptr<Runtime> lost;
+  // Whether there has been a runtime. Guarded by lifecycle_mutex.
+  bool has_run = false;
   FailedCalls failed_calls;
   // Set in a forked child, to the parent's process id. The child inherits all
   // else.
@@ -66,6 +69,12 @@ void SetRuntime(std::shared_ptr<Runtime> runtime) {
   global.runtime.swap(runtime);
 }
 
+// Ends this process and the job, from any thread.
+void GiveUpStart() {
+  AbortBackends(EXIT_FAILURE);
+  std::_Exit(EXIT_FAILURE);  // MPI has not begun, or the launcher is gone
+}
+
 }  // namespace
 
 std::shared_ptr<Runtime> GetRuntime() {
@@ -96,8 +105,12 @@ Status InitRuntime(const JobArgs& args) {
   if (args.dynamic_process_sets) options.value().dynamic_process_sets = 1;
   WatchForks();
   if (options.value().gpu_lane != 0) RegisterGpuKernels();
+  Global& global = TheGlobal();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is not known yet
+  // The first start may be as slow as a peer's imports.
+  const double limit_s = global.has_run ? options.value().stall_shutdown_s : 0;
+  const StartWatch watch(options.value().stall_warning_s, limit_s, GiveUpStart);
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
   if (!backend.ok()) return backend.status();
   ConfigureLog(level, backend.value()->topology().rank);
@@ -107,6 +120,7 @@ Status InitRuntime(const JobArgs& args) {
       std::move(backend.value()), options.value(), std::move(device_lanes));
   HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
   SetRuntime(std::move(runtime));
+  global.has_run = true;
   return Status::Ok();
 }
 
@@ -129,6 +143,12 @@ void EndProcess() {
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
   if (TheGlobal().lost != nullptr) TheGlobal().lost->Abort(EXIT_FAILURE);
   FinalizeBackends();
+}
+
+void AbortJob(int exit_code) {
+  if (!CheckNotForked().ok()) return;
+  if (const auto runtime = GetRuntime()) runtime->Abort(exit_code);
+  AbortBackends(exit_code);
 }
 
 }  // namespace hvd

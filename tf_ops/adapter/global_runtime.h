@@ -34,6 +34,9 @@ void ShutdownRuntime();
 // this ends the job instead.
 void EndProcess();
 
+// Ends the whole job, also where no runtime runs. Returns if MPI does not run.
+void AbortJob(int exit_code);
+
 // Null when no runtime is running.
 [[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
 

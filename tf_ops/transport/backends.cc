@@ -42,6 +42,8 @@ Result<std::unique_ptr<Backend>> OpenBackend(const JobArgs& args,
 }
 bool MpiThreadsSupported() { return MpiProvidesThreads(); }
 void FinalizeBackends() { FinalizeMpi(); }
+int LaunchedSize() { return MpiWorldSize(); }
+void AbortBackends(int exit_code) { AbortMpi(exit_code); }
 bool MpiBuilt() { return true; }
 
 #else
@@ -52,6 +54,8 @@ Result<std::unique_ptr<Backend>> OpenBackend(const JobArgs& args,
 }
 bool MpiThreadsSupported() { return false; }
 void FinalizeBackends() {}
+int LaunchedSize() { return 0; }
+void AbortBackends(int) {}
 bool MpiBuilt() { return false; }
 
 #endif

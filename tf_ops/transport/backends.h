@@ -42,6 +42,14 @@ namespace hvd {
 // since. Call it at the end of the process only.
 void FinalizeBackends();
 
+// The ranks that the launcher has started, with hvd_tf or without. 0: MPI does
+// not run, because nobody has initialised it in this process, or it is over.
+[[nodiscard]] int LaunchedSize();
+
+// Ends the job of all these ranks, whoever has initialised MPI. Any thread.
+// Returns if MPI does not run.
+void AbortBackends(int exit_code);
+
 // What this build has.
 [[nodiscard]] bool MpiBuilt();
 [[nodiscard]] int NcclBuilt();

@@ -5,12 +5,12 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "core/build_stamp.h"
 #include "transport/collectives/staged_transport.h"
+#include "transport/mpi/mpi_process.h"
 #include "transport/mpi/mpi_session.h"
 #include "transport/mpi/mpi_wire.h"
 
@@ -76,11 +76,7 @@ class MpiBackend final : public WireBackend {
     return all;
   }
 
-  void Abort(int exit_code) override {
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
-    // MPI_Abort returns if the launcher is gone. This ends the process then.
-    std::_Exit(exit_code);
-  }
+  void Abort(int exit_code) override { AbortMpi(exit_code); }
 
  private:
   const std::shared_ptr<MpiSession> session_;

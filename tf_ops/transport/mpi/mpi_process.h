@@ -5,9 +5,16 @@
 
 namespace hvd {
 
-// As MpiThreadsSupported and FinalizeBackends in backends.h. mpi_session.cc has
-// them, because MPI is initialised there.
+// Whether MPI is finalised in this process. Then none of its functions may be
+// called any more. A thread of TensorFlow may let go of a backend that late.
+[[nodiscard]] bool MpiIsFinalised();
+
+// As MpiThreadsSupported, LaunchedSize, AbortBackends and FinalizeBackends in
+// backends.h.
 [[nodiscard]] bool MpiProvidesThreads();
+[[nodiscard]] int MpiWorldSize();
+void AbortMpi(int exit_code);
+// mpi_session.cc has it, because MPI is initialised there.
 void FinalizeMpi();
 
 }  // namespace hvd

@@ -181,12 +181,6 @@ Status MpiSession::Duplicate(MPI_Comm of) {
   return Status::Ok();
 }
 
-bool MpiIsFinalised() {
-  int finalised = 0;
-  MPI_Finalized(&finalised);
-  return finalised != 0;
-}
-
 MpiSession::~MpiSession() {
   if (!MpiIsFinalised()) Sweep();
   for (MpiOrphans& orphans : orphans_) {
@@ -278,14 +272,6 @@ Result<Topology> MpiSession::MakeTopology(const std::string& host_id) {
   Topology topology = hvd::MakeTopology(rank_, keys);
   topology.hosts = std::move(hosts);
   return topology;
-}
-
-bool MpiProvidesThreads() {
-  int initialised = 0, provided = MPI_THREAD_SINGLE;
-  MPI_Initialized(&initialised);
-  if (!initialised || MpiIsFinalised()) return false;
-  MPI_Query_thread(&provided);
-  return provided >= MPI_THREAD_MULTIPLE;
 }
 
 void FinalizeMpi() {

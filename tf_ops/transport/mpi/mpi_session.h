@@ -15,10 +15,6 @@
 
 namespace hvd {
 
-// Whether MPI is finalised in this process. Then none of its functions may be
-// called any more. A thread of TensorFlow may let go of a backend that late.
-[[nodiscard]] bool MpiIsFinalised();
-
 // Moves that were on the wire when their owner was destroyed, and their memory.
 struct MpiOrphans {
   std::vector<MPI_Request> requests;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/mpi/mpi_process.h"
 #include "transport/mpi/mpi_status.h"
 
 namespace hvd {

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that wait in hvd.init, at first or again, for one that will not come or comes late."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+
+import pytest
+from exception_runs import LIMIT_OF_ORDERLY_EXIT_S, PROGRAM, Run, chosen, hvdrun, run
+from mpi import Job
+
+
+# With plain mpirun nobody but the rank itself can end the job.
+@pytest.mark.parametrize(
+    ("place", "launcher"),
+    chosen(
+        {("in_init", "mpirun"), ("in_second_init", "hvdrun")},
+        ["in_init", "in_second_init"],
+        ["mpirun", "hvdrun"],
+    ),
+)
+def test_an_exception_in_init(place: str, launcher: str) -> None:
+    command = [sys.executable, str(PROGRAM), place, "fail", "1"]
+    started_s = time.time()
+    with Job(command, 2, launcher=hvdrun(2) if launcher == "hvdrun" else None) as job:
+        done = Run(job.wait(timeout_s=60), started_s)
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    error = "ValueError: init was given the ranks [0] on rank 1, which is not among them"
+    assert error in done.text, done.text
+    if launcher == "hvdrun":
+        assert done.last_words[0] == 1
+
+
+def test_ranks_that_wait_in_init_say_so() -> None:
+    done = run(2, "late_for_init", "fail", "1", LATE="4", HVD_STALL_WARNING_S="1")
+    assert done.result.returncode == 0 and done.text.count("finished") == 2, done.text
+    _, _, after = done.text.partition("going wrong")
+    line = r"(?m)^\[0\] .*hvd\.init\(\) has waited for other ranks for 1 s: all ranks of the job"
+    assert re.search(line, after), done.text
+
+
+def test_ranks_that_wait_in_a_later_init_for_too_long() -> None:
+    done = run(2, "late_for_init", "fail", "1", LATE="1000", HVD_STALL_SHUTDOWN_S="3")
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    assert "has waited for other ranks for 3 s (HVD_STALL_SHUTDOWN_S)" in done.text, done.text
