@@ -45,9 +45,9 @@ from hvd_tf.functions import broadcast_object, broadcast_variables
 
 _Result = TypeVar("_Result")
 
-# A program that fails in this way on all ranks can go on. Otherwise a rank has died, or the ranks
-# do not run the same program.
-_PASSING = (Kind.STEP_ABORTED, Kind.SCOPE_ENDED, Kind.RANK_LEFT, Kind.CALL_FAILED)
+# A program that fails in this way on all ranks can go on. Otherwise a rank has died or left, or the
+# ranks do not run the same program.
+_PASSING = (Kind.STEP_ABORTED, Kind.SCOPE_ENDED, Kind.RANK_RESTARTS, Kind.CALL_FAILED)
 # So often a state is restored without a commit in between.
 _LONGEST_RUN_OF_FAILURES = 3
 
@@ -335,9 +335,10 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     - when a collective fails because of another rank that is still alive,
     - when it raises HostsUpdatedInterrupt; the state is not restored then.
 
-    Every rank must come to the same. After three failures without a commit in between, the error is
-    raised. The state may be any object with the methods `sync`, `restore` and `on_reset`. Unless
-    its class has `commit` from `State`, its commits are not seen: then it is three in all.
+    Every rank must come to the same: where one has left for good, by the end of its program or by
+    `shutdown`, the others raise the error. After three failures without a commit in between, the
+    error is raised. The state may be any object with the methods `sync`, `restore` and `on_reset`.
+    Unless its class has `commit` from `State`, its commits are not seen: then it is three in all.
     """
 
     @functools.wraps(func)

@@ -29,6 +29,7 @@ class Kind(IntEnum):
     CALL_FAILED = 7
     RANKS_DIFFER = 8
     NOT_FINITE = 9
+    RANK_RESTARTS = 10
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
         [_INTS, *[ctypes.c_int] * 3, _INTS, _INTS, *[ctypes.c_int] * 2],
     ),
     "hvd_shutdown": (None, []),
+    "hvd_shutdown_to_restart": (ctypes.c_int, []),
     "hvd_is_initialized": (ctypes.c_int, []),
     "hvd_at_exit": (None, []),
     "hvd_rank": (ctypes.c_int, []),

@@ -146,9 +146,14 @@ def restart() -> None:
     Peers that wait for this rank fail, so that they come here too.
 
     Raises:
-        RuntimeError: peers could not be reached.
+        RuntimeError: a peer has left for good, or peers could not be reached.
     """
-    shutdown()
+    try:
+        native.check(_lib.hvd_shutdown_to_restart())
+    finally:
+        # sys.excepthook stays ours, because peers may wait in init for this rank.
+        forget_all()
+        stacks.stop()
     init(*_latest_arguments)
 
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causes: each failure says by a kind, a rank and a tensor what lies behind it,
 // whatever its words are.
+#include <atomic>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -163,6 +165,48 @@ TEST(causes_of_ranks_that_end) {
               CauseKind::kRankFailed);
   }
   ExpectEnd([](Runtime* runtime) { runtime->Stop(); }, CauseKind::kRankLeft);
+  ExpectEnd([](Runtime* runtime) { runtime->Stop(true); },
+            CauseKind::kRankRestarts);
+}
+
+// Their messages may cross. At least one of them knows of the other, and ends
+// the job.
+TEST(causes_a_rank_that_restarts_and_one_that_leaves_do_not_miss_each_other) {
+  for (const int leaver : {0, 1}) {
+    std::atomic<int> knowing{0};
+    ThreadWorld world(2);
+    RunJob(&world, 2, {}, [&](int rank, Runtime* runtime) {
+      EXPECT_EQ(Start(runtime, {"all"}, {Filled(2, 1.0f)})->Wait().message(),
+                "");
+      runtime->Stop(rank != leaver);
+      if (rank == leaver) {
+        if (runtime->restarting_peer() == 1 - leaver) ++knowing;
+        return;
+      }
+      EXPECT_EQ(runtime->restarting_peer(), -1);
+      const std::optional<PeerEnd> end = runtime->first_peer_end();
+      if (end.has_value() && !end->restarts) ++knowing;
+    });
+    EXPECT_TRUE(knowing > 0);
+  }
+}
+
+// All but the last restart, which hears of it. It has left for good, which
+// says more to the others than that their neighbours restart.
+TEST(causes_one_that_leaves_says_more_than_many_that_restart) {
+  RunJob(4, [&](int rank, Runtime* runtime) {
+    EXPECT_EQ(Start(runtime, {"all"}, {Filled(2, 1.0f)})->Wait().message(), "");
+    if (rank == 3) {
+      runtime->Stop();
+      return;
+    }
+    (void)Start(runtime, {"x"}, {Filled(2, 1.0f)})->Wait();
+    runtime->Stop(true);
+    ASSERT_TRUE(runtime->first_peer_end().has_value());
+    EXPECT_EQ(runtime->first_peer_end()->rank, 3);
+    EXPECT_FALSE(runtime->first_peer_end()->restarts);
+    EXPECT_EQ(CauseOf(*runtime->first_peer_end()).kind, CauseKind::kRankLeft);
+  });
 }
 
 TEST(causes_of_ranks_that_are_given_up) {

@@ -60,7 +60,8 @@ Envelope ExampleLog() {
   known.cache_id = 9;
   AgreedTensor shown = tensor;
   shown.signature = ExampleSignature();
-  const Status left = PeerLost("rank 1 left", {CauseKind::kRankLeft, 1, "z"});
+  const Status left =
+      PeerLost("rank 1 left", {CauseKind::kRankRestarts, 1, "z"});
   return {0,
           LogMessage{100,
                      {AgreedBatch{{tensor, tensor}},
@@ -91,7 +92,7 @@ Envelope ExampleHostReport() {
 Envelope ExamplePeerEnds() {
   return {0, PeerEnds{PassOn::kToHost,
                       uint64_t{1} << 40,
-                      {{5, false, "done", {}, -1, "", false},
+                      {{5, false, "done", {}, -1, "", false, true},
                        {7,
                         true,
                         "ValueError: no",
@@ -202,7 +203,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(failure.keys[1].ranks[0].last, 1023);
   EXPECT_EQ(std::get<Skipped>(log.records[4]).count, uint64_t{1} << 20);
   ASSERT_TRUE(failure.status.cause() != nullptr);
-  EXPECT_EQ(failure.status.cause()->kind, CauseKind::kRankLeft);
+  EXPECT_EQ(failure.status.cause()->kind, CauseKind::kRankRestarts);
   EXPECT_EQ(failure.status.cause()->rank, 1);
   EXPECT_EQ(failure.status.cause()->tensor, "z");
   EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
@@ -218,6 +219,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(ends.ends[0].rank, 5);
   EXPECT_EQ(ends.ends[0].text, "done");
   EXPECT_FALSE(ends.ends[0].failed);
+  EXPECT_TRUE(ends.ends[0].restarts);
   auto& peer_end = ends.ends[1];
   EXPECT_EQ(peer_end.rank, 7);
   EXPECT_TRUE(peer_end.failed);
@@ -225,6 +227,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(peer_end.cause_rank, 2);
   EXPECT_EQ(peer_end.cause_text, "OSError");
   EXPECT_TRUE(peer_end.gave_up);
+  EXPECT_FALSE(peer_end.restarts);
 }
 
 TEST(message_host_told_survives_its_bytes) {

@@ -44,7 +44,18 @@ def fail() -> None:
     raise ValueError("wrong shoe size\nsecond line")
 
 
-WHATS = {"fail": fail, "exit": lambda: sys.exit(3), "leave": sys.exit, "interrupt": interrupt}
+def shut_down() -> None:
+    hvd.shutdown()
+    sys.exit()
+
+
+WHATS = {
+    "fail": fail,
+    "exit": lambda: sys.exit(3),
+    "leave": sys.exit,
+    "interrupt": interrupt,
+    "shutdown": shut_down,
+}
 
 
 def my_rank() -> int:
@@ -102,6 +113,34 @@ def eager() -> None:
     for step in range(STEPS):
         maybe_go_wrong(step)
         hvd.allreduce(tf.ones([4]), name="x")
+
+
+def elastic() -> None:
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.ObjectState) -> None:
+        while state.step < STEPS:
+            maybe_go_wrong(state.step)
+            hvd.allreduce(tf.ones([4]), name="x")
+            state.step += 1
+
+    train(hvd.elastic.ObjectState(step=0))
+
+
+def elastic_all() -> None:
+    """The others go back to the commit at the time when one goes wrong, or LATE seconds before."""
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.ObjectState) -> None:
+        hvd.barrier()
+        if my_rank() not in RANKS:
+            raise hvd.exceptions.HorovodInternalError("tried")
+        time.sleep(float(os.environ.get("LATE", "0")))
+        maybe_go_wrong(BAD_STEP)
+
+    train(hvd.elastic.ObjectState(step=0))
 
 
 def endless() -> None:

@@ -12,6 +12,37 @@ from exception_runs import LIMIT_OF_ORDERLY_EXIT_S, PROGRAM, Run, chosen, hvdrun
 from mpi import Job
 
 
+# It has left for good, so nobody waits for it in a new start.
+@pytest.mark.parametrize("what", ["exit", "shutdown", pytest.param("leave", marks=in_full)])
+def test_a_rank_that_leaves_an_elastic_training(what: str) -> None:
+    done = run(2, "elastic", what, "1")
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    *_, last = done.text.splitlines()
+    assert re.fullmatch(r"hvdrun: rank 1 \(host .* left first: its program was over .*", last), (
+        done.text
+    )
+    assert re.search(r"rank 1 \(\S+\) has left: hvd.shutdown\(\) or the end", done.text), done.text
+
+
+# Whoever of them hears of the other first ends the job.
+@pytest.mark.parametrize(
+    ("n", "bad"),
+    [(2, "1"), pytest.param(2, "0", marks=in_full), pytest.param(4, "2", marks=in_full)],
+)
+def test_a_rank_that_leaves_while_others_go_back(n: int, bad: str) -> None:
+    done = run(n, "elastic_all", "exit", bad)
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    words = rf"because rank {bad} has left|waits for it; have all ranks take the same number"
+    assert re.search(words, done.text), done.text
+
+
+def test_a_rank_that_leaves_after_others_have_gone_back() -> None:
+    done = run(2, "elastic_all", "exit", "1", LATE="2")
+    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    words = "this rank's program is over, while rank 0 goes back to its last commit"
+    assert words in done.text, done.text
+
+
 # With plain mpirun nobody but the rank itself can end the job.
 @pytest.mark.parametrize(
     ("place", "launcher"),

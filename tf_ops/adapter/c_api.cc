@@ -128,6 +128,10 @@ void hvd_shutdown() {
   });
 }
 
+int hvd_shutdown_to_restart() {
+  return Guarded([] { return hvd::ShutdownToRestart(); });
+}
+
 int hvd_is_initialized() { return hvd::GetRuntime() != nullptr ? 1 : 0; }
 
 void hvd_at_exit() {

@@ -32,10 +32,14 @@ HVD_EXPORT int hvd_init(const int* comm_ranks, int comm_size, int has_mpi_comm,
                         int mpi_comm, const int* set_ranks,
                         const int* set_sizes, int set_count, int dynamic_sets);
 HVD_EXPORT void hvd_shutdown();
+// The same before another hvd_init on all ranks. Not Ok: a peer has ended for
+// good, and hvd_init would wait for it for ever.
+HVD_EXPORT int hvd_shutdown_to_restart();
 HVD_EXPORT int hvd_is_initialized();
 // Shuts down. If hvd_init has initialised MPI, it finalises MPI. MPI would wait
-// for a rank that was given up. If there is one, it ends the job instead.
-// Called once, at the end of the process.
+// for a rank that was given up, or that waits in hvd_init for this one. If
+// there is one, it ends the job instead. Called once, at the end of the
+// process.
 HVD_EXPORT void hvd_at_exit();
 
 // They return -1 when hvd is not initialised.

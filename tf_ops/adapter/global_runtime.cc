@@ -30,6 +30,9 @@ struct Global {
   // The last runtime that was shut down after a rank had been given up. Guarded
   // by lifecycle_mutex.
   std::shared_ptr<Runtime> lost;
+  // A peer that has restarted since this process had its last runtime. It waits
+  // for this rank. -1: none. Guarded by lifecycle_mutex.
+  int restarting_peer = -1;
   // Whether there has been a runtime. Guarded by lifecycle_mutex.
   bool has_run = false;
   FailedCalls failed_calls;
@@ -67,6 +70,23 @@ void SetRuntime(std::shared_ptr<Runtime> runtime) {
   Global& global = TheGlobal();
   std::lock_guard<std::mutex> lock(global.runtime_mutex);
   global.runtime.swap(runtime);
+}
+
+// Returns how the first peer has ended, if one has. The caller holds
+// lifecycle_mutex.
+std::optional<PeerEnd> StopRuntime(bool restarts) {
+  Global& global = TheGlobal();
+  std::shared_ptr<Runtime> runtime = GetRuntime();
+  if (runtime == nullptr) return std::nullopt;
+  // First there must be no new users. Then this thread stops the runtime. A
+  // callback on the background thread must not drop the last reference, because
+  // that joins the background thread.
+  SetRuntime(nullptr);
+  runtime->Stop(restarts);
+  global.restarting_peer = runtime->restarting_peer();
+  std::optional<PeerEnd> end = runtime->first_peer_end();
+  if (end.has_value() && end->gave_up) global.lost = std::move(runtime);
+  return end;
 }
 
 // Ends this process and the job, from any thread.
@@ -120,6 +140,7 @@ Status InitRuntime(const JobArgs& args) {
       std::move(backend.value()), options.value(), std::move(device_lanes));
   HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
   SetRuntime(std::move(runtime));
+  global.restarting_peer = -1;
   global.has_run = true;
   return Status::Ok();
 }
@@ -127,21 +148,33 @@ Status InitRuntime(const JobArgs& args) {
 void ShutdownRuntime() {
   if (!CheckNotForked().ok()) return;
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
-  std::shared_ptr<Runtime> runtime = GetRuntime();
-  if (runtime == nullptr) return;
-  // First there must be no new users. Then this thread stops the runtime. A
-  // callback on the background thread must not drop the last reference, because
-  // that joins the background thread.
-  SetRuntime(nullptr);
-  runtime->Stop();
-  const std::optional<PeerEnd> end = runtime->first_peer_end();
-  if (end.has_value() && end->gave_up) TheGlobal().lost = std::move(runtime);
+  (void)StopRuntime(false);
+}
+
+Status ShutdownToRestart() {
+  HVD_RETURN_IF_ERROR(CheckNotForked());
+  std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
+  const std::optional<PeerEnd> end = StopRuntime(true);
+  if (!end.has_value() || end->restarts) return Status::Ok();
+  return PeerLost("hvd cannot start again, because rank " +
+                      std::to_string(end->rank) +
+                      (end->failed ? " failed: " : " has left: ") + end->text,
+                  CauseOf(*end));
 }
 
 void EndProcess() {
   if (!CheckNotForked().ok()) return;
   std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
-  if (TheGlobal().lost != nullptr) TheGlobal().lost->Abort(EXIT_FAILURE);
+  const Global& global = TheGlobal();
+  if (global.lost != nullptr) global.lost->Abort(EXIT_FAILURE);
+  if (global.restarting_peer >= 0) {
+    Log(LogLevel::kError,
+        "this rank's program is over, while rank " +
+            std::to_string(global.restarting_peer) +
+            " goes back to its last commit (hvd.elastic.run) and waits for it; "
+            "have all ranks take the same number of steps.");
+    AbortBackends(EXIT_FAILURE);
+  }
   FinalizeBackends();
 }
 

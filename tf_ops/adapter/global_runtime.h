@@ -29,9 +29,14 @@ namespace hvd {
 // thread has ended. Does nothing when no runtime is running.
 void ShutdownRuntime();
 
+// The same, before InitRuntime on all ranks: peers are told so, and those that
+// run fail and can do the same. Not Ok: a peer has ended for good, so that
+// InitRuntime would wait for it for ever.
+[[nodiscard]] Status ShutdownToRestart();
+
 // Finalises MPI at the end of the process, after ShutdownRuntime. MPI would
-// wait for a rank that a runtime of this process has given up. If there is one,
-// this ends the job instead.
+// wait for a rank that a runtime of this process has given up, or that waits in
+// InitRuntime for this one. If there is one, this ends the job instead.
 void EndProcess();
 
 // Ends the whole job, also where no runtime runs. Returns if MPI does not run.

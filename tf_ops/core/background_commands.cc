@@ -82,7 +82,7 @@ void BackgroundLoop::Apply(EndCommand command) {
   if (!command.failed && !ended_scope_.text.empty()) {
     command.text += ". Earlier: " + ended_scope_.text;
   }
-  EndSelf(command.failed, command.text);
+  EndSelf(command.failed, command.text, command.restarts);
   stopping_ = stopping_ || !command.failed;
 }
 

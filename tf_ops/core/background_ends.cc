@@ -18,6 +18,12 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDrainLimit{5000};
 constexpr milliseconds kLogEndLimit{1000};
 
+// A failure says more than a rank that left because of it. One rank that is
+// gone for good keeps all others from starting again.
+int WeightOf(const PeerEnd& end) {
+  return end.failed ? 2 : end.restarts ? 0 : 1;
+}
+
 }  // namespace
 
 bool BackgroundLoop::PassOrBreak() {
@@ -93,24 +99,21 @@ bool BackgroundLoop::SendEnds() {
 
 void BackgroundLoop::HandlePeerEnd(const PeerEndMessage& end) {
   peer_watch_.Ended(end.rank);
-  PeerEnd first{end.rank, end.failed, end.text};
+  PeerEnd first{end.rank, end.failed, end.text, false, end.restarts};
   if (end.cause_rank >= 0) {
     first = {end.cause_rank, true, end.cause_text, end.gave_up};
   }
   end_status_ =
       PeerLost(names_.Of(first.rank) +
                    (first.failed ? " failed: " : " has left: ") + first.text,
-               {first.gave_up  ? CauseKind::kRankGivenUp
-                : first.failed ? CauseKind::kRankFailed
-                               : CauseKind::kRankLeft,
-                first.rank, ""});
+               CauseOf(first));
   {
     std::lock_guard<std::mutex> lock(peer_end_mutex_);
-    // A failure says more than a rank that left because of it.
     if (!first_peer_end_.has_value() ||
-        (first.failed && !first_peer_end_->failed)) {
+        WeightOf(first) > WeightOf(*first_peer_end_)) {
       first_peer_end_ = first;
     }
+    if (end.restarts) restarting_peer_ = end.rank;
   }
   for (Set& set : sets_) EndSet(&set, end, end_status_);
   // What has failed just now belongs into the timeline, which may end too.
@@ -156,7 +159,8 @@ void BackgroundLoop::Break(const std::string& text) {
   EndSelf(true, text);
 }
 
-void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
+void BackgroundLoop::EndSelf(bool failed, const std::string& text,
+                             bool restarts) {
   if (ended_) return;
   ended_ = true;
   const auto first = first_peer_end();
@@ -170,6 +174,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text) {
   end.rank = backend_->topology().rank;
   end.failed = failed;
   end.text = text;
+  end.restarts = restarts;
   if (first.has_value() && first->failed) {
     end.cause_rank = first->rank;
     end.cause_text = first->text;
@@ -220,6 +225,16 @@ void BackgroundLoop::Drain() {
     set.executor->Abandon(why);
   }
   FailSetCallIfEnded();
+}
+
+std::optional<PeerEnd> BackgroundLoop::first_peer_end() const {
+  std::lock_guard<std::mutex> lock(peer_end_mutex_);
+  return first_peer_end_;
+}
+
+int BackgroundLoop::restarting_peer() const {
+  std::lock_guard<std::mutex> lock(peer_end_mutex_);
+  return restarting_peer_;
 }
 
 }  // namespace hvd

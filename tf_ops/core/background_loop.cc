@@ -290,9 +290,4 @@ BackgroundLoop::Set* BackgroundLoop::FindSet(int serial) {
   return nullptr;
 }
 
-std::optional<PeerEnd> BackgroundLoop::first_peer_end() const {
-  std::lock_guard<std::mutex> lock(peer_end_mutex_);
-  return first_peer_end_;
-}
-
 }  // namespace hvd

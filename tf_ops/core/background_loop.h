@@ -38,8 +38,8 @@ namespace hvd {
 
 // Owns the negotiators and executors of the sets that this rank is in. The
 // backend, the queue, the registry and the counters are not its own, and
-// outlive it. Everything but first_peer_end belongs to the thread that calls
-// Run.
+// outlive it. Everything belongs to the thread that calls Run, unless it says
+// otherwise.
 class BackgroundLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -72,7 +72,11 @@ class BackgroundLoop {
   std::future<void> failure_announced() {
     return failure_announced_.get_future();
   }
+  // The first peer that failed. Else the first that left, else the first that
+  // starts again. Any thread, like the next.
   std::optional<PeerEnd> first_peer_end() const;
+  // The last peer that was heard of to start again. -1: none was.
+  int restarting_peer() const;
 
  private:
   struct Set {
@@ -160,7 +164,7 @@ class BackgroundLoop {
   // True if anything was sent.
   bool SendEnds();
   // Tells the peers and fails what is pending here.
-  void EndSelf(bool failed, const std::string& text);
+  void EndSelf(bool failed, const std::string& text, bool restarts = false);
   // Ends this rank because of something that must not happen.
   void Break(const std::string& text);
   // After EndSelf: what is on the wire may finish, within a limit.
@@ -213,6 +217,7 @@ class BackgroundLoop {
   std::promise<void> failure_announced_;
   mutable std::mutex peer_end_mutex_;
   std::optional<PeerEnd> first_peer_end_;
+  int restarting_peer_ = -1;
 };
 
 }  // namespace hvd

@@ -5,14 +5,26 @@
 
 #include <string>
 
+#include "core/status.h"
+
 namespace hvd {
 
 struct PeerEnd {
   int rank = 0;
-  bool failed = false;   // false: it shut down
-  std::string text;      // first line of its error, or why it left
-  bool gave_up = false;  // it was silent, and others have given it up
+  bool failed = false;    // false: it shut down
+  std::string text;       // first line of its error, or why it left
+  bool gave_up = false;   // it was silent, and others have given it up
+  bool restarts = false;  // it shut down to start again
 };
+
+// As a cause of what it makes fail.
+inline Cause CauseOf(const PeerEnd& end) {
+  const CauseKind kind = end.gave_up    ? CauseKind::kRankGivenUp
+                         : end.failed   ? CauseKind::kRankFailed
+                         : end.restarts ? CauseKind::kRankRestarts
+                                        : CauseKind::kRankLeft;
+  return {kind, end.rank, ""};
+}
 
 }  // namespace hvd
 

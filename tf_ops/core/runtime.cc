@@ -145,12 +145,14 @@ void Runtime::StopTimeline() {
   timeline_file_ = nullptr;
 }
 
-void Runtime::Stop() {
+void Runtime::Stop(bool restarts) {
   std::lock_guard<std::mutex> lock(stop_mutex_);
   stacks_->Close();
   if (!thread_.joinable()) return;
-  queue_->PushAnyway(
-      EndCommand{false, "hvd.shutdown() or the end of its program"});
+  const char* const text = restarts
+                               ? "hvd.elastic.run goes back to the last commit"
+                               : "hvd.shutdown() or the end of its program";
+  queue_->PushAnyway(EndCommand{false, text, restarts});
   thread_.join();
   std::lock_guard<std::mutex> timeline(timeline_mutex_);
   if (timeline_file_ != nullptr) timeline_file_->Close();
@@ -262,6 +264,10 @@ void Runtime::AnnounceFailure(const std::string& first_line) {
 
 std::optional<PeerEnd> Runtime::first_peer_end() const {
   return loop_ == nullptr ? std::nullopt : loop_->first_peer_end();
+}
+
+int Runtime::restarting_peer() const {
+  return loop_ == nullptr ? -1 : loop_->restarting_peer();
 }
 
 }  // namespace hvd

@@ -49,7 +49,9 @@ class Runtime {
 
   // Tells the peers that this rank leaves, fails what is pending here, and ends
   // the thread. It does not wait for peers, and it does not end MPI.
-  void Stop();
+  // `restarts`: all ranks are going to start again. The peers are told that
+  // too.
+  void Stop(bool restarts = false);
 
   const Topology& topology() const { return backend_->topology(); }
   const Options& options() const { return options_; }
@@ -120,6 +122,8 @@ class Runtime {
 
   // The first peer that has left or failed, as far as this rank knows.
   std::optional<PeerEnd> first_peer_end() const;
+  // A peer that has stopped to start again, and waits for all others. -1: none.
+  int restarting_peer() const;
 
   // Begins a timeline of all ranks in the file `path` on rank 0, after the end
   // of the one that runs. On the other ranks it does nothing. Not Ok: the file

@@ -42,7 +42,7 @@ enum class CauseKind : uint8_t {
   kScopeEnded = 2,
   // The rank has met an error of its own and announced it.
   kRankFailed = 3,
-  // The rank was shut down in an orderly way.
+  // The rank was shut down in an orderly way. It need not come back.
   kRankLeft = 4,
   // The rank is silent, or keeps others waiting. It was given up.
   kRankGivenUp = 5,
@@ -55,8 +55,10 @@ enum class CauseKind : uint8_t {
   kRanksDiffer = 8,
   // The rank's input has a NaN or an infinity, and it looks for them.
   kNotFinite = 9,
+  // The rank was shut down to start again, and waits there for all others.
+  kRankRestarts = 10,
 };
-inline constexpr uint8_t kCauseKindEnd = 10;
+inline constexpr uint8_t kCauseKindEnd = 11;
 
 struct Cause {
   CauseKind kind = CauseKind::kRankFailed;

@@ -54,10 +54,12 @@ struct SetCall {
 struct ChangeSetsCommand {
   std::shared_ptr<SetCall> call;
 };
-// This rank ends. `failed`: by an uncaught error. Else by shutdown.
+// This rank ends. `failed`: by an uncaught error. Else by shutdown, after which
+// it may start again.
 struct EndCommand {
   bool failed;
   std::string text;
+  bool restarts = false;
 };
 // On rank 0. Begins a timeline in `file`, or, if that is null, ends the one
 // that runs. `stopped` is called when nothing is added to its file any more.

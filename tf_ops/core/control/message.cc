@@ -23,6 +23,7 @@ void Write(Writer* writer, const PeerEndMessage& end) {
   writer->Signed(end.cause_rank);
   writer->Text(end.cause_text);
   writer->Byte(end.gave_up ? 1 : 0);
+  writer->Byte(end.restarts ? 1 : 0);
 }
 
 PeerEndMessage ReadPeerEnd(Reader* reader) {
@@ -38,6 +39,7 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
   end.cause_rank = static_cast<int>(reader->Signed());
   end.cause_text = reader->Text();
   end.gave_up = reader->Enum<uint8_t>(2) != 0;
+  end.restarts = reader->Enum<uint8_t>(2) != 0;
   return end;
 }
 
