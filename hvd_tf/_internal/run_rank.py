@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hvd_tf._internal import failure
 from hvd_tf._internal.run import CALL, RESULTS
 from hvd_tf._internal.runtime import init, rank, shutdown
 from hvd_tf.functions import allgather_object, broadcast_object
@@ -22,7 +23,19 @@ def main(directory: Path) -> None:
     data = broadcast_object((directory / CALL).read_bytes() if rank() == 0 else None, 0)
     # The function may pass arguments to init.
     shutdown()
-    result = _called(data)
+    try:
+        result = _called(data)
+    except (SystemExit, KeyboardInterrupt) as error:
+        failure.install()
+        raise RuntimeError(
+            f"run: the function ended by {type(error).__name__}({error}) and returned nothing"
+        ) from error
+    except BaseException:
+        # hvd need not run now. Yet the peers wait for this rank, in `init` below or earlier.
+        failure.install()
+        raise
+    # It may run on some of the ranks.
+    shutdown()
     init()
     results = allgather_object(result)
     if rank() == 0:

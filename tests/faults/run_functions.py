@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
+
+
+def _launched_rank() -> int:
+    from hvd_tf._internal.failure import launched_rank
+
+    return launched_rank(os.environ)
 
 
 def train(factor: int, add: int = 0) -> dict[str, Any]:
@@ -14,6 +22,37 @@ def train(factor: int, add: int = 0) -> dict[str, Any]:
     hvd.init(process_sets=[[0]])
     mean = hvd.allreduce(tf.constant(float(hvd.rank() * factor + add)), name="mean").numpy()
     return {"rank": hvd.rank(), "mean": float(mean)}
+
+
+def ranks_alone() -> int:
+    """Each rank is a job of its own, and leaves it running."""
+    import hvd_tf as hvd
+
+    hvd.init()
+    number = hvd.rank()
+    hvd.shutdown()
+    hvd.init(comm=[number])
+    return number * 10 + hvd.size()
+
+
+def fail_before_init() -> None:
+    if _launched_rank() == 1:
+        raise KeyError("wrong shoe size")
+
+
+def exit_before_init() -> None:
+    if _launched_rank() == 1:
+        sys.exit("wrong shoe size")
+
+
+def fail_after_shutdown() -> None:
+    import hvd_tf as hvd
+
+    hvd.init()
+    number = hvd.rank()
+    hvd.shutdown()
+    if number == 1:
+        raise KeyError("wrong shoe size")
 
 
 def fail() -> None:

@@ -35,6 +35,27 @@ def test_a_failed_job(private: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert list(private.iterdir()) == []
 
 
+def test_ranks_that_are_jobs_of_their_own(private: Path) -> None:
+    assert hvd_tf.run(run_functions.ranks_alone, np=2) == [1, 11]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (run_functions.fail_before_init, "KeyError: 'wrong shoe size'"),
+        (run_functions.fail_after_shutdown, "KeyError: 'wrong shoe size'"),
+        (run_functions.exit_before_init, "the function ended by SystemExit(wrong shoe size)"),
+    ],
+)
+def test_a_rank_that_fails_where_hvd_does_not_run(
+    function: Any, words: str, private: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RuntimeError, match="the job failed with status 1"):
+        hvd_tf.run(function, num_proc=2)
+    _, heading, last = capfd.readouterr().err.rpartition(") failed first:\n")
+    assert heading and words in last
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
