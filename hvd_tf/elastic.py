@@ -13,8 +13,8 @@
 
 Where a collective fails and all ranks are alive, they restore their last commit and go on. Where a
 rank dies, MPI ends the job. `hvdrun --restarts N` starts it again, and it goes on from the last
-commit of rank 0. The number of ranks stays the same while a job runs: joining and leaving are not
-offered yet.
+commit of rank 0: of the same program with the same arguments and state. The number of ranks stays
+the same while a job runs: joining and leaving are not offered yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Optional, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf._internal import blame, runtime
+from hvd_tf._internal import blame, commits, runtime
 from hvd_tf._internal.causes import Kind
 from hvd_tf._internal.commits import CommitFile
 from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, v1
@@ -103,6 +103,9 @@ class State:
     def reset(self) -> None:
         """Called after each new start of the runtime."""
 
+    def _finish(self) -> None:
+        """Called when the function of `run` has returned."""
+
 
 class ObjectState(State):
     """Python objects: attributes of the state, which pickle can store."""
@@ -157,6 +160,10 @@ class ObjectState(State):
     def _set_content(self, content: Any) -> None:
         """Take what a file had."""
 
+    def _finish(self) -> None:
+        if self._file is not None:
+            self._file.finish()
+
     def _load(self) -> None:
         """Before the first `sync` rank 0 goes on from what an earlier start of the job left."""
         if self._file is None and self._rank() == 0:
@@ -168,7 +175,9 @@ class ObjectState(State):
 
     def _commit_file(self) -> CommitFile:
         if self._file is None:
-            self._file = CommitFile(self._number)
+            of_state = f"{type(self).__module__}.{type(self).__qualname__}"
+            identity = (*commits.program(), of_state, *self._names)
+            self._file = CommitFile(self._number, identity=identity)
         return self._file
 
     def _copied(self) -> dict[str, Any]:
@@ -344,23 +353,27 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> _Result:
         skip_sync = False
-        failures, commits = 0, _commits_of(state)
+        failures, committed = 0, _commits_of(state)
         while True:
             try:
                 if not skip_sync:
                     state.sync()
-                return func(state, *args, **kwargs)
+                result = func(state, *args, **kwargs)
+                break
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
             except Exception as error:
-                failures = failures + 1 if _commits_of(state) == commits else 1
-                commits = _commits_of(state)
+                failures = failures + 1 if _commits_of(state) == committed else 1
+                committed = _commits_of(state)
                 if not _is_passing(error) or failures == _LONGEST_RUN_OF_FAILURES:
                     raise
                 state.restore()
                 skip_sync = False
             runtime.restart()
             state.on_reset()
+        if isinstance(state, State):
+            state._finish()
+        return result
 
     return wrapper
 

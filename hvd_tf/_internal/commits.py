@@ -1,41 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that outlive the job's processes: rank 0 keeps the last one in a private file.
+"""Commits that outlive the job's processes: rank 0 keeps the last one of each state in a file.
 
-The file is in the directory that HVD_ELASTIC_DIR names. `hvdrun --restarts` makes one for the time
-that it runs. Without a directory there is no file: commits are then in memory only.
+The files are in the directory that HVD_ELASTIC_DIR names. `hvdrun --restarts` makes one for the
+time that it runs. Without a directory there are no files: commits are then in memory only.
+
+Each program, with its arguments, has files of its own. A restarted one finds them again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import stat
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
+START_VARIABLE = "HVD_RESTART"
+_FINISHED = ".finished"
+
+
+def program() -> tuple[str, ...]:
+    """What tells this program from others: its file and its arguments."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return (os.path.realpath(path) if path else "", *sys.argv[1:])
 
 
 class CommitFile:
-    """The file of one state, which is known by its number: states are made in the same order."""
+    """The file of one state.
 
-    def __init__(self, number: int, environ: Mapping[str, str] = os.environ) -> None:
-        """number: 0 for the first state of a program.
+    It is known by the program, the state's number (states are made in the same order) and what the
+    state consists of.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        environ: Mapping[str, str] = os.environ,
+        identity: Iterable[str] = (),
+    ) -> None:
+        """For one state.
+
+        Args:
+          number: 0 for the first state of a program.
+          environ: where HVD_ELASTIC_DIR and HVD_RESTART are.
+          identity: what tells the program and the state from others.
 
         Raises:
           ValueError: HVD_ELASTIC_DIR is set, by the user or hvdrun, to what is no directory here.
         """
-        directory = environ.get(DIRECTORY_VARIABLE)
+        self._directory = environ.get(DIRECTORY_VARIABLE, "")
+        self._start = environ.get(START_VARIABLE, "")
         self._path: Optional[Path] = None
-        if directory:
-            if not Path(directory).is_dir():
+        if self._directory:
+            if not Path(self._directory).is_dir():
                 raise ValueError(
-                    f"{DIRECTORY_VARIABLE}={directory} is no directory on rank 0's host: set it to "
-                    "one that is there, and is kept while the job is started again"
+                    f"{DIRECTORY_VARIABLE}={self._directory} is no directory on rank 0's host: set "
+                    "it to one that is there, and is kept while the job is started again"
                 )
-            self._path = Path(directory, f"commit-{number}")
+            digest = hashlib.sha256(repr(tuple(identity)).encode("utf-8", "surrogateescape"))
+            self._path = Path(self._directory, f"commit-{number}-{digest.hexdigest()[:16]}")
 
     def write(self, content: Any) -> None:
         """Replace what is there. A reader sees the old or the new content, never a part.
@@ -55,6 +83,19 @@ class CommitFile:
         except BaseException:
             os.unlink(draft)
             raise
+        self._mark.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """The training has come to its end. A later one of the same program begins anew.
+
+        But a program that is started again because something behind its training failed does not
+        train again.
+
+        Raises:
+          OSError: there is no room.
+        """
+        if self._path is not None and self._path.exists():
+            self._mark.write_text(self._start)
 
     def read(self) -> Any:
         """What was written last, by this process or an earlier one. None: nothing was.
@@ -62,7 +103,15 @@ class CommitFile:
         Raises:
           ValueError: somebody else can write to the file, or wrote it.
         """
-        if self._path is None or not self._path.exists():
+        if self._path is None:
+            return None
+        if not self._path.exists():
+            self._tell_of_others(self._path)
+            return None
+        if self._is_of_a_finished_run():
+            self._say(
+                f"{self._path} is of a training that has come to its end; this one begins anew"
+            )
             return None
         with self._path.open("rb") as file:
             facts = os.fstat(file.fileno())
@@ -72,3 +121,28 @@ class CommitFile:
                     "remove it"
                 )
             return pickle.load(file)
+
+    @property
+    def _mark(self) -> Path:
+        """Is there once the training has come to its end, and says in which start of the job."""
+        return Path(f"{self._path}{_FINISHED}")
+
+    def _is_of_a_finished_run(self) -> bool:
+        """Whether its training has come to its end, and this one is no new start of its program."""
+        try:
+            start = self._mark.read_text()
+        except OSError:
+            return False
+        is_new_start = start.isdecimal() and self._start.isdecimal()
+        return not (is_new_start and int(self._start) > int(start))
+
+    def _tell_of_others(self, path: Path) -> None:
+        number, _, _ = path.name.rpartition("-")
+        if any(path.parent.glob(f"{number}-*")):
+            self._say(
+                f"the commits in {self._directory} are of other programs, arguments or states; "
+                "this training begins anew"
+            )
+
+    def _say(self, text: str) -> None:
+        print(f"hvd_tf.elastic: {text}", file=sys.stderr, flush=True)

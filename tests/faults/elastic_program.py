@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import tensorflow as tf
 
@@ -17,10 +18,10 @@ state = hvd.elastic.TensorFlowState([weights], step=0)
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TensorFlowState) -> None:
-    print(f"begins at {state.step}", flush=True)
+    print(*sys.argv[1:], f"begins at {state.step}", flush=True)
     while state.step < 8:
         if state.step == 5 and os.environ["HVD_RESTART"] == "0":
-            if hvd.rank() == hvd.size() - 1:
+            if hvd.rank() == hvd.size() - 1 and os.environ.get("KILLED") != "0":
                 os.kill(os.getpid(), signal.SIGKILL)
         gradient = hvd.allreduce(weights * (1.0 + hvd.rank()), name="gradient")
         weights.assign_sub(0.1 * gradient)

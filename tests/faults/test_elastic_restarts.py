@@ -14,6 +14,21 @@ PROGRAM = str(Path(__file__).with_name("elastic_program.py"))
 HVDRUN = str(Path(sys.executable).with_name("hvdrun"))
 
 
+def test_two_programs_of_one_job() -> None:
+    one = f"{sys.executable} {PROGRAM}"
+    # The second has the same number of states. It dies in its first start, the first one does not.
+    both = f"KILLED=0 {one} first && {one} second && {one} second"
+    launcher = [HVDRUN, "-np", "1", "--restarts", "1"]
+    with Job(["bash", "-c", both], 1, launcher=launcher) as job:
+        result = job.wait(120)
+    assert result.returncode == 0 and result.leftovers == [], result.text
+    begins = re.findall(r"(first|second) begins at (\d)", result.text)
+    # In the second start the first program has nothing left to do.
+    expected = [("first", 0), ("second", 0), ("first", 8), ("second", 4), ("second", 0)]
+    assert begins == [(name, str(step)) for name, step in expected], result.text
+    assert len(re.findall(r"ended with \[", result.text)) == 4, result.text
+
+
 def test_a_killed_rank() -> None:
     launcher = [HVDRUN, "-np", "2", "--restarts", "1"]
     with Job([sys.executable, PROGRAM], 2, launcher=launcher) as job:

@@ -50,6 +50,43 @@ def test_a_file_of_others_is_not_read(tmp_path: Path) -> None:
             file.read()
 
 
+def test_another_program_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CommitFile(0, environ(tmp_path), ("a.py", "--x")).write(1)
+    for other in (("b.py", "--x"), ("a.py",), ()):
+        file = CommitFile(0, environ(tmp_path), other)
+        assert file.read() is None
+        assert "are of other programs, arguments or states" in capsys.readouterr().err
+        file.write(2)
+    assert CommitFile(0, environ(tmp_path), ("a.py", "--x")).read() == 1
+    assert capsys.readouterr().err == ""
+    assert CommitFile(1, environ(tmp_path), ("a.py", "--x")).read() is None
+    assert capsys.readouterr().err == ""  # the first state of this number
+
+
+# The start of the job in which it ended, and that of the one that comes later.
+@pytest.mark.parametrize(
+    ("ended", "later", "goes_on"),
+    [("0", "1", True), ("9", "10", True), ("1", "1", False), ("1", "0", False), ("", "", False)],
+)
+def test_a_training_that_has_come_to_its_end(
+    tmp_path: Path, ended: str, later: str, goes_on: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = CommitFile(0, {**environ(tmp_path), "HVD_RESTART": ended})
+    file.write(1)
+    file.finish()
+    later_file = CommitFile(0, {**environ(tmp_path), "HVD_RESTART": later})
+    assert later_file.read() == (1 if goes_on else None)
+    assert ("has come to its end" in capsys.readouterr().err) != goes_on
+    later_file.write(2)
+    assert CommitFile(0, {**environ(tmp_path), "HVD_RESTART": later}).read() == 2
+
+
+def test_a_training_without_commits_leaves_nothing_at_its_end(tmp_path: Path) -> None:
+    CommitFile(0, environ(tmp_path)).finish()
+    CommitFile(0, {}).finish()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_a_directory(tmp_path: Path) -> None:
     file = CommitFile(0, {})
     file.write(1)
