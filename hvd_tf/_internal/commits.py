@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
 START_VARIABLE = "HVD_RESTART"
@@ -70,6 +70,7 @@ class CommitFile:
 
         Raises:
           OSError: there is no room.
+          ValueError: somebody else could write to the file, so it could not be read later.
         """
         if self._path is None:
             return
@@ -79,6 +80,12 @@ class CommitFile:
                 pickle.dump(content, file, protocol=5)
                 file.flush()
                 os.fsync(file.fileno())
+                if others := self._others_who_write(file):
+                    raise ValueError(
+                        f"{DIRECTORY_VARIABLE}={self._directory}: a file that this rank makes "
+                        f"there has {others}, so that others could change what a later start "
+                        "reads: name a directory of another volume"
+                    )
             os.replace(draft, self._path)
         except BaseException:
             os.unlink(draft)
@@ -114,13 +121,24 @@ class CommitFile:
             )
             return None
         with self._path.open("rb") as file:
-            facts = os.fstat(file.fileno())
-            if facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+            if others := self._others_who_write(file):
                 raise ValueError(
-                    f"{self._path} is not private to this user, so nothing is read from it: "
-                    "remove it"
+                    f"{self._path} is not private to this user: it has {others}, so that others "
+                    "could have changed it, and nothing is read from it. If nobody has, give it "
+                    f"to this user alone (chown, chmod go-w); else remove it, or name another "
+                    f"directory in {DIRECTORY_VARIABLE}"
                 )
             return pickle.load(file)
+
+    def _others_who_write(self, file: IO[bytes]) -> str:
+        """The owner and the mode of a file that others can write to. Else ""."""
+        facts, directory = os.fstat(file.fileno()), os.stat(self._directory)
+        is_own = facts.st_uid == os.geteuid()
+        # Volumes may show and force other modes than a file was made with.
+        is_hidden = directory.st_uid == os.geteuid() and not directory.st_mode & 0o077
+        if is_own and (is_hidden or not facts.st_mode & 0o022):
+            return ""
+        return f"the owner {facts.st_uid} and the mode {stat.S_IMODE(facts.st_mode):04o}"
 
     @property
     def _mark(self) -> Path:

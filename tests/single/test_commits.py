@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,18 +38,52 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
     assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_file_of_others_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o660, 0o602, 0o777])
+def test_a_file_of_others_is_not_read(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(0o770)
     file = CommitFile(0, environ(tmp_path))
     file.write(1)
     (path,) = tmp_path.iterdir()
-    path.chmod(0o644)
-    with pytest.raises(ValueError, match="is not private to this user"):
+    path.chmod(mode)
+    with pytest.raises(ValueError, match=f"is not private to this user: it .* mode 0{mode:o}"):
         file.read()
-    path.chmod(0o600)
+    path.chmod(mode & ~0o022)  # as the error says
+    assert file.read() == 1
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
         with pytest.raises(ValueError, match="is not private to this user"):
             file.read()
+
+
+# As volumes of containers and of clouds show it.
+@pytest.mark.parametrize(
+    ("of_directory", "mode"), [(0o2700, 0o660), (0o700, 0o777), (0o2770, 0o640), (0o777, 0o644)]
+)
+def test_a_file_that_others_cannot_write_is_read(
+    tmp_path: Path, of_directory: int, mode: int
+) -> None:
+    CommitFile(0, environ(tmp_path)).write(1)
+    (path,) = tmp_path.iterdir()
+    path.chmod(mode)
+    tmp_path.chmod(of_directory)
+    assert CommitFile(0, environ(tmp_path)).read() == 1
+
+
+def test_a_volume_that_gives_files_to_others_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    make = tempfile.mkstemp
+
+    def of_all(**arguments: Any) -> tuple[int, str]:
+        descriptor, path = make(**arguments)
+        os.fchmod(descriptor, 0o777)
+        return descriptor, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", of_all)
+    with pytest.raises(ValueError, match="mode 0777, so .*: name a directory of another volume"):
+        CommitFile(0, environ(tmp_path)).write(1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_program_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
