@@ -58,12 +58,16 @@ class Run:
         return int(found[1]), traceback + "\n"
 
 
-def run(n: int, *arguments: str, until: Sequence[str] = (), **env: str) -> Run:
-    """Until all ranks have ended. `until`: what they have to write before the first one aborts."""
+def run(n: int, *arguments: str, until: Sequence[str] = (), go: bool = True, **env: str) -> Run:
+    """Until all ranks have ended. `until`: what they have to write before the first one aborts.
+
+    go: make the file `go` then.
+    """
     command = [sys.executable, str(PROGRAM), *arguments]
     env |= PATIENT if until else {}
     with Job(command, n, env, launcher=waiting_hvdrun("-np", str(n))) as job:
         for text in until:
             job.wait_for(text)
-        (job.directory / "go").touch()
+        if go:
+            (job.directory / "go").touch()
         return Run(job.wait(timeout_s=120))

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 
 import pytest
-from exception_runs import LIMIT_OF_ORDERLY_EXIT_S, PROGRAM, Run, chosen, hvdrun, run
+from cases import in_full
+from exception_runs import PROGRAM, Run, chosen, run
+from launching import waiting_hvdrun
 from mpi import Job
 
 
@@ -16,7 +17,7 @@ from mpi import Job
 @pytest.mark.parametrize("what", ["exit", "shutdown", pytest.param("leave", marks=in_full)])
 def test_a_rank_that_leaves_an_elastic_training(what: str) -> None:
     done = run(2, "elastic", what, "1")
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    done.check()
     *_, last = done.text.splitlines()
     assert re.fullmatch(r"hvdrun: rank 1 \(host .* left first: its program was over .*", last), (
         done.text
@@ -31,14 +32,14 @@ def test_a_rank_that_leaves_an_elastic_training(what: str) -> None:
 )
 def test_a_rank_that_leaves_while_others_go_back(n: int, bad: str) -> None:
     done = run(n, "elastic_all", "exit", bad)
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    done.check()
     words = rf"because rank {bad} has left|waits for it; have all ranks take the same number"
     assert re.search(words, done.text), done.text
 
 
 def test_a_rank_that_leaves_after_others_have_gone_back() -> None:
     done = run(2, "elastic_all", "exit", "1", LATE="2")
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    done.check()
     words = "this rank's program is over, while rank 0 goes back to its last commit"
     assert words in done.text, done.text
 
@@ -54,10 +55,10 @@ def test_a_rank_that_leaves_after_others_have_gone_back() -> None:
 )
 def test_an_exception_in_init(place: str, launcher: str) -> None:
     command = [sys.executable, str(PROGRAM), place, "fail", "1"]
-    started_s = time.time()
-    with Job(command, 2, launcher=hvdrun(2) if launcher == "hvdrun" else None) as job:
-        done = Run(job.wait(timeout_s=60), started_s)
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    started_by = waiting_hvdrun("-np", "2") if launcher == "hvdrun" else None
+    with Job(command, 2, launcher=started_by) as job:
+        done = Run(job.wait(timeout_s=120))
+    done.check()
     error = "ValueError: init was given the ranks [0] on rank 1, which is not among them"
     assert error in done.text, done.text
     if launcher == "hvdrun":
@@ -65,14 +66,15 @@ def test_an_exception_in_init(place: str, launcher: str) -> None:
 
 
 def test_ranks_that_wait_in_init_say_so() -> None:
-    done = run(2, "late_for_init", "fail", "1", LATE="4", HVD_STALL_WARNING_S="1")
+    warning = "hvd.init() has waited for other ranks for 1 s: all ranks of the job"
+    env = {"SECOND_HVD_STALL_WARNING_S": "1"}
+    done = run(2, "late_for_init", "fail", "1", until=[warning], **env)
     assert done.result.returncode == 0 and done.text.count("finished") == 2, done.text
-    _, _, after = done.text.partition("going wrong")
-    line = r"(?m)^\[0\] .*hvd\.init\(\) has waited for other ranks for 1 s: all ranks of the job"
-    assert re.search(line, after), done.text
+    assert re.search(rf"(?m)^\[0\] .*{re.escape(warning)}", done.text), done.text
 
 
 def test_ranks_that_wait_in_a_later_init_for_too_long() -> None:
-    done = run(2, "late_for_init", "fail", "1", LATE="1000", HVD_STALL_SHUTDOWN_S="3")
-    done.check(limit_s=LIMIT_OF_ORDERLY_EXIT_S)
+    env = {"SECOND_HVD_STALL_SHUTDOWN_S": "3"}
+    done = run(2, "late_for_init", "fail", "1", go=False, **env)
+    done.check()
     assert "has waited for other ranks for 3 s (HVD_STALL_SHUTDOWN_S)" in done.text, done.text
