@@ -355,12 +355,22 @@ void Faults::Thaw() {
     std::lock_guard<std::mutex> lock(mutex_);
     frozen_ = false;
   }
-  thawed_.notify_all();
+  changed_.notify_all();
 }
 
 void Faults::WaitWhileFrozen() {
   std::unique_lock<std::mutex> lock(mutex_);
-  thawed_.wait(lock, [this] { return !frozen_; });
+  if (!frozen_) return;
+  stands_still_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return !frozen_; });
+  stands_still_ = false;
+}
+
+bool Faults::WaitUntilFrozen() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(20),
+                           [this] { return stands_still_; });
 }
 
 void Faults::WaitDelay() const {

@@ -44,6 +44,9 @@ class Faults {
   void Thaw();
   // The same at the `n`-th move posted.
   void FreezeAtMove(int64_t n) { moves_until_freeze_ = n; }
+  // Until the rank's thread stands still. False when it still does not after
+  // 20 s.
+  [[nodiscard]] bool WaitUntilFrozen();
 
   // For the wrappers below.
   bool ConsumeFailure();
@@ -58,8 +61,9 @@ class Faults {
   std::atomic<int64_t> messages_until_failure_{0};
   std::atomic<int64_t> delay_us_{0};
   std::mutex mutex_;
-  std::condition_variable thawed_;
+  std::condition_variable changed_;
   bool frozen_ = false;
+  bool stands_still_ = false;
 };
 
 // The mailboxes of a job. Outlives nothing: backends share ownership of them.
