@@ -174,6 +174,7 @@ class ThreadChannel final : public Channel {
 
   void Send(int peer, SharedBytes message) override {
     faults_->WaitWhileFrozen();
+    faults_->NotePass();
     if (faults_->ConsumeMessageFailure()) {
       status_ = Internal("this message was made to fail.");
     }
@@ -188,6 +189,7 @@ class ThreadChannel final : public Channel {
 
   bool Receive(int* peer, std::string* message) override {
     faults_->WaitWhileFrozen();
+    faults_->NotePass();
     Mailbox& box = world_->boxes[rank_];
     {
       std::lock_guard<std::mutex> lock(box.mutex);
@@ -258,7 +260,9 @@ class ThreadBackend final : public WireBackend {
   bool arrivals_ring() const override { return true; }
 
   Result<std::vector<std::string>> Exchange(const std::string& mine) override {
-    return world_->Exchange(rank_, mine);
+    auto all = world_->Exchange(rank_, mine);
+    faults_->BeginPasses();
+    return all;
   }
 
   void Abort(int exit_code) override {
@@ -361,10 +365,34 @@ void Faults::Thaw() {
 void Faults::WaitWhileFrozen() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!frozen_) return;
+  NotePassLocked();
   stands_still_ = true;
   changed_.notify_all();
   changed_.wait(lock, [this] { return !frozen_; });
   stands_still_ = false;
+  if (last_pass_.has_value()) last_pass_ = Clock::now();
+}
+
+void Faults::BeginPasses() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  last_pass_ = Clock::now();
+}
+
+void Faults::NotePass() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  NotePassLocked();
+}
+
+void Faults::NotePassLocked() {
+  if (!last_pass_.has_value()) return;
+  const Clock::time_point now = Clock::now();
+  longest_pause_ = std::max(longest_pause_, now - *last_pass_);
+  last_pass_ = now;
+}
+
+double Faults::longest_pause_s() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::chrono::duration<double>(longest_pause_).count();
 }
 
 bool Faults::WaitUntilFrozen() {

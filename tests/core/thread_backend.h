@@ -48,7 +48,14 @@ class Faults {
   // 20 s.
   [[nodiscard]] bool WaitUntilFrozen();
 
+  // The longest time for which the rank's thread did not come to its channel,
+  // after it could and while it was not frozen. An idle thread comes by when
+  // it has to ask its peers; see Heartbeats. A busy one comes every 50 ms.
+  double longest_pause_s();
+
   // For the wrappers below.
+  void BeginPasses();
+  void NotePass();
   bool ConsumeFailure();
   bool ConsumeMessageFailure();
   bool ConsumeFreeze();
@@ -56,6 +63,9 @@ class Faults {
   void WaitWhileFrozen();
 
  private:
+  using Clock = std::chrono::steady_clock;
+  void NotePassLocked();
+
   std::atomic<int64_t> moves_until_failure_{0};  // 0: none will
   std::atomic<int64_t> moves_until_freeze_{0};
   std::atomic<int64_t> messages_until_failure_{0};
@@ -64,6 +74,8 @@ class Faults {
   std::condition_variable changed_;
   bool frozen_ = false;
   bool stands_still_ = false;
+  std::optional<Clock::time_point> last_pass_;
+  Clock::duration longest_pause_{};
 };
 
 // The mailboxes of a job. Outlives nothing: backends share ownership of them.
