@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "harness.h"
 #include "negotiator_world.h"
+#include "rounds.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
 #include "thread_backend.h"
@@ -212,18 +213,23 @@ TEST(causes_one_that_leaves_says_more_than_many_that_restart) {
 TEST(causes_of_ranks_that_are_given_up) {
   Options options = Options::Defaults();
   options.stall_warning_s = 0;
-  options.stall_shutdown_s = 0.3;
-  ThreadWorld world(3);
-  RunRanks(3, [&](int rank) {
-    Runtime runtime(world.Open(rank), options);
-    EXPECT_EQ(runtime.Start({}).message(), "");
-    if (rank != 2) {
-      ExpectCause(Start(&runtime, {"x"}, {Filled(2, 1.0f)})->Wait(),
-                  CauseKind::kRankGivenUp, 2, "");
-    } else {
-      std::this_thread::sleep_for(milliseconds(1500));
-    }
-    runtime.Stop();
+  options.stall_shutdown_s = 0.4;
+  PlayUntilOnTime(options.stall_shutdown_s / 4, [&] {
+    const auto faults = NewFaults(3);
+    ThreadWorld world(3);
+    std::atomic<int> failed{0};
+    RunRanks(3, [&](int rank) {
+      Runtime runtime(world.Open(rank, faults[rank]), options);
+      EXPECT_EQ(runtime.Start({}).message(), "");
+      if (rank != 2) {
+        ExpectCause(Start(&runtime, {"x"}, {Filled(2, 1.0f)})->Wait(),
+                    CauseKind::kRankGivenUp, 2, "");
+        ++failed;
+      }
+      while (failed < 2) std::this_thread::sleep_for(milliseconds(1));
+      runtime.Stop();
+    });
+    return LongestPause_s(faults);
   });
 }
 
