@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "harness.h"
+#include "rounds.h"
 #include "runtime_calls.h"
 #include "thread_backend.h"
 
@@ -229,23 +230,27 @@ TEST(sets_fail_when_their_own_rank_ends) {
 
 TEST(sets_a_rank_that_does_not_ask_is_named) {
   Options options = Dynamic();
-  options.stall_warning_s = 0.2;
-  options.stall_shutdown_s = 0.5;
-  std::atomic<int> failed{0};
-  RunByMailboxes(
-      3, {},
-      [&](int rank, Runtime* runtime) {
-        if (rank == 1) {
-          while (failed < 2) std::this_thread::sleep_for(milliseconds(5));
-          return;
-        }
-        ExpectText(runtime->AddProcessSet({0, 1}).status(),
-                   StatusCode::kPeerLost,
-                   "rank 1 (localhost) failed: for 1 s it has not asked for "
-                   "'add_process_set([0, 1])'");
-        ++failed;
-      },
-      {}, options);
+  options.stall_warning_s = 0.4;
+  options.stall_shutdown_s = 0.9;
+  PlayUntilOnTime(options.stall_warning_s / 4, [&] {
+    const auto faults = NewFaults(3);
+    std::atomic<int> failed{0};
+    RunByMailboxes(
+        3, {},
+        [&](int rank, Runtime* runtime) {
+          if (rank == 1) {
+            while (failed < 2) std::this_thread::sleep_for(milliseconds(5));
+            return;
+          }
+          ExpectText(runtime->AddProcessSet({0, 1}).status(),
+                     StatusCode::kPeerLost,
+                     "rank 1 (localhost) failed: for 1 s it has not asked for "
+                     "'add_process_set([0, 1])'");
+          ++failed;
+        },
+        faults, options);
+    return LongestPause_s(faults);
+  });
 }
 
 }  // namespace
