@@ -59,22 +59,29 @@ Options WithTimeline(const std::string& path) {
   return options;
 }
 
+// What all lines of the tensor `name` of a rank have. Empty: it has none.
+std::vector<std::string> RowOf(const std::string& text, int rank,
+                               const std::string& name) {
+  const std::string pid = "\"pid\":" + std::to_string(rank) + ",";
+  const auto row =
+      LinesWith(text, {"thread_name", pid, "{\"name\":\"" + name + "\"}"});
+  EXPECT_EQ(row.size(), 1u);
+  if (row.empty()) return {};
+  const int tid = static_cast<int>(NumberAfter(row[0], "tid"));
+  return {pid, "\"tid\":" + std::to_string(tid) + ","};
+}
+
 // Every rank's `name` was negotiated, and travelled, in the same batch.
 void ExpectTensor(const std::string& text, int size, const std::string& name) {
   std::set<double> batches;
   for (int rank = 0; rank < size; ++rank) {
-    const std::string pid = "\"pid\":" + std::to_string(rank) + ",";
-    const auto row =
-        LinesWith(text, {"thread_name", pid, "{\"name\":\"" + name + "\"}"});
-    ASSERT_EQ(row.size(), 1u);
-    const std::string tid =
-        "\"tid\":" +
-        std::to_string(static_cast<int>(NumberAfter(row[0], "tid"))) + ",";
+    const auto row = RowOf(text, rank, name);
+    ASSERT_EQ(row.size(), 2u);
     for (const char* phase : {"\"NEGOTIATE_ALLREDUCE\"", "\"ALLREDUCE\""}) {
-      const auto lines = LinesWith(text, {phase, pid, tid});
+      const auto lines = LinesWith(text, {phase, row[0], row[1]});
       ASSERT_EQ(lines.size(), 1u);
     }
-    const auto ended = LinesWith(text, {pid, tid, "\"batch\":"});
+    const auto ended = LinesWith(text, {row[0], row[1], "\"batch\":"});
     ASSERT_TRUE(!ended.empty());
     batches.insert(NumberAfter(ended.back(), "batch"));
   }
@@ -334,17 +341,22 @@ TEST(timeline_shows_what_fails_as_rank_0_leaves) {
     EXPECT_EQ(runtime.Start({}).message(), "");
     Sum(&runtime, "done");
     PendingPtr lonely;
-    if (rank > 0) {
-      lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
-      EXPECT_FALSE(lonely->Wait().ok());
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
+    if (rank > 0) lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
+    // When it is done, each rank has begun with what it asked for before.
+    Sum(&runtime, "after");
+    if (rank > 0) EXPECT_FALSE(lonely->Wait().ok());
     runtime.Stop();
   });
-  const auto failed =
-      LinesWith(TextOf(path), {"NEGOTIATE_ALLREDUCE", "\"failed\":true"});
-  EXPECT_EQ(failed.size(), 2u);
+  const std::string text = TextOf(path);
+  for (int rank : {1, 2}) {
+    const auto row = RowOf(text, rank, "lonely");
+    ASSERT_EQ(row.size(), 2u);
+    EXPECT_EQ(
+        LinesWith(text, {"\"NEGOTIATE_ALLREDUCE\"", row[0], row[1]}).size(),
+        1u);
+    // That line, or that of its end, if the two were not sent together.
+    EXPECT_EQ(LinesWith(text, {"\"failed\":true", row[0], row[1]}).size(), 1u);
+  }
 }
 
 // All ranks are threads here, so the clocks of their hosts differ by nothing.
