@@ -2,6 +2,8 @@
 // Timelines of whole jobs with ranks as threads: one file with every rank.
 #include "core/timeline.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -301,28 +303,40 @@ TEST(timeline_dynamic_is_no_file) {
   EXPECT_FALSE(std::filesystem::exists("DYNAMIC"));
 }
 
-// What a rank noted a second ago is in the file, and what it waits for.
+// What a rank notes gets into the file while it waits, and what it waits for.
 TEST(timeline_shows_what_hangs) {
   const TempDirectory directory;
   const std::string path = directory.file("hang.json");
   ThreadWorld world(2);
+  std::atomic<bool> is_read{false};
   RunRanks(2, [&](int rank) {
     Runtime runtime(world.Open(rank), WithTimeline(path));
     EXPECT_EQ(runtime.Start({}).message(), "");
     Sum(&runtime, "done");
     PendingPtr lonely;
     if (rank == 1) lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
-    std::this_thread::sleep_for(std::chrono::milliseconds(1000));
     if (rank == 0) {
-      const std::string text = TextOf(path);
+      // It has begun, and rank 0 has written what it noted itself.
+      const std::vector<std::string> begun = {"\"ph\":\"B\"", "\"pid\":1,",
+                                              "NEGOTIATE_ALLREDUCE"};
+      const auto is_there = [&](const std::string& text) {
+        return LinesWith(text, begun).size() == 1 && text.back() == '\n' &&
+               !LinesWith(text, {"\"pid\":0,", "\"batch\":"}).empty();
+      };
+      std::string text;
+      const auto limit =
+          std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!is_there(text) && std::chrono::steady_clock::now() < limit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        text = TextOf(path);
+      }
+      EXPECT_TRUE(is_there(text));
       ExpectTensor(text, 2, "done");
-      // It has begun. There is no end of the file yet.
-      EXPECT_EQ(
-          LinesWith(text, {"\"ph\":\"B\"", "\"pid\":1,", "NEGOTIATE_ALLREDUCE"})
-              .size(),
-          1u);
-      EXPECT_EQ(text.substr(text.size() - 3), "},\n");
+      // There is no end of the file yet.
+      EXPECT_TRUE(text.size() > 3 && text.substr(text.size() - 3) == "},\n");
+      is_read = true;
     }
+    while (!is_read) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     runtime.Stop();
     if (rank == 1) EXPECT_FALSE(lonely->Wait().ok());
   });
