@@ -2,6 +2,9 @@
 // Timelines of whole jobs with ranks as threads: one file with every rank.
 #include "core/timeline.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -272,25 +275,52 @@ TEST(timeline_that_cannot_be_written_is_refused_on_all_ranks) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("elsewhere")));
 }
 
-TEST(timeline_of_another_job_is_left_alone) {
-  const TempDirectory directory;
-  const std::string path = directory.file("x.json");
-  RunJob(1, [&](int, Runtime* other) {
+// A job with a timeline in a process of its own, until a byte comes from
+// `over`. Returns the exit status: 0 when all was as expected.
+int RunOtherJob(const std::string& path, int begun, int over) {
+  ThreadWorld world(1);
+  RunJob(&world, 1, {}, [&](int, Runtime* other) {
     EXPECT_EQ(other->StartTimeline(path, false).message(), "");
-    ThreadWorld world(2);
-    RunRanks(2, [&](int rank) {
-      Runtime runtime(world.Open(rank), WithTimeline(path));
-      EXPECT_EQ(runtime.Start({}).message(),
-                "HVD_TIMELINE='" + path +
-                    "' cannot be written on rank 0 (another job writes it, or "
-                    "what it has left behind): name another file, or end that "
-                    "job.");
-    });
+    char byte = 0;
+    EXPECT_EQ(write(begun, &byte, 1), 1);
+    EXPECT_EQ(read(over, &byte, 1), 1);
     other->StopTimeline();
     EXPECT_EQ(CountOf(TextOf(path), "\"hvd_timeline\""), 1u);
     // The job may write the same file again.
     EXPECT_EQ(other->StartTimeline(path, false).message(), "");
   });
+  return test::failures > 0 ? 1 : 0;
+}
+
+TEST(timeline_of_another_job_is_left_alone) {
+  const TempDirectory directory;
+  const std::string path = directory.file("x.json");
+  int begun[2] = {-1, -1}, over[2] = {-1, -1};
+  ASSERT_EQ(pipe(begun), 0);
+  ASSERT_EQ(pipe(over), 0);
+  const pid_t other = fork();  // while this process has no other threads
+  ASSERT_TRUE(other >= 0);
+  if (other == 0) {
+    close(over[1]);
+    _exit(RunOtherJob(path, begun[1], over[0]));
+  }
+  close(begun[1]);
+  char byte = 0;
+  EXPECT_EQ(read(begun[0], &byte, 1), 1);
+  ThreadWorld world(2);
+  RunRanks(2, [&](int rank) {
+    Runtime runtime(world.Open(rank), WithTimeline(path));
+    EXPECT_EQ(runtime.Start({}).message(),
+              "HVD_TIMELINE='" + path +
+                  "' cannot be written on rank 0 (another job writes it, or "
+                  "what it has left behind): name another file, or end that "
+                  "job.");
+  });
+  EXPECT_EQ(write(over[1], &byte, 1), 1);
+  int status = -1;
+  EXPECT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
+  for (const int end : {begun[0], over[0], over[1]}) close(end);
 }
 
 TEST(timeline_dynamic_is_no_file) {
