@@ -6,12 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "core/log.h"
 #include "core/runtime.h"
 #include "harness.h"
+#include "other_process.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
 #include "thread_backend.h"
@@ -114,24 +116,35 @@ TEST(runtime_autotune_is_not_in_the_way_of_ends_and_aborted_steps) {
   const Options options = TuningOptions(log.path);
   for (int leaver : {0, 1}) {  // the one that decides or not
     ThreadWorld world(2);
+    std::atomic<int> aborted{0};  // the last step of which rank 1 has heard so
     RunRanks(2, [&](int rank) {
       Runtime runtime(world.OpenShared(rank, options, 0), options);
       EXPECT_EQ(runtime.Start({}).message(), "");
       for (int step = 1; step <= 60; ++step) {
+        const bool is_aborted = step % 5 == 0;
+        const bool is_early = step % 10 == 0;  // before rank 0 asks
         Ask ask{"x"};
         ask.step = step;
         Ask other{"y"};
         other.step = step;
+        while (is_early && rank == 0 && aborted < step) {
+          std::this_thread::yield();
+        }
         auto first = Start(&runtime, ask, {Filled(9000, 1.0f)});
         auto second = Start(&runtime, other, {Filled(9000, 1.0f)});
-        if (step % 10 == 0 && rank == 1) {
+        if (is_aborted && rank == 1) {
           runtime.Cancel(0, second->ticket, Cancelled("out of range"));
+        }
+        if (is_early) {
+          EXPECT_EQ(second->Wait().code(),
+                    rank == 1 ? StatusCode::kCancelled : StatusCode::kPeerLost);
+          if (rank == 1) aborted = step;
         }
         // What had been agreed on when the step was aborted completes.
         for (auto& call : {first, second}) {
           const Status status = call->Wait();
           if (status.ok()) EXPECT_TRUE(call->out[0] == Filled(9000, 2.0f));
-          EXPECT_TRUE(status.ok() || step % 10 == 0);
+          EXPECT_TRUE(status.ok() || is_aborted);
         }
       }
       if (rank != leaver) {
@@ -177,18 +190,22 @@ TEST(runtime_autotunes_log_is_free_once_the_runtime_has_stopped) {
 TEST(runtime_autotunes_log_of_another_job_is_left_alone) {
   TemporaryFile log;
   const Options options = TuningOptions(log.path);
-  ThreadWorld world(2), other_world(2);
-  RunRanks(2, [&](int rank) {
-    Runtime runtime(world.Open(rank), options);
-    EXPECT_EQ(runtime.Start({}).message(), "");
-    Runtime other(other_world.Open(rank), options);
-    EXPECT_EQ(other.Start({}).message(),
-              "HVD_AUTOTUNE_LOG='" + log.path +
-                  "' cannot be written on rank 0 (another job writes it, or "
-                  "what it has left behind): name another file, or end that "
-                  "job.");
-    runtime.Stop();
-  });
+  const auto run = [&](const std::string& expected,
+                       const std::function<void()>& meanwhile) {
+    ThreadWorld world(2);
+    RunRanks(2, [&](int rank) {
+      Runtime runtime(world.Open(rank), options);
+      EXPECT_EQ(runtime.Start({}).message(), expected);
+      if (rank == 0) meanwhile();
+      runtime.Stop();
+    });
+  };
+  OtherProcess other([&](const OtherProcess::Pause& pause) { run("", pause); });
+  run("HVD_AUTOTUNE_LOG='" + log.path +
+          "' cannot be written on rank 0 (another job writes it, or what it "
+          "has left behind): name another file, or end that job.",
+      [] {});
+  other.End();
   EXPECT_EQ(LinesOf(log.path).size(), 1u);  // the heading
 }
 

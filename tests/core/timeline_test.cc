@@ -2,9 +2,6 @@
 // Timelines of whole jobs with ranks as threads: one file with every rank.
 #include "core/timeline.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -15,6 +12,7 @@
 
 #include "core/trace_events.h"
 #include "harness.h"
+#include "other_process.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
 #include "temp_directory.h"
@@ -275,38 +273,20 @@ TEST(timeline_that_cannot_be_written_is_refused_on_all_ranks) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("elsewhere")));
 }
 
-// A job with a timeline in a process of its own, until a byte comes from
-// `over`. Returns the exit status: 0 when all was as expected.
-int RunOtherJob(const std::string& path, int begun, int over) {
-  ThreadWorld world(1);
-  RunJob(&world, 1, {}, [&](int, Runtime* other) {
-    EXPECT_EQ(other->StartTimeline(path, false).message(), "");
-    char byte = 0;
-    EXPECT_EQ(write(begun, &byte, 1), 1);
-    EXPECT_EQ(read(over, &byte, 1), 1);
-    other->StopTimeline();
-    EXPECT_EQ(CountOf(TextOf(path), "\"hvd_timeline\""), 1u);
-    // The job may write the same file again.
-    EXPECT_EQ(other->StartTimeline(path, false).message(), "");
-  });
-  return test::failures > 0 ? 1 : 0;
-}
-
 TEST(timeline_of_another_job_is_left_alone) {
   const TempDirectory directory;
   const std::string path = directory.file("x.json");
-  int begun[2] = {-1, -1}, over[2] = {-1, -1};
-  ASSERT_EQ(pipe(begun), 0);
-  ASSERT_EQ(pipe(over), 0);
-  const pid_t other = fork();  // while this process has no other threads
-  ASSERT_TRUE(other >= 0);
-  if (other == 0) {
-    close(over[1]);
-    _exit(RunOtherJob(path, begun[1], over[0]));
-  }
-  close(begun[1]);
-  char byte = 0;
-  EXPECT_EQ(read(begun[0], &byte, 1), 1);
+  OtherProcess other([&](const OtherProcess::Pause& pause) {
+    ThreadWorld world(1);
+    RunJob(&world, 1, {}, [&](int, Runtime* runtime) {
+      EXPECT_EQ(runtime->StartTimeline(path, false).message(), "");
+      pause();
+      runtime->StopTimeline();
+      EXPECT_EQ(CountOf(TextOf(path), "\"hvd_timeline\""), 1u);
+      // The job may write the same file again.
+      EXPECT_EQ(runtime->StartTimeline(path, false).message(), "");
+    });
+  });
   ThreadWorld world(2);
   RunRanks(2, [&](int rank) {
     Runtime runtime(world.Open(rank), WithTimeline(path));
@@ -316,11 +296,7 @@ TEST(timeline_of_another_job_is_left_alone) {
                   "what it has left behind): name another file, or end that "
                   "job.");
   });
-  EXPECT_EQ(write(over[1], &byte, 1), 1);
-  int status = -1;
-  EXPECT_EQ(waitpid(other, &status, 0), other);
-  EXPECT_EQ(status, 0);
-  for (const int end : {begun[0], over[0], over[1]}) close(end);
+  other.End();
 }
 
 TEST(timeline_dynamic_is_no_file) {
