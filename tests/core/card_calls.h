@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/lanes.h"
 #include "core/runtime.h"
 #include "harness.h"
 #include "runtime_calls.h"
@@ -90,6 +91,24 @@ class CardCall {
   std::future<Status> result_ = ended_.get_future();
 };
 
+// CudaLanes, but for what a test does to their owners.
+class LanesOfTest final : public DeviceLanes {
+ public:
+  using ChangeOwner = std::function<void(LaneOwner* owner)>;
+
+  LanesOfTest(std::unique_ptr<CudaLanes> lanes, ChangeOwner change)
+      : lanes_(std::move(lanes)), change_(std::move(change)) {}
+  std::unique_ptr<Transport> NewLane(Transport* host,
+                                     LaneOwner owner) override {
+    change_(&owner);
+    return lanes_->NewLane(host, std::move(owner));
+  }
+
+ private:
+  const std::unique_ptr<CudaLanes> lanes_;
+  const ChangeOwner change_;
+};
+
 // What is not as usual in a job.
 struct CardJob {
   std::vector<std::vector<int>> sets;
@@ -99,6 +118,7 @@ struct CardJob {
     return FakeKernelImage();
   };
   std::vector<std::string> hosts;  // of each rank. Empty: all on one
+  LanesOfTest::ChangeOwner change_owner = [](LaneOwner*) {};
 };
 
 // The body gets a card of the rank's own, which works by itself. `find` finds
@@ -115,7 +135,9 @@ inline void RunOnCards(
     auto lanes = std::make_unique<CudaLanes>(
         backend->doorbell(), [&, rank] { return find(rank); },
         job.connect_limit, job.kernels(rank));
-    Runtime runtime(std::move(backend), job.options, std::move(lanes));
+    Runtime runtime(
+        std::move(backend), job.options,
+        std::make_unique<LanesOfTest>(std::move(lanes), job.change_owner));
     EXPECT_EQ(runtime.Start(job.sets).message(), "");
     body(rank, &runtime, &card);
     runtime.Stop();

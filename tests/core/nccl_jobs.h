@@ -48,18 +48,22 @@ inline bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-// Until NCCL carries the ranks' sums, or `limit` is over.
-inline bool BecomesDirect(
-    int rank, int size, Runtime* runtime, TestCard* card,
-    std::chrono::milliseconds limit = std::chrono::milliseconds(10000)) {
-  const int before = FakeNccl::completed();
-  const auto end = std::chrono::steady_clock::now() + limit;
+inline void SumOnce(int rank, int size, Runtime* runtime, TestCard* card,
+                    int set = 0) {
+  CardCall sum(card, runtime, CardAsk{"warm", ReduceOp::kSum, 1, 1, set},
+               Filled(10, 1.0f + rank));
+  EXPECT_EQ(sum.Wait().message(), "");
+  EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
+}
+
+// The ranks sum up until `met` on all of them. False when it is not in time.
+inline bool SumUntil(int rank, int size, Runtime* runtime, TestCard* card,
+                     const std::function<bool()>& met, int set = 0) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (;;) {
-    CardCall sum(card, runtime, "warm", Filled(10, 1.0f + rank));
-    EXPECT_EQ(sum.Wait().message(), "");
-    EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
+    SumOnce(rank, size, runtime, card, set);
     // All ranks must leave together, so they agree on it.
-    const float mine = FakeNccl::completed() > before           ? 2.0f
+    const float mine = met()                                    ? 2.0f
                        : std::chrono::steady_clock::now() > end ? 1.0f
                                                                 : 0.0f;
     PendingPtr all =
@@ -68,6 +72,15 @@ inline bool BecomesDirect(
     if (all->out[0][0] > 0) return all->out[0][0] > 1;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+// Until NCCL carries the sums of a set, which has all ranks.
+inline bool BecomesDirect(int rank, int size, Runtime* runtime, TestCard* card,
+                          int set = 0) {
+  const int before = FakeNccl::completed();
+  return SumUntil(
+      rank, size, runtime, card,
+      [before] { return FakeNccl::completed() > before; }, set);
 }
 
 // The lines that ranks log while it lives.
@@ -80,15 +93,30 @@ class Lines {
     });
   }
   ~Lines() { SetLogSink(nullptr); }
-  std::vector<std::string> taken() const {
+  std::vector<std::string> With(const std::string& words) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return lines_;
+    std::vector<std::string> found;
+    for (const std::string& line : lines_) {
+      if (Contains(line, words)) found.push_back(line);
+    }
+    return found;
   }
 
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
 };
+
+inline constexpr char kStaysStaged[] = "reduced in host memory, not by NCCL: ";
+
+// Sums up until a line says why cards do not, and for some time after.
+inline void StayStaged(int rank, int size, Runtime* runtime, TestCard* card,
+                       const Lines& lines) {
+  EXPECT_TRUE(SumUntil(rank, size, runtime, card,
+                       [&] { return !lines.With(kStaysStaged).empty(); }));
+  for (int i = 0; i < 20; ++i) SumOnce(rank, size, runtime, card);
+  EXPECT_EQ(FakeNccl::completed(), 0);
+}
 
 inline void Nothing(int, Runtime*, TestCard*) {}
 
@@ -97,21 +125,15 @@ inline void CheckStaged(
     int size, const std::function<void(int, Runtime*, TestCard*)>& prepare,
     const std::function<Result<const NcclLibrary*>(int)>& find,
     const std::string& why, const CardJob& job = {}) {
-  Lines lines;
+  const Lines lines;
   RunOnCards(
       size,
       [&](int rank, Runtime* runtime, TestCard* card) {
         prepare(rank, runtime, card);
-        EXPECT_FALSE(BecomesDirect(rank, size, runtime, card,
-                                   std::chrono::milliseconds(400)));
+        StayStaged(rank, size, runtime, card, lines);
       },
       find, job);
-  std::vector<std::string> found;
-  for (const std::string& line : lines.taken()) {
-    if (Contains(line, "reduced in host memory, not by NCCL: ")) {
-      found.push_back(line);
-    }
-  }
+  const std::vector<std::string> found = lines.With(kStaysStaged);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_TRUE(Contains(found[0], why));
   if (!Contains(found[0], why)) std::printf("%s\n", found[0].c_str());
