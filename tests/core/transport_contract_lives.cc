@@ -60,7 +60,11 @@ void HundredsOfBatchesInFlight(ContractRank* self) {
 
 void SetsStartedInOppositeOrder(ContractRank* self) {
   auto first = self->NewTransport(), second = self->NewTransport();
-  Call one = Ones(self->Elements(6)), other = Ones(self->Elements(6));
+  const int64_t count = self->Elements(6);
+  const int size = self->size();
+  const auto mine = static_cast<float>(self->rank());
+  Call one(Filled(count, mine), count);
+  Call other(Filled(count, mine + 100), count);
   Transport* sets[] = {first.get(), second.get()};
   Call* calls[] = {&one, &other};
   const int begin = self->rank() % 2;
@@ -71,6 +75,10 @@ void SetsStartedInOppositeOrder(ContractRank* self) {
         [&] { return one.done() && other.done(); });
   EXPECT_EQ(one.status().message(), "");
   EXPECT_EQ(other.status().message(), "");
+  const auto sum = static_cast<float>(size * (size - 1) / 2);
+  const auto more = static_cast<float>(100 * size);
+  EXPECT_TRUE(one.out() == Filled(count, sum));
+  EXPECT_TRUE(other.out() == Filled(count, sum + more));
 }
 
 void FrozenSetStopsNoOther(ContractRank* self) {
