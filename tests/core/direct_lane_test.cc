@@ -3,6 +3,8 @@
 // tensors are on cards that work among themselves.
 #include "transport/device/direct_lane.h"
 
+#include <sched.h>
+
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -64,21 +66,18 @@ class Lanes {
     warm.Start(lane.get(), std::move(batch));
     // Sets that have one rank of a host stay staged.
     const bool is_direct = hosts.host_count() == 1 || hosts.smallest_host() > 1;
+    const auto step = [&] {
+      const bool moved = host->Progress();
+      card->Step();
+      if (!lane->Progress() && !moved) sched_yield();
+    };
     // Each time all ask behind the same batch.
     for (int meeting = 0; meeting < (is_direct ? 3 : 1); ++meeting) {
-      while (!answered) {
-        host->Progress();
-        card->Step();
-        lane->Progress();
-      }
+      while (!answered) step();
       lane->Meet(true);
       std::exchange(answered, nullptr)(Status::Ok());
     }
-    while (!warm.done()) {
-      host->Progress();
-      card->Step();
-      lane->Progress();
-    }
+    while (!warm.done()) step();
     EXPECT_EQ(warm.status().message(), "");
     EXPECT_EQ(lane->is_direct(), is_direct);
     return lane;
