@@ -36,6 +36,7 @@ void CountJob(int size, const std::function<void(Runtime*)>& body,
     ThreadWorld world(size, {}, kChunkBytes);
     Options options = Quiet();
     options.shm_chunk_bytes = kChunkBytes;
+    options.shm_bytes = 1 << 20;  // containers have 64 MB for all ranks
     std::atomic<int> unchecked{size};
     RunRanks(size, [&](int rank) {
       Runtime runtime(shared ? world.OpenShared(rank, options, 0)

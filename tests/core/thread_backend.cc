@@ -3,6 +3,8 @@
 #include "thread_backend.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -324,6 +326,13 @@ std::unique_ptr<Backend> ThreadWorld::OpenShared(
     std::shared_ptr<ShmHost>& shared = state_->hosts[topology.host_of[rank]];
     if (shared == nullptr) {
       auto segment = ShmSegment::Create(ShmHost::BytesFor(size, arena_bytes));
+      if (!segment.ok()) {
+        // The other ranks would wait for this one.
+        std::printf("This host's memory is too small for the test: %s\n",
+                    segment.status().message().c_str());
+        std::fflush(stdout);
+        std::_Exit(1);
+      }
       segment.value()->Unlink();  // no rank needs to find it
       shared = std::make_shared<ShmHost>(segment.value(), size, arena_bytes);
     }
