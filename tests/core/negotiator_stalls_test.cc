@@ -175,6 +175,11 @@ TEST(negotiator_ranks_that_meet_late_for_a_lane_are_no_stall) {
     EXPECT_TRUE(watched.stalls.empty());
     EXPECT_FALSE(watched.lost.has_value());
   }
+  // Nor does anybody know that name who reads of a silent rank.
+  world.Submit(0, "a");
+  std::vector<std::string> waiting;
+  world.at(0).AppendWaiting(&waiting);
+  EXPECT_TRUE(waiting == std::vector<std::string>{"a"});
 }
 
 TEST(negotiator_a_slow_rank_below_the_limit_is_never_lost) {

@@ -222,7 +222,8 @@ Leader::Watched Negotiator::Watch(Clock::time_point now) {
 
 void Negotiator::AppendWaiting(std::vector<std::string>* names) const {
   for (const auto& [key, queue] : outstanding_) {
-    if (!queue.back().cancelled) names->push_back(key.name);
+    if (queue.back().cancelled || key.name == kMeetingOfLanes) continue;
+    names->push_back(key.name);
   }
 }
 

@@ -103,7 +103,7 @@ class Negotiator {
   bool has_messages() const { return !outgoing_.empty(); }
   // What the leader has to tell. Other ranks return nothing.
   Leader::Watched Watch(Clock::time_point now);
-  // Appends what this rank has asked for and the log has not decided on.
+  // Appends what this rank's user has asked for and the log has not decided on.
   void AppendWaiting(std::vector<std::string>* names) const;
 
   // A member has ended. It took part up to that record. Later records are not
