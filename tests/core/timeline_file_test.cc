@@ -230,9 +230,8 @@ TEST(timeline_file_on_a_slow_disk_drops_the_rest) {
   auto file = OpenAt(directory.file("x.json"));
   for (int i = 0; i < 10; ++i) file->Add(0, ChunkOf(1000));
   std::string text;
-  // It reads once Close has been called, which is at once.
   std::thread reader([&] {
-    std::this_thread::sleep_for(milliseconds(500));
+    while (!file->is_closing()) std::this_thread::yield();
     text = disk.ReadAll();
   });
   file->Close(milliseconds(0));

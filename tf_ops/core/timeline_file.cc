@@ -157,6 +157,11 @@ void TimelineFile::Close(std::chrono::milliseconds limit) {
       "the timeline '" + job_->path + "' has no end: its disk takes nothing.");
 }
 
+bool TimelineFile::is_closing() const {
+  std::lock_guard<std::mutex> lock(job_->mutex);
+  return job_->limit.has_value();
+}
+
 void TimelineFile::Job::Run() {
   PrepareThread();
   WriteText(writer.Head());

@@ -42,6 +42,8 @@ class TimelineFile {
   // is dropped and counted. A disk that takes nothing at all is left alone
   // after two seconds more. Later calls do nothing.
   void Close(std::chrono::milliseconds limit = kCloseLimit);
+  // Close was called. What comes from now on is not written.
+  bool is_closing() const;
 
  private:
   // What the thread works on. It may outlive the TimelineFile.
