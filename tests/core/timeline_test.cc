@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -56,6 +58,29 @@ void Sum(Runtime* runtime, const std::string& name, size_t count = 10) {
   EXPECT_EQ(call->Wait().message(), "");
 }
 
+// Where the ranks of a job meet, so that none ends a timeline before the others
+// are done. Rank 0 waits for them for a second only.
+class Meeting {
+ public:
+  explicit Meeting(int size) : size_(size) {}
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int round = round_;
+    if (++here_ == size_) {
+      here_ = 0;
+      ++round_;
+      all_here_.notify_all();
+    }
+    all_here_.wait(lock, [&] { return round_ != round; });
+  }
+
+ private:
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  int here_ = 0, round_ = 0;
+};
+
 Options WithTimeline(const std::string& path) {
   Options options = Options::Defaults();
   options.timeline = path;
@@ -97,6 +122,7 @@ TEST(timeline_has_every_rank_and_ends_with_the_job) {
     const std::string path = directory.file("all.json");
     const Options options = WithTimeline(path);
     ThreadWorld world(3);
+    Meeting meeting(3);
     RunRanks(3, [&](int rank) {
       Runtime runtime(shared ? world.OpenShared(rank, options, 0)
                              : std::unique_ptr<Backend>(world.Open(rank)),
@@ -105,6 +131,7 @@ TEST(timeline_has_every_rank_and_ends_with_the_job) {
       Sum(&runtime, "first");
       // The last is as close to the end as can be.
       Sum(&runtime, "last", 100000);
+      meeting.Wait();
       runtime.Stop();
     });
     const std::string text = TextOf(path);
@@ -122,6 +149,7 @@ TEST(timeline_has_every_rank_and_ends_with_the_job) {
 
 TEST(timeline_rank_0_starts_and_stops_it_for_all) {
   const TempDirectory directory;
+  Meeting meeting(2);
   RunJob(2, [&](int rank, Runtime* runtime) {
     Sum(runtime, "before");
     for (const std::string name : {"one", "two"}) {
@@ -130,6 +158,7 @@ TEST(timeline_rank_0_starts_and_stops_it_for_all) {
       // A peer may still miss the first.
       Sum(runtime, "may be missed");
       Sum(runtime, name);
+      meeting.Wait();
       if (rank == 0) runtime->StopTimeline();
       Sum(runtime, "after " + name);
       if (rank > 0) continue;
@@ -239,12 +268,14 @@ TEST(timeline_rank_0_gives_receipts_for_all_chunks_but_the_last) {
 
 TEST(timeline_starts_over_in_another_file) {
   const TempDirectory directory;
+  Meeting meeting(2);
   RunJob(2, [&](int rank, Runtime* runtime) {
     for (const std::string name : {"one", "two"}) {
       EXPECT_EQ(runtime->StartTimeline(directory.file(name), false).message(),
                 "");
       Sum(runtime, "may be missed");
       Sum(runtime, name);
+      meeting.Wait();
     }
     if (rank > 0) return;
     ExpectTensor(TextOf(directory.file("one")), 2, "one");
@@ -387,12 +418,14 @@ TEST(timeline_hosts_clocks_are_within_the_stated_error) {
   Options options = WithTimeline(path);
   options.shm_bytes = 65536;
   ThreadWorld world(4, hosts);
+  Meeting meeting(4);
   RunRanks(4, [&](int rank) {
     Runtime runtime(world.OpenShared(rank, options, 0), options);
     EXPECT_EQ(runtime.Start({}).message(), "");
     for (int i = 0; i < 20; ++i) Sum(&runtime, "x" + std::to_string(i));
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     Sum(&runtime, "last");
+    meeting.Wait();
     runtime.Stop();
   });
   const std::string text = TextOf(path);
