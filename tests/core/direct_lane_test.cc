@@ -72,7 +72,7 @@ class Lanes {
       if (!lane->Progress() && !moved) sched_yield();
     };
     // Each time all ask behind the same batch.
-    for (int meeting = 0; meeting < (is_direct ? 3 : 1); ++meeting) {
+    for (int meeting = 0; meeting < (is_direct ? 4 : 1); ++meeting) {
       while (!answered) step();
       lane->Meet(true);
       std::exchange(answered, nullptr)(Status::Ok());

@@ -2,6 +2,7 @@
 // The calls of nccl.h, and the faults that tests ask for.
 #include "fake_nccl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -34,9 +35,10 @@ std::map<std::string, std::shared_ptr<World>> worlds;
 int next_identity = 0;
 int early_ends = 0;
 std::map<Kind, int> launched;
-bool connect_is_held = false;
+bool connect_is_held = false, links_are_held = false;
 std::set<int> released;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
+int links_fail_on = -1;
 int abort_waits_on = -1;
 constexpr std::chrono::seconds kLongestAbort{30};
 // Kernels that have not ended, by card.
@@ -85,6 +87,24 @@ int Connect(ncclComm** comm, int size, hvd::NcclId id, int rank,
   return hvd::kNcclInProgress;
 }
 
+// Begins what was launched, if its links are there.
+bool Begin(ncclComm* comm) {
+  if (comm->begin == nullptr) return true;
+  if (links_fail_on == comm->rank && !comm->needs.empty()) {
+    comm->error = kSystemError;
+    return true;
+  }
+  const auto& links = comm->world->links;
+  if (links_are_held ||
+      !std::includes(links.begin(), links.end(), comm->needs.begin(),
+                     comm->needs.end())) {
+    return false;
+  }
+  comm->needs.clear();
+  std::exchange(comm->begin, nullptr)();
+  return true;
+}
+
 int GetAsyncError(ncclComm* comm, int* error) {
   const std::lock_guard<std::mutex> lock(mutex);
   *error = hvd::kNcclInProgress;
@@ -95,6 +115,7 @@ int GetAsyncError(ncclComm* comm, int* error) {
   if (comm->in_progress > 0 && --comm->in_progress > 0) {
     return hvd::kNcclSuccess;
   }
+  if (!Begin(comm)) return hvd::kNcclSuccess;
   if (connect_fails_on == comm->rank) comm->error = kSystemError;
   *error = comm->error;
   return hvd::kNcclSuccess;
@@ -104,6 +125,7 @@ int Abort(ncclComm* comm) {
   Count to_end;
   std::unique_lock<std::mutex> lock(mutex);
   comm->is_aborted = true;
+  const auto never = std::exchange(comm->begin, nullptr);
   if (abort_waits_on == comm->rank) to_end = running[comm->card];
   for (const auto& [number, group] : comm->world->groups) {
     if (group.done.count(comm->rank) > 0) ++early_ends;
@@ -121,6 +143,21 @@ int Abort(ncclComm* comm) {
   return hvd::kNcclSuccess;
 }
 
+// This rank's ends are there from now on.
+void NeedLinks(ncclComm* comm, const std::vector<Call>& calls) {
+  const auto need = [&](bool of_two, int peer) {
+    comm->world->links.insert({of_two, comm->rank, peer});
+    comm->needs.insert({of_two, peer, comm->rank});
+  };
+  for (const Call& call : calls) {
+    if (IsBetweenTwo(call.kind)) {
+      need(true, call.peer);
+    } else {
+      for (int peer = 0; peer < comm->world->size; ++peer) need(false, peer);
+    }
+  }
+}
+
 int Launch() {
   OpenGroup group = std::exchange(open_group, OpenGroup());
   if (group.comm == nullptr) return hvd::kNcclSuccess;
@@ -135,9 +172,13 @@ int Launch() {
     comm.error = hvd::kNcclRemoteError;
   }
   comm.in_progress = kAsked;
-  for (const Call& call : group.calls) ++launched[call.kind];
+  NeedLinks(&comm, group.calls);
   // Those who have no part in an exchange do not count it.
-  const int number = IsBetweenTwo(group.calls[0].kind) ? -1 : comm.next_group++;
+  const bool is_of_all =
+      std::any_of(group.calls.begin(), group.calls.end(),
+                  [](const Call& call) { return !IsBetweenTwo(call.kind); });
+  const int number = is_of_all ? comm.next_group++ : -1;
+  for (const Call& call : group.calls) launched[call.kind] += number != 0;
   comm.card = group.stream->card;
   Count& count = running[comm.card];
   if (count == nullptr) count = std::make_shared<std::atomic<int>>(0);
@@ -146,9 +187,10 @@ int Launch() {
                                             [count](void*) { --*count; });
   auto kernel =
       NewKernel(group.comm, comm.card, number, std::move(group.calls));
-  comm.card->Queue(group.stream, [kernel = std::move(kernel), until_it_ends] {
-    return kernel();
-  });
+  comm.begin = [card = comm.card, stream = group.stream,
+                kernel = std::move(kernel), until_it_ends] {
+    card->Queue(stream, [kernel, until_it_ends] { return kernel(); });
+  };
   return hvd::kNcclInProgress;
 }
 
@@ -272,7 +314,8 @@ void* FakeNccl::Find(const char* name) {
 
 void FakeNccl::Reset() {
   const std::lock_guard<std::mutex> lock(mutex);
-  connect_is_held = false;
+  connect_is_held = links_are_held = false;
+  links_fail_on = -1;
   released.clear();
   connect_fails_on = launch_fails_on = async_fails_on = kernels_held_on = -1;
   abort_waits_on = -1;
@@ -295,6 +338,16 @@ void FakeNccl::ReleaseConnect(int rank) {
 void FakeNccl::FailConnect(int rank) {
   const std::lock_guard<std::mutex> lock(mutex);
   connect_fails_on = rank;
+}
+
+void FakeNccl::HoldLinks() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  links_are_held = true;
+}
+
+void FakeNccl::FailLinks(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  links_fail_on = rank;
 }
 
 void FakeNccl::FailLaunch(int rank) {

@@ -7,7 +7,9 @@
 
 namespace hvd {
 
-// No call waits. What a call begins is in progress for some time.
+// No call waits. What a call begins is in progress for some time. Links are
+// made at the first calls that need them, once both their ends have made such a
+// call. So a communicator may be ready, and its first group never begin.
 class FakeNccl {
  public:
   // The address of a function of nccl.h by its name, or null.
@@ -20,6 +22,10 @@ class FakeNccl {
   static void ReleaseConnect(int rank);
   // The rank's communicators never get ready, and then fail.
   static void FailConnect(int rank);
+  // No group of calls begins from now on: a link that it needs does not come.
+  static void HoldLinks();
+  // The rank's links fail when its first group of calls needs them.
+  static void FailLinks(int rank);
   // The rank's next group of calls is not started.
   static void FailLaunch(int rank);
   // From its next group on the rank's communicators report an error, and their
@@ -33,9 +39,10 @@ class FakeNccl {
   // Aborting a communicator of the rank waits for all kernels of its card, as
   // NCCL may do.
   static void AbortWaits(int rank);
-  // Groups of calls that kernels of all ranks have completed.
+  // Groups of calls that kernels of all ranks have completed. The first group
+  // of each communicator does not count: lanes try it by that.
   static int completed();
-  // Calls of that kind that kernels were launched with.
+  // Calls of that kind that kernels were launched with, of these groups.
   static int calls(CommunicatorCall::Kind kind);
   // Calls of a rank that a peer's do not fit to.
   static int misfitting();

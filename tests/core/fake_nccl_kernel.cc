@@ -116,7 +116,8 @@ bool IsBetweenTwo(Kind kind) {
 
 namespace {
 
-// The kernel of a rank.
+// What a rank does of a group that all ranks make. A negative number: what it
+// does with single peers.
 class Kernel {
  public:
   Kernel(std::shared_ptr<ncclComm> comm, FakeCard* card, int number,
@@ -130,7 +131,7 @@ class Kernel {
   bool Run() {
     const std::lock_guard<std::mutex> lock(mutex);
     if (comm_->is_aborted) return true;
-    if (IsBetweenTwo(calls_[0].kind)) return Exchange();
+    if (number_ < 0) return Exchange();
     Group& group = comm_->world->groups[number_];
     if (!has_read_) Read(&group);
     if (group.read < size() || comm_->is_failing ||
@@ -140,7 +141,7 @@ class Kernel {
     for (size_t i = 0; i < calls_.size(); ++i) Write(group, i);
     group.done.insert(comm_->rank);
     if (group.done.size() == static_cast<size_t>(size())) {
-      ++completed_groups;
+      if (number_ > 0) ++completed_groups;
       comm_->world->groups.erase(number_);
     }
     return true;
@@ -265,9 +266,24 @@ class Kernel {
 
 FakeCard::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeCard* card,
                          int number, std::vector<Call> calls) {
-  const auto kernel =
-      std::make_shared<Kernel>(std::move(comm), card, number, std::move(calls));
-  return [kernel] { return kernel->Run(); };
+  const auto of_two = std::stable_partition(
+      calls.begin(), calls.end(),
+      [](const Call& call) { return !IsBetweenTwo(call.kind); });
+  const auto parts = std::make_shared<std::deque<Kernel>>();
+  if (of_two != calls.begin()) {
+    parts->emplace_back(comm, card, number,
+                        std::vector<Call>(calls.begin(), of_two));
+  }
+  if (of_two != calls.end()) {
+    parts->emplace_back(comm, card, -1, std::vector<Call>(of_two, calls.end()));
+  }
+  return [parts] {
+    while (!parts->empty()) {
+      if (!parts->front().Run()) return false;
+      parts->pop_front();
+    }
+    return true;
+  };
 }
 
 }  // namespace hvd::fake_nccl

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,9 @@ struct World {
   int size = 0;
   int arrived = 0;
   std::map<int, Group> groups;  // of calls of all ranks
+  // Links that a rank has come to, for calls of two or of all: [of two, from,
+  // to].
+  std::set<std::tuple<bool, int, int>> links;
   // What was sent and not received: [from, to].
   std::map<std::pair<int, int>, std::deque<Doubles>> messages;
 };
@@ -72,6 +77,10 @@ struct ncclComm {
   hvd::FakeCard* card = nullptr;  // once it was given work
   int next_group = 0;
   int in_progress = 0;  // times to be asked for before it is ready
+  // Of a group that was launched and has not begun: puts its kernel on the
+  // card, and the peers' ends of links that it needs.
+  std::function<void()> begin;
+  std::set<std::tuple<bool, int, int>> needs;
   int error = hvd::kNcclSuccess;
   bool is_failing = false;  // its kernels do not end
   bool is_aborted = false;
@@ -82,7 +91,7 @@ namespace hvd::fake_nccl {
 
 // The kernel of a rank, as work of its card's stream: it reads, waits for the
 // other ranks' to have read, and writes. Group `number` of those that all ranks
-// make.
+// make. What two of them do with each other comes last.
 FakeCard::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeCard* card,
                          int number, std::vector<Call> calls);
 

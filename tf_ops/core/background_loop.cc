@@ -178,7 +178,7 @@ bool BackgroundLoop::AdvanceSets() {
   bool moved = false;
   for (Set& set : sets_) {
     Result<bool> advanced =
-        set.negotiator->Advance(set.executor->in_flight(), awake_);
+        set.negotiator->Advance(set.executor->executed_in_flight(), awake_);
     if (!advanced.ok()) {
       Break(advanced.status().message());
       return true;

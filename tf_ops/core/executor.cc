@@ -148,6 +148,14 @@ int Executor::in_flight() const {
   return count;
 }
 
+int Executor::executed_in_flight() const {
+  int count = in_flight();
+  for (const auto& lane : lanes_.transports) {
+    if (lane != nullptr) count -= lane->own_in_flight();
+  }
+  return count;
+}
+
 int Executor::needed_in_flight() const {
   const int count = in_flight() - cancelled_on_cards_;
   return std::accumulate(

@@ -47,6 +47,8 @@ class Executor {
   // Holds for the batches executed from now on. The negotiator has checked it.
   void Tune(const Tuning& tuning);
   int in_flight() const;
+  // Those that were executed.
+  int executed_in_flight() const;
   // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const;
 

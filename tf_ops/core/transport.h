@@ -190,6 +190,8 @@ class Transport {
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.
   virtual int in_flight() const = 0;
+  // How many of these nobody has started: the transport needs them itself.
+  virtual int own_in_flight() const { return 0; }
   // How many of these a batch counts as: on the host 0 once it has left the
   // wire, on a card as long as it is not done.
   virtual int count_of(BatchId) const { return 1; }

@@ -113,11 +113,7 @@ class Stream final : public DeviceStream {
     const int result = driver_->new_stream(&stream_, kCudaStreamNonBlocking);
     const Status status = driver_->Check(result, "a GPU gave no stream");
     if (result != kCudaOutOfMemory) return status;
-    return ResourceExhausted(
-        status.message() +
-        " Other processes may hold its memory: call hvd.pin_gpu(), or set "
-        "TF_FORCE_GPU_ALLOW_GROWTH=true, so that TensorFlow takes what it "
-        "needs.");
+    return ResourceExhausted(status.message() + " " + kFullCardHint);
   }
 
   Status CheckCard(const std::shared_ptr<const void>& ready) const override {

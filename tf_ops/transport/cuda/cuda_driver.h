@@ -40,6 +40,11 @@ inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr unsigned kCudaHostPortable = 1;
 
+// For users whose GPU is full.
+inline constexpr char kFullCardHint[] =
+    "Other processes may hold its memory: call hvd.pin_gpu(), or set "
+    "TF_FORCE_GPU_ALLOW_GROWTH=true, so that TensorFlow takes what it needs.";
+
 // Each returns a CUresult. cuda.h has their contracts, under the names that are
 // in cuda_driver.cc.
 struct CudaDriver {

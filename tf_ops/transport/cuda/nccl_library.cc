@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 #include "transport/cuda/found_functions.h"
 
 namespace hvd {
@@ -65,7 +67,11 @@ Status NcclLibrary::Check(int result, const std::string& what,
   std::string words = what + ": " + (text == nullptr ? "an error" : text) +
                       " (" + std::to_string(result) + ")";
   if (more != nullptr && more[0] != '\0') words += ", " + std::string(more);
-  return Internal(words + ".");
+  words += '.';
+  if (words.find("out of memory") != std::string::npos) {
+    words += std::string(" The GPU is full. ") + kFullCardHint;
+  }
+  return Internal(std::move(words));
 }
 
 }  // namespace hvd

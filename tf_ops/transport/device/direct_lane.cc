@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a communicator: what goes before them, the launch, and the end.
+// Batches of a communicator, step by step: the launch, and what the card says.
 #include "transport/device/direct_lane.h"
 
 #include <algorithm>
@@ -14,13 +14,9 @@
 namespace hvd {
 namespace {
 
-// A communicator that fails does not say because of whom. The runtime soon
-// does, if a peer has gone. After that it is a failure of its own.
-constexpr std::chrono::seconds kUntilAPeerIsNamed{5};
-
-// Longer than a rank that leaves serves what it has started. One that failed
-// may serve nothing. What its card was given completes in less.
-constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
+// NCCL queues a batch in so long, unless it has a link to make for it. It does
+// not say when it has done it.
+constexpr std::chrono::milliseconds kUsualLaunch{1};
 
 }  // namespace
 
@@ -106,7 +102,9 @@ bool DirectLane::Step(Flight* flight) {
       return Record(flight);
     case Phase::kRunning: {
       const Result<bool> reached = flight->finished->IsReached();
-      if (reached.ok() && !reached.value()) return Watch();
+      if (reached.ok() && !reached.value()) {
+        return Watch() || (flight->is_trial && WatchLimit(*flight));
+      }
       if (!reached.ok() && flight->status.ok()) {
         flight->status = reached.status();
         // Who was told that it is done hears of it by the next one.
@@ -130,6 +128,16 @@ bool DirectLane::Watch() {
   return !is_ready.ok();
 }
 
+bool DirectLane::WatchLimit(const Flight& flight) {
+  if (!broken_.ok() || Clock::now() < flight.launched_at + connect_limit_) {
+    return false;
+  }
+  if (flight.is_trial) offer_.is_guess = 1;
+  Break(LimitReached(flight.is_trial ? "NCCL did not move its first numbers"
+                                     : "NCCL did not begin a batch"));
+  return true;
+}
+
 bool DirectLane::Launch(Flight* flight) {
   const Result<bool> is_ready = communicator_->IsReady();
   if (!is_ready.ok()) {
@@ -138,6 +146,7 @@ bool DirectLane::Launch(Flight* flight) {
   }
   if (!is_ready.value()) return true;  // in a moment
   queue_->order().Launch(flight->proposed);
+  flight->launched_at = Clock::now();
   const bool is_second = IsSecondHalf(*flight);
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
   flight->phase = Phase::kLaunched;
@@ -165,6 +174,7 @@ Status DirectLane::Queue(Flight* flight) {
   if ((has_new_buffer || flight->sizes != nullptr) && ready != nullptr) {
     HVD_RETURN_IF_ERROR(stream->CatchUp(ready));
   }
+  if (flight->is_trial) return QueueTrial(*flight);
   if (flight->is_fused) {
     const CardFusion fusion =
         FuseInto(flight->buffer->memory.get(), batch, size());
@@ -213,16 +223,19 @@ bool DirectLane::Record(Flight* flight) {
   if (broken_.ok()) {
     const Result<bool> is_queued = communicator_->IsReady();
     if (!is_queued.ok()) Break(is_queued.status());
-    if (is_queued.ok() && !is_queued.value()) return true;  // in a moment
+    if (is_queued.ok() && !is_queued.value() && !WatchLimit(*flight)) {
+      return Clock::now() < flight->launched_at + kUsualLaunch;
+    }
   }
   // Till then it may still be queued, on memory that the batch would give back.
-  if (!broken_.ok() && !communicator_->IsGone()) return true;
+  if (!broken_.ok() && !communicator_->IsGone()) return false;
   if (const Status status = QueueOutputs(*flight); !status.ok()) Break(status);
   auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
-    if (owner_.completes_in_stream && !IsFirstHalf(*flight)) {
+    if (owner_.completes_in_stream && !IsFirstHalf(*flight) &&
+        !flight->is_trial) {
       HoldFramework(flight);
     }
     // The card keeps the order from here on.
@@ -242,88 +255,6 @@ void DirectLane::HoldFramework(Flight* flight) {
   }
   // Else it is done when the card has done it.
   flight->is_held_for = queue_->stream()->HoldFramework(places).ok();
-}
-
-bool DirectLane::IsOver(Flight* flight) {
-  if (flight->phase != Phase::kOver) return false;
-  if (broken_.ok() || !flight->status.ok()) return true;
-  // Cancel may bring the name of a peer that is lost.
-  if (Clock::now() < broken_at_ + kUntilAPeerIsNamed) return false;
-  flight->status = broken_;
-  return true;
-}
-
-void DirectLane::Break(const Status& why) {
-  if (!broken_.ok()) return;
-  // Peers wait for this card, whatever the reason is. So it is one that ends
-  // the rank.
-  broken_ = why.code() == StatusCode::kPeerLost ? why : Internal(why.message());
-  broken_at_ = Clock::now();
-  if (communicator_ != nullptr) communicator_->Abort();
-}
-
-void DirectLane::MemberEnded(const Status& why, bool has_failed) {
-  const Clock::time_point at =
-      Clock::now() + (has_failed ? kAfterAFailure : kAfterAnEnd);
-  if (!member_end_.ok() && end_at_ <= at) return;
-  member_end_ = why;
-  end_at_ = at;
-}
-
-void DirectLane::EndWithMember() {
-  if (member_end_.ok() || Clock::now() < end_at_) return;
-  for (const auto& [id, flight] : flights_) {
-    // The host transport's own peers tell it.
-    if (flight->phase == Phase::kMeeting) continue;
-    Break(member_end_);
-    if (flight->status.ok()) flight->status = member_end_;
-  }
-}
-
-void DirectLane::Cancel(BatchId id, const Status& why) {
-  const auto staged = staged_.find(id);
-  if (staged != staged_.end()) return staging_.Cancel(staged->second, why);
-  const auto found = flights_.find(id);
-  if (found == flights_.end()) return;
-  const FlightPtr flight = found->second;
-  if (!flight->done) return;  // it is done for the caller
-  if (flight->status.ok()) flight->status = why;
-  const bool is_lost = why.code() == StatusCode::kPeerLost;
-  // Its peers may have come to it, and would wait for this card.
-  const bool has_come = flight->sizes == nullptr || flight->sizes->has_outputs;
-  if (has_come && !is_lost) return;
-  if (is_lost) Break(why);
-  if (flight->sizes != nullptr) host_->Cancel(flight->sizes->host_id, why);
-  if (flight->phase == Phase::kMeeting) host_->Cancel(flight->before, why);
-  if (is_lost) host_->Cancel(flight->behind, why);
-  // What was not launched is not going to be.
-  (void)Step(flight.get());
-  if (!IsOver(flight.get())) return;  // the card is at it; Progress ends it
-  flights_.erase(id);
-  const BatchDone done = std::exchange(flight->done, nullptr);
-  done(flight->status);
-}
-
-// The host transport counts what goes before and behind a batch, which counts
-// once.
-int DirectLane::in_flight() const {
-  int count = staging_.in_flight();
-  for (const auto& [id, flight] : flights_) count -= HostBatches(*flight) - 1;
-  return count;
-}
-
-int DirectLane::count_of(BatchId id) const {
-  const auto staged = staged_.find(id);
-  if (staged != staged_.end()) return staging_.count_of(staged->second);
-  const auto found = flights_.find(id);
-  return found == flights_.end() ? 0 : HostBatches(*found->second);
-}
-
-int DirectLane::HostBatches(const Flight& flight) {
-  const bool sizes = flight.sizes != nullptr && !flight.sizes->is_known;
-  int hop = 0;
-  if (flight.hop != nullptr) hop = !flight.hop->has_sums + !flight.hop->is_over;
-  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0) + hop;
 }
 
 }  // namespace hvd

@@ -26,9 +26,10 @@ namespace hvd {
 
 // It starts as HostStaging. At the first batch its ranks meet, tell each other
 // what cards they have, and connect a communicator. When all have tried, they
-// meet again and tell each other whether it is ready. If so, they meet a third
-// time, and from there on batches that it can do go through it. If it cannot be
-// had, the first rank says why in one line, and all stays as it was.
+// meet again, and their cards try it. When that is over, they meet and tell
+// each other whether it worked. If so, they meet a fourth time, and from there
+// on batches that it can do go through it. If it cannot be had, the first rank
+// says why in one line, and all stays as it was.
 //
 // A batch of the communicator has a number on the host transport that goes
 // before it, at the batch's place in the order. So a rank that cannot take part
@@ -49,8 +50,9 @@ class DirectLane final : public Transport {
  public:
   // `host` outlives this object. `wake` is called by any thread when a card has
   // done something, so that Progress is called.
-  // A communicator that is not ready after `connect_limit` is given up. All
-  // lanes of the card have the same `queue`.
+  // A communicator that is not ready after `connect_limit` is given up, and so
+  // is one that has not begun a batch by then. All lanes of the card have the
+  // same `queue`.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
              std::shared_ptr<CardQueue> queue,
              std::unique_ptr<Communicators> communicators,
@@ -67,6 +69,7 @@ class DirectLane final : public Transport {
   void Meet(bool all_came) override;
   void MemberEnded(const Status& why, bool has_failed) override;
   int in_flight() const override;
+  int own_in_flight() const override;
   int count_of(BatchId id) const override;
 
   bool is_direct() const { return state_ == State::kDirect; }
@@ -78,9 +81,11 @@ class DirectLane final : public Transport {
     kStaged,      // nothing was tried yet: to meet
     kOffering,    // the offers are on the host transport
     kConnecting,  // the communicator is not ready here
-    kTried,       // it is, or cannot be had: to meet again
-    kTelling,     // which of it, is on the host transport
-    kAgreed,      // it is ready on all: to meet for the last time
+    kConnected,   // it is, or cannot be had: to meet again
+    kTrying,      // the cards try it
+    kTried,       // that is over: to meet again
+    kTelling,     // whether it worked, is on the host transport
+    kAgreed,      // it did on all: to meet for the last time
     kDirect,
     kStagedForGood,
   };
@@ -124,6 +129,7 @@ class DirectLane final : public Transport {
     std::shared_ptr<CardQueue::Buffer> buffer;
     std::shared_ptr<std::byte> pinned;
     bool is_fused = false;     // tensors travel together
+    bool is_trial = false;     // the first, of no tensors
     std::shared_ptr<Hop> hop;  // null: its cards need no hosts
     BatchDone done;            // null: it was called
     // The framework's streams wait for it, so it can be called.
@@ -135,6 +141,7 @@ class DirectLane final : public Transport {
     BatchId before = 0, behind = 0;
     // This card has done with it, or will never have to do with it.
     std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
+    Clock::time_point launched_at;
     std::unique_ptr<DeviceEvent> finished;
     // Not Ok: the batch has failed, or was cancelled.
     Status status;
@@ -174,6 +181,11 @@ class DirectLane final : public Transport {
   // It is connected, or why not.
   void EndConnecting(const Status& status);
   bool AdvanceConnecting();
+  // What took longer than connect_limit_, such as "NCCL did not connect".
+  Status LimitReached(const std::string& what) const;
+  void StartTrial();
+  void EndTrial(const Status& status);
+  Status QueueTrial(const Flight& flight);
   void StayStaged(const Status& why);
 
   // --- Batches of the communicator ---
@@ -201,6 +213,8 @@ class DirectLane final : public Transport {
   bool Step(Flight* flight);
   // While a card works, whose communicator may fail. True if it has.
   bool Watch();
+  // Gives up what was launched too long ago. True if it has.
+  bool WatchLimit(const Flight& flight);
   bool Launch(Flight* flight);
   // Gives the batch to the communicator, behind what it waits for.
   Status Queue(Flight* flight);
@@ -262,6 +276,7 @@ class DirectLane final : public Transport {
   bool is_by_host_ = false;
   // Of all ranks, or of those of this host.
   std::unique_ptr<Communicator> communicator_;
+  bool has_tried_ = false;  // this rank's card was given the trial
   // The cards of all ranks can copy elements.
   bool all_have_kernels_ = false;
   // Not Ok: the communicator is of no use any more, since then.

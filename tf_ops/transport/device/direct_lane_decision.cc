@@ -20,8 +20,9 @@ constexpr size_t kIdBytes = 128;
 }  // namespace
 
 void DirectLane::AskToMeet(const Batch& batch) {
-  const bool wants_to = state_ == State::kStaged || state_ == State::kTried ||
-                        state_ == State::kAgreed;
+  const bool wants_to = state_ == State::kStaged ||
+                        state_ == State::kConnected ||
+                        state_ == State::kTried || state_ == State::kAgreed;
   if (!wants_to || is_asking_) return;
   for (const Segment& segment : batch.segments) {
     if (segment.ready != nullptr) ready_ = segment.ready;
@@ -56,6 +57,8 @@ void DirectLane::Meet(bool all_came) {
   switch (state_) {
     case State::kStaged:
       return StartOffering();
+    case State::kConnected:
+      return StartTrial();
     case State::kTried:
       return StartTelling();
     case State::kAgreed:
@@ -196,21 +199,26 @@ bool DirectLane::AdvanceConnecting() {
   const Result<bool> is_ready = communicator_->IsReady();
   if (is_ready.ok() && !is_ready.value()) {
     if (Clock::now() < connecting_since_ + connect_limit_) return false;
-    std::string text = "NCCL did not connect within " +
-                       std::to_string(connect_limit_.count() / 1000) +
-                       " s; NCCL_DEBUG=INFO shows what it waits for";
-    if (owner_.hosts.has_two_levels() && !is_by_host_) {
-      text += "; HVD_HIERARCHICAL_ALLREDUCE=1 needs it within hosts only";
-    }
-    EndConnecting(FailedPrecondition(std::move(text)));
+    offer_.is_guess = 1;
+    EndConnecting(LimitReached("NCCL did not connect"));
   } else {
     EndConnecting(is_ready.status());
   }
   return true;
 }
 
+Status DirectLane::LimitReached(const std::string& what) const {
+  std::string text = what + " within " +
+                     std::to_string(connect_limit_.count() / 1000) +
+                     " s; NCCL_DEBUG=INFO shows what it waits for";
+  if (owner_.hosts.has_two_levels() && !is_by_host_) {
+    text += "; HVD_HIERARCHICAL_ALLREDUCE=1 needs it within hosts only";
+  }
+  return FailedPrecondition(std::move(text));
+}
+
 void DirectLane::EndConnecting(const Status& status) {
-  state_ = State::kTried;
+  state_ = State::kConnected;
   if (!status.ok()) offer_.Refuse(status.message());
   Ask();
 }
@@ -230,6 +238,7 @@ bool DirectLane::AdvanceTelling() {
 void DirectLane::StayStaged(const Status& why) {
   state_ = State::kStagedForGood;
   communicator_.reset();
+  broken_ = Status::Ok();  // nothing needs it
   // Else the job ends, and has other words for it.
   if (rank() != 0 || why.code() != StatusCode::kFailedPrecondition) return;
   // Sets mostly have it in common.

@@ -14,6 +14,20 @@ std::string NameOf(size_t rank, const std::vector<int>& job_ranks) {
   return "rank " + std::to_string(number);
 }
 
+// The first refusal that is, or is not, a guess.
+Status FindRefusal(const std::vector<LaneOffer>& offers, bool guesses,
+                   const std::vector<int>& job_ranks) {
+  for (size_t rank = 0; rank < offers.size(); ++rank) {
+    const LaneOffer& offer = offers[rank];
+    if (offer.refusal[0] == '\0' || (offer.is_guess != 0) != guesses) continue;
+    return FailedPrecondition(
+        NameOf(rank, job_ranks) + " says: " +
+        std::string(offer.refusal,
+                    strnlen(offer.refusal, sizeof(offer.refusal))));
+  }
+  return Status::Ok();
+}
+
 Status DecideByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts,
                     const std::vector<int>& job_ranks) {
   const std::string begin = "HVD_HIERARCHICAL_ALLREDUCE is set, but ";
@@ -53,15 +67,11 @@ bool IsByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
 
 Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts,
               const std::vector<int>& job_ranks) {
+  HVD_RETURN_IF_ERROR(FindRefusal(offers, false, job_ranks));
+  HVD_RETURN_IF_ERROR(FindRefusal(offers, true, job_ranks));
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
     const std::string name = NameOf(rank, job_ranks);
-    if (offer.refusal[0] != '\0') {
-      return FailedPrecondition(
-          name + " says: " +
-          std::string(offer.refusal,
-                      strnlen(offer.refusal, sizeof(offer.refusal))));
-    }
     if (offer.version != offers[0].version) {
       return FailedPrecondition("NCCL's version is " +
                                 std::to_string(offers[0].version) + " on " +

@@ -21,6 +21,8 @@ struct LaneOffer {
   int32_t version = 0;          // of the library
   int32_t has_kernels = 0;      // its card can copy elements
   int32_t is_hierarchical = 0;  // see LaneOwner
+  // The refusal may be what another rank's has led to, such as a wait for it.
+  int32_t is_guess = 0;
   char card[kCardBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};
@@ -35,7 +37,8 @@ struct LaneOffer {
                             const HostMap& hosts);
 
 // Ok, or why not: FailedPrecondition, in words that begin in the middle of a
-// sentence. The same on all ranks. `offers` are by rank of the set. The words
+// sentence. The same on all ranks. `offers` are by rank of the set. A refusal
+// that is a guess is told if there is no other. The words
 // are of `job_ranks`, or of these where that is empty.
 [[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers,
                             const HostMap& hosts,

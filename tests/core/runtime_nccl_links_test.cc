@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runtime with an NCCL whose communicators get ready and whose links do not
+// come: it makes them at the first calls.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl_jobs.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr char kStaged[] = "reduced in host memory, not by NCCL: ";
+
+// Steps of right sums until rank 0 has said why they are staged, and one more.
+// Returns that.
+std::string UntilStaged(
+    int size, const CardJob& job,
+    const std::function<void(int, Runtime*, TestCard*)>& prepare = Nothing) {
+  const Lines lines;
+  const auto reason = [&] {
+    std::vector<std::string> found;
+    for (const std::string& line : lines.taken()) {
+      if (Contains(line, kStaged)) found.push_back(line);
+    }
+    EXPECT_TRUE(found.size() <= 1);
+    return found.empty() ? std::string() : found[0];
+  };
+  RunOnCards(
+      size,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        prepare(rank, runtime, card);
+        for (bool is_known = false; !is_known;) {
+          const float mine = reason().empty() ? 0.0f : 1.0f;
+          PendingPtr all = Start(
+              runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
+          ASSERT_EQ(all->Wait().message(), "");
+          is_known = all->out[0][0] > 0;
+          CardCall sum(card, runtime, "sum", Filled(10, 1.0f + rank));
+          ASSERT_EQ(sum.Wait().message(), "");
+          EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
+        }
+      },
+      Nccl, job);
+  EXPECT_EQ(FakeNccl::completed(), 0);
+  return reason();
+}
+
+void ExpectWords(const std::string& text, const std::string& words) {
+  EXPECT_TRUE(Contains(text, words));
+  if (!Contains(text, words)) std::printf("%s\n", text.c_str());
+}
+
+CardJob WithLimit(milliseconds limit, bool in_stream_order = false) {
+  CardJob job;
+  job.connect_limit = limit;
+  job.options.async_completion = in_stream_order ? 1 : 0;
+  // The trial is no batch of theirs.
+  job.options.batches_in_flight = 1;
+  return job;
+}
+
+TEST(links_that_do_not_come) {
+  for (const bool in_stream_order : {false, true}) {
+    FakeNccl::Reset();
+    FakeNccl::HoldLinks();
+    ExpectWords(UntilStaged(3, WithLimit(milliseconds(50), in_stream_order)),
+                "rank 0 says: NCCL did not move its first numbers within 0 s; "
+                "NCCL_DEBUG=INFO shows what it waits for");
+  }
+}
+
+// The others only know that it does not come.
+TEST(links_that_fail_on_one_rank) {
+  FakeNccl::Reset();
+  FakeNccl::FailLinks(2);
+  ExpectWords(UntilStaged(3, WithLimit(milliseconds(50))),
+              "rank 2 says: NCCL failed: unhandled system error (2)");
+}
+
+TEST(a_first_launch_that_fails) {
+  FakeNccl::Reset();
+  FakeNccl::FailLaunch(1);
+  ExpectWords(UntilStaged(2, WithLimit(milliseconds(50))),
+              "rank 1 says: NCCL did not start a batch: unhandled system error "
+              "(2)");
+}
+
+// Its card has the trial, and does not end it.
+TEST(a_first_kernel_that_does_not_end) {
+  FakeNccl::Reset();
+  FakeNccl::HoldKernels(1);
+  ExpectWords(UntilStaged(2, WithLimit(milliseconds(50))),
+              "NCCL did not move its first numbers within 0 s");
+}
+
+TEST(a_card_without_memory_for_the_trial) {
+  FakeNccl::Reset();
+  ExpectWords(UntilStaged(2, CardJob(),
+                          [](int rank, Runtime*, TestCard* card) {
+                            if (rank == 1) card->RunOutOfBuffers();
+                          }),
+              "rank 1 says: this rank's GPU has no memory for 16 bytes");
+}
+
+// What is wanted first later on, such as a link for an alltoall.
+TEST(a_link_that_does_not_come_later) {
+  FakeNccl::Reset();
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        FakeNccl::HoldLinks();
+        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        const Status status = sum.Wait();
+        EXPECT_FALSE(status.ok());
+        if (status.code() == StatusCode::kInternal) {
+          ExpectWords(status.message(),
+                      "NCCL did not begin a batch within 1 s");
+        }
+      },
+      Nccl, WithLimit(milliseconds(1000)));
+}
+
+TEST(nccl_is_asked_to_make_its_links_at_once) {
+  ASSERT_EQ(unsetenv("NCCL_RUNTIME_CONNECT"), 0);
+  const CudaLanes lanes(nullptr, [] { return Nccl(0); });
+  EXPECT_EQ(std::string(getenv("NCCL_RUNTIME_CONNECT")), "0");
+  ASSERT_EQ(setenv("NCCL_RUNTIME_CONNECT", "1", 1), 0);
+  const CudaLanes others(nullptr, [] { return Nccl(0); });
+  EXPECT_EQ(std::string(getenv("NCCL_RUNTIME_CONNECT")), "1");
+}
+
+TEST(a_full_card_has_a_remedy) {
+  NcclLibrary nccl;
+  nccl.text_of_error = [](int) { return "unhandled cuda error"; };
+  nccl.last_error = [](NcclComm) { return "Cuda failure 2 'out of memory'"; };
+  ExpectWords(nccl.Check(1, "NCCL failed", nullptr).message(),
+              "NCCL failed: unhandled cuda error (1), Cuda failure 2 'out of "
+              "memory'. The GPU is full. Other processes may hold its memory: "
+              "call hvd.pin_gpu()");
+}
+
+}  // namespace
+}  // namespace hvd
