@@ -57,7 +57,8 @@ def broadcast_variables(
       root_rank: rank in the job (not within the process set) whose values are taken.
       process_set: the ranks that take part.
       inplace: in a graph, let one stateful operation for each device read, receive and store the
-        variables, instead of three for each variable. Eager code always does so where the
+        variables, instead of three for each variable: where they are on the CPU, or, with
+        HVD_GPU_LANE=1, one for each dtype of a GPU. Eager code always does so where the
         variables are on the CPU, or on one GPU with HVD_GPU_LANE=1. The values are the same.
 
     Returns:
@@ -152,10 +153,12 @@ def _broadcast_op(
     process_set: ProcessSet,
     inplace: bool,
 ) -> tf.Operation:
-    resources: dict[str, list[tuple[Variable, str]]] = {}  # by device
+    # Those of one kernel. TensorFlow has no variables of some dtypes on a GPU, and one of these
+    # would keep all others on the CPU.
+    resources: dict[tuple[str, Any], list[tuple[Variable, str]]] = {}
     updates = []
     for variable, name in zip(variables, _prefixed(names)):
-        if not inplace:
+        if not inplace or not ops.fit_one_kernel([variable]):
             value = ops.broadcast(
                 _value(variable),
                 root_rank,
@@ -165,7 +168,9 @@ def _broadcast_op(
             )
             updates.append(variable.assign(value))
         elif is_resource_variable(variable):
-            resources.setdefault(str(variable.device), []).append((variable, name))
+            device = str(variable.device)
+            alike = None if "device:CPU" in device else variable.dtype
+            resources.setdefault((device, alike), []).append((variable, name))
         else:
             updates += ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
     for together in resources.values():

@@ -14,7 +14,7 @@ The others take uint16, int16 and bool too.
 
 from hvd_tf.ops.arguments import handle_average_backwards_compatibility
 from hvd_tf.ops.barriers import barrier
-from hvd_tf.ops.broadcasts import broadcast, broadcast_, broadcast_each
+from hvd_tf.ops.broadcasts import broadcast, broadcast_, broadcast_each, fit_one_kernel
 from hvd_tf.ops.exchanges import alltoall
 from hvd_tf.ops.facts import (
     local_rank_op,
@@ -38,6 +38,7 @@ __all__ = [
     "broadcast_",
     "broadcast_each",
     "dense_allreduce",
+    "fit_one_kernel",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

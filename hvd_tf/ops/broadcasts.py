@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.compat import tf_variable
-from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
-from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
+from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
+from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set, has_gpu_lane
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
 
@@ -71,7 +71,9 @@ def broadcast_(
 
     Args:
         variables: initialised variables of TensorFlow or Keras, either all resource variables or
-            all reference variables. Shapes, dtypes and order must be the same on every rank.
+            all reference variables. Shapes, dtypes and order must be the same on every rank, and
+            so must be whether they are on a GPU: there each is a collective of its own, unless
+            HVD_GPU_LANE=1.
         root_rank: as in `broadcast`.
         name: as in `allreduce`.
         process_set: as in `allreduce`.
@@ -91,7 +93,21 @@ def broadcast_(
             "broadcast_ takes resource variables or reference variables, not both in one call"
         )
     run = _broadcast_resources if resource[0] else _broadcast_references
+    if not fit_one_kernel(variables):
+        run = _broadcast_values
     return run(variables, root_rank, name, registered_id(process_set))
+
+
+def fit_one_kernel(variables: Sequence[Any]) -> bool:
+    """Whether a kernel can hold these variables. It is on a CPU, unless HVD_GPU_LANE=1."""
+    if has_gpu_lane():
+        return True
+    devices = {str(variable.device) for variable in variables}
+    unknown = {device for device in devices if "device:" not in device}
+    if not all("device:CPU" in device for device in devices - unknown):
+        return False
+    # Where a graph leaves it to TensorFlow, that takes a GPU. The kernel would make it a CPU.
+    return not unknown or not tf.config.get_visible_devices("GPU")
 
 
 def broadcast_each(
@@ -139,6 +155,28 @@ def _broadcast_resources(
             return [variable.read_value() for variable in part]
 
     return by_dtype(variables, names, run)
+
+
+def _broadcast_values(
+    variables: list[Any], root_rank: int, name: Optional[str], set_id: int
+) -> list[tf.Tensor]:
+    names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
+
+    def run(variable: Any, part_name: Names) -> tf.Tensor:
+        value = native.ops.horovod_broadcast(
+            tensor=tf.convert_to_tensor(variable),
+            root_rank=root_rank,
+            tensor_name=part_name.tensor_name,
+            process_set_id=set_id,
+            name=part_name.node,
+        )
+        done = variable.assign(value, read_value=False)
+        with tf.control_dependencies([done] if done is not None else []):
+            return tf.identity(variable)
+
+    if len(variables) == 1:
+        return [run(variables[0], names)]
+    return [run(variable, part_names(names, str(i))) for i, variable in enumerate(variables)]
 
 
 def _broadcast_references(

@@ -207,6 +207,26 @@ def test_variables_of_the_gpu(rank, size, monkeypatch):
     assert kept.numpy() == [rank + 1]
 
 
+def test_an_integer_keeps_no_other_variable_on_the_cpu(rank, size):
+    """TensorFlow has no such variables on a GPU, and one kernel is on one device."""
+    with tf.Graph().as_default():
+        variables = [
+            v1.get_variable(str(dtype), initializer=np.full([3], rank, dtype), use_resource=True)
+            for dtype in ("int32", "float32")
+        ]
+        update = hvd.broadcast_variables(variables, size - 1, inplace=True)
+        options, found = v1.RunOptions(output_partition_graphs=True), v1.RunMetadata()
+        with v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:
+            session.run(v1.global_variables_initializer())
+            session.run(update, options=options, run_metadata=found)
+            for values in session.run(variables):
+                np.testing.assert_array_equal(values, [size - 1] * 3)
+    nodes = [node for graph in found.partition_graphs for node in graph.node]
+    placed = {node.name: node.device for node in nodes if node.op == "VarHandleOp"}
+    if size > 1:
+        assert placed["float32"].endswith(GPU_0)
+
+
 def test_scales_of_a_set_of_one_rank(rank):
     alone = hvd.ProcessSet([rank]) if hvd.size() == 1 else None
     if alone is None:
