@@ -10,8 +10,9 @@ Two ways take turns in the same process, some steps at a time:
     plain   each rank trains by itself, at the same time
     hvd     gradients are averaged by DistributedGradientTape
 
-Each step is one tf.function on random images. Prints medians of a step's milliseconds over the
-turns, and the median ratio of turns that follow one another, with its quartiles.
+Each step is one tf.function on random images. Each rank has a GPU of its own, where there are
+enough, and prints which. Rank 0 prints how gradients went, medians of a step's milliseconds over
+the turns, and the median ratio of turns that follow one another, with its quartiles.
 """
 
 from __future__ import annotations
@@ -78,6 +79,20 @@ def turn_ms(step: Callable[[], tf.Tensor], steps: int) -> float:
     return 1e3 * (time.perf_counter() - began) / steps
 
 
+def host_bytes() -> int:
+    """What this rank's host has sent of gradients."""
+    return int(hvd.comm_stats()["verbs"].get("allreduce", {}).get("payload_bytes", 0))
+
+
+def way(lane: bool, ranks: int, sent_bytes: int) -> str:
+    """How gradients went in the turns, in which this rank's host sent so many bytes of them."""
+    if not lane:
+        return "TensorFlow's copies"
+    if ranks == 1:
+        return "lane"
+    return "lane, host memory" if sent_bytes > 0 else "lane, NCCL"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("resnet50", "dense"), default="resnet50")
@@ -86,10 +101,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     arguments = parser.parse_args()
     hvd.init()
+    print(f"rank {hvd.rank()} has {hvd.pin_gpu() or 'no GPU'}", flush=True)
     plain = trainer(arguments.model, arguments.batch, distributed=False)
     averaged = trainer(arguments.model, arguments.batch, distributed=True)
     of_plain, of_averaged, ratios = [], [], []
+    before = 0
     for turn in range(-2, arguments.turns):
+        if turn == 0:
+            before = host_bytes()
         hvd.barrier()
         first = turn_ms(plain, arguments.steps)
         hvd.barrier()
@@ -100,7 +119,8 @@ def main() -> None:
             ratios.append(second / first)
     if hvd.rank() == 0:
         low, middle, high = statistics.quantiles(ratios, n=4)
-        lane = "lane" if os.environ.get("HVD_GPU_LANE") == "1" else "TensorFlow's copies"
+        has_lane = os.environ.get("HVD_GPU_LANE") == "1"
+        lane = way(has_lane, hvd.size(), host_bytes() - before)
         print(
             f"| {arguments.model} | {arguments.batch} | {hvd.size()} | {lane} "
             f"| {statistics.median(of_plain):.2f} | {statistics.median(of_averaged):.2f} "
