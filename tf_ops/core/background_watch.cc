@@ -4,15 +4,24 @@
 #include "core/log.h"
 
 namespace hvd {
+namespace {
+
+// Their batches then end with the words of this rank's end, and not of data
+// that does not come.
+constexpr std::chrono::milliseconds kUntilPeersKnow{1000};
+
+}  // namespace
 
 void BackgroundLoop::Watch() {
   last_watch_ = now_;
+  EndWithCard();
   peer_watch_.LookAtStacks(now_);
   const auto end = first_peer_end();
   if (ended_ || (end.has_value() && end->failed)) return;
   peer_watch_.AskPeers(awake_);
   bool warned = WatchPeers();
   warned |= WatchSets();
+  warned |= WatchCards();
   if (warned) peer_watch_.AskForStacks(now_, awake_);
 }
 
@@ -35,6 +44,34 @@ bool BackgroundLoop::WatchSets() {
     warned |= finding.warned;
   }
   return warned;
+}
+
+bool BackgroundLoop::WatchCards() {
+  if (device_lanes_ == nullptr || ended_) return false;
+  CardWatch::Sets sets;
+  for (Set& set : sets_) sets.emplace_back(set.serial, set.executor.get());
+  const CardWatch::Finding finding = card_watch_.Look(sets, awake_);
+  if (finding.failure.has_value()) {
+    // Peers must not wait for them.
+    for (const CardWatch::Batch& batch : finding.batches) {
+      batch.executor->BreakDown(batch.on_card, Internal(*finding.failure));
+    }
+    Break(*finding.failure);
+    card_deadline_ = now_ + kUntilPeersKnow;
+    card_failure_ = *finding.failure;
+    return false;
+  }
+  for (const std::string& warning : finding.warnings) {
+    Log(LogLevel::kWarning, warning);
+  }
+  return !finding.warnings.empty();
+}
+
+void BackgroundLoop::EndWithCard() {
+  if (!card_deadline_.has_value() || now_ < *card_deadline_) return;
+  card_deadline_.reset();
+  const Status why = PeerLost("this rank failed: " + card_failure_);
+  for (Set& set : sets_) set.executor->CancelAfter(0, why);
 }
 
 void BackgroundLoop::GiveUp(const PeerWatch::Lost& lost) {

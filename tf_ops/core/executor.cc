@@ -100,6 +100,20 @@ Executor::Allocate Executor::CountingRows(
   };
 }
 
+void Executor::NoteBreakdown(uint64_t number, const Status& status) {
+  if (!breakdown_.has_value() || number < breakdown_->log_number) {
+    breakdown_ = Breakdown{number, status};
+  }
+}
+
+void Executor::BreakDown(const OnCard& batch, const Status& why) {
+  for (const auto& [number, running] : running_) {
+    if (running.lane == batch.lane && running.id == batch.id) {
+      NoteBreakdown(number, why);
+    }
+  }
+}
+
 void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
                       const Seen& seen, const Status& status) {
   const uint64_t number = work->log_number;
@@ -108,10 +122,7 @@ void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
     trace_->Finished(set_id_, *work,
                      {status, seen.rows, seen.times.get(), seen.within_host});
   }
-  if (status.code() == StatusCode::kInternal &&
-      (!breakdown_.has_value() || number < breakdown_->log_number)) {
-    breakdown_ = Breakdown{number, status};
-  }
+  if (status.code() == StatusCode::kInternal) NoteBreakdown(number, status);
   const std::vector<Outstanding>& tensors = work->tensors;
   // A failure must not wait for a thread that perhaps waits for this rank's
   // end.
@@ -212,6 +223,27 @@ void Executor::AppendRunning(std::vector<std::string>* names) const {
       if (!tensor.cancelled) names->push_back(tensor.entry->request.key.name);
     }
   }
+}
+
+std::vector<Executor::OnCard> Executor::on_cards() const {
+  std::vector<OnCard> found;
+  for (const auto& lane : lanes_.transports) {
+    if (lane == nullptr) continue;
+    for (const BatchId id : lane->with_card())
+      found.push_back({lane.get(), id});
+  }
+  return found;
+}
+
+std::vector<std::string> Executor::NamesOf(const OnCard& batch) const {
+  std::vector<std::string> names;
+  for (const auto& [number, running] : running_) {
+    if (running.lane != batch.lane || running.id != batch.id) continue;
+    for (const Outstanding& tensor : running.batch->tensors) {
+      if (!tensor.cancelled) names.push_back(tensor.entry->request.key.name);
+    }
+  }
+  return names;
 }
 
 void Executor::MemberEnded(const Status& why, bool has_failed) {

@@ -52,12 +52,20 @@ class Executor {
   // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const;
 
+  // See Transport::with_card.
+  struct OnCard {
+    const Transport* lane;
+    BatchId id;
+  };
+
   // A batch that failed although all ranks were well. The lane is broken.
   struct Breakdown {
     uint64_t log_number;
     Status status;
   };
   const std::optional<Breakdown>& breakdown() const { return breakdown_; }
+  // The same for one whose card does not end it.
+  void BreakDown(const OnCard& batch, const Status& why);
 
   // The request of an entry on the wire whose done is still to be called. Null
   // if there is none of that ticket.
@@ -71,6 +79,10 @@ class Executor {
 
   // What is on the wire here.
   void AppendRunning(std::vector<std::string>* names) const;
+
+  std::vector<OnCard> on_cards() const;
+  // Those of its entries whose done is still to be called.
+  std::vector<std::string> NamesOf(const OnCard& batch) const;
 
   // See Transport::MemberEnded.
   void MemberEnded(const Status& why, bool has_failed);
@@ -108,6 +120,7 @@ class Executor {
                                std::shared_ptr<const ReadyBatch> work,
                                std::shared_ptr<Seen> seen);
 
+  void NoteBreakdown(uint64_t number, const Status& status);
   // The wire is done with the batch.
   void Finish(const std::shared_ptr<const ReadyBatch>& work, const Seen& seen,
               const Status& status);

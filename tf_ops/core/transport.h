@@ -195,6 +195,13 @@ class Transport {
   // How many of these a batch counts as: on the host 0 once it has left the
   // wire, on a card as long as it is not done.
   virtual int count_of(BatchId) const { return 1; }
+
+  // Batches that a card still has to do with, in the order of Start. Those that
+  // only wait for the hosts of peers are none of these.
+  virtual std::vector<BatchId> with_card() const { return {}; }
+  // Of one of these: whether this rank's card has not come to it, or copies it.
+  // Else cards do it among themselves, and this one may wait for a peer's.
+  virtual bool waits_for_own_card(BatchId) const { return false; }
 };
 
 }  // namespace hvd

@@ -62,6 +62,23 @@ std::string StallWarning(const Stall& stall, const std::string& missing) {
          " not run the same operations." + kStacksFollow;
 }
 
+std::string CardWarning(const Stall& stall, bool is_own,
+                        const std::string& rank) {
+  // Nobody waits for the names of what was said to be done.
+  const std::string what =
+      stall.names.empty() ? "a batch" : CountTensors(stall.names.size());
+  const std::string names =
+      stall.names.empty() ? "" : ": " + NameSome(stall.names);
+  const std::string has = stall.names.size() > 1 ? " have" : " has";
+  return "For " + WholeSeconds(stall.waited_s) + " " + what + has +
+         (is_own
+              ? " waited for the GPU of " + rank + names +
+                    ". It has other work before that, or hangs."
+              : " been with the GPUs of several ranks" + names + ". That of " +
+                    rank + " waits for another one, or hangs.") +
+         kStacksFollow;
+}
+
 std::string SilenceWarning(const Silence& silence, const std::string& rank,
                            const std::vector<std::string>& names) {
   const std::string waits = names.empty()
@@ -83,6 +100,18 @@ std::string StallFailure(const Stall& stall, const std::string& others,
          (is_silent ? kWhenSilent
                     : "Its Python stack in its output shows where it was; if "
                       "it is only slow, give it longer.");
+}
+
+std::string CardFailure(const Stall& stall, bool is_own, double limit_s) {
+  const std::string names =
+      stall.names.empty() ? "a batch" : NameSome(stall.names);
+  return "for " + WholeSeconds(stall.waited_s) +
+         (is_own ? " its GPU has not come to " + names +
+                       ", which other ranks wait for,"
+                 : " its GPU has waited for another one in " + names +
+                       ", or it hangs,") +
+         " and " + Limit(limit_s) +
+         " ends the job then. If it is only slow, give it longer.";
 }
 
 std::string SilenceFailure(const Silence& silence,

@@ -43,6 +43,14 @@ class OwnedEvent {
   CudaEvent event_ = nullptr;
 };
 
+// The context is current.
+Result<bool> HasReached(const CudaDriver* driver, CudaEvent event) {
+  const int result = driver->query_event(event);
+  if (result == kCudaNotReady) return false;
+  HVD_RETURN_IF_ERROR(driver->Check(result, "a GPU failed"));
+  return true;
+}
+
 struct Mark {
   Mark(const CudaDriver* found_by, CudaContext of, CudaStream at,
        NewCardBuffer by)
@@ -73,10 +81,7 @@ class Event final : public DeviceEvent {
   Result<bool> IsReached() override {
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    const int result = driver_->query_event(event_.get());
-    if (result == kCudaNotReady) return false;
-    HVD_RETURN_IF_ERROR(driver_->Check(result, "a GPU failed"));
-    return true;
+    return HasReached(driver_, event_.get());
   }
 
  private:
@@ -126,6 +131,14 @@ class Stream final : public DeviceStream {
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
     return WaitFor(mark.event.get());
+  }
+
+  Result<bool> HasCome(
+      const std::shared_ptr<const void>& ready) const override {
+    const Mark& mark = MarkOf(ready);
+    const InCudaContext within(driver_, mark.context);
+    HVD_RETURN_IF_ERROR(within.status());
+    return HasReached(driver_, mark.event.get());
   }
 
   Status CatchUp(const std::shared_ptr<const void>& ready) override {

@@ -52,6 +52,10 @@ class DeviceStream {
   // What is queued later begins once `ready` holds. See Segment::ready.
   virtual Status Wait(const std::shared_ptr<const void>& ready) = 0;
 
+  // Whether `ready` holds by now.
+  virtual Result<bool> HasCome(
+      const std::shared_ptr<const void>& ready) const = 0;
+
   // What is queued later begins once the framework's stream has done all that
   // it has been given by now. `ready` is of that stream.
   virtual Status CatchUp(const std::shared_ptr<const void>& ready) = 0;

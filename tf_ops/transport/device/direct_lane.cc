@@ -257,4 +257,34 @@ void DirectLane::HoldFramework(Flight* flight) {
   flight->is_held_for = queue_->stream()->HoldFramework(places).ok();
 }
 
+std::vector<BatchId> DirectLane::with_card() const {
+  std::vector<BatchId> found;
+  const std::vector<BatchId> copied = staging_.with_card();
+  for (const auto& [id, staged] : staged_) {
+    if (std::binary_search(copied.begin(), copied.end(), staged)) {
+      found.push_back(id);
+    }
+  }
+  for (const auto& [id, flight] : flights_) {
+    // A trial has a limit of its own.
+    const bool is_there =
+        flight->phase == Phase::kLaunched || flight->phase == Phase::kRunning;
+    if (is_there && !flight->is_trial) found.push_back(id);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool DirectLane::waits_for_own_card(BatchId id) const {
+  const auto found = flights_.find(id);
+  if (found == flights_.end()) return true;  // it is staged
+  const std::vector<Segment>& segments = found->second->batch.segments;
+  return std::any_of(
+      segments.begin(), segments.end(), [this](const Segment& segment) {
+        if (segment.ready == nullptr) return false;
+        const Result<bool> has_come = queue_->stream()->HasCome(segment.ready);
+        return has_come.ok() && !has_come.value();
+      });
+}
+
 }  // namespace hvd

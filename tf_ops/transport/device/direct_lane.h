@@ -71,6 +71,8 @@ class DirectLane final : public Transport {
   int in_flight() const override;
   int own_in_flight() const override;
   int count_of(BatchId id) const override;
+  std::vector<BatchId> with_card() const override;
+  bool waits_for_own_card(BatchId id) const override;
 
   bool is_direct() const { return state_ == State::kDirect; }
 

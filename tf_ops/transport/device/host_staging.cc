@@ -129,6 +129,18 @@ int HostStaging::in_flight() const {
   return count;
 }
 
+std::vector<BatchId> HostStaging::with_card() const {
+  std::vector<BatchId> found;
+  for (const auto& [id, flight] : flights_) {
+    const bool is_copied = std::any_of(
+        flight->pieces.begin(), flight->pieces.end(), [](const Piece& piece) {
+          return piece.copied_in != nullptr || piece.copied_out != nullptr;
+        });
+    if (is_copied) found.push_back(id);
+  }
+  return found;
+}
+
 int HostStaging::count_of(BatchId id) const {
   const auto found = flights_.find(id);
   if (found == flights_.end()) return 0;

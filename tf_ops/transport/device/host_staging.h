@@ -52,6 +52,8 @@ class HostStaging final : public Transport {
   // Those that the host transport is done with. It counts the others.
   int in_flight() const override;
   int count_of(BatchId id) const override;
+  std::vector<BatchId> with_card() const override;
+  bool waits_for_own_card(BatchId) const override { return true; }
 
  private:
   // Rows of equal id that the host adds up. See Segment::groups.
