@@ -98,6 +98,41 @@ TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
             "needs.");
 }
 
+// What a driver that has no time for callbacks lets through.
+bool calls_are_open = false;
+
+TEST(NothingWaitsForACallback) {
+  TestCard card;
+  calls_are_open = false;
+  CudaDriver slow = *FakeDriver();
+  slow.call_back = [](CudaStream stream, CudaCallback callback, void* argument,
+                      unsigned) {
+    auto* const of_card = reinterpret_cast<FakeCard::Stream*>(stream);
+    of_card->card->Queue(of_card, [=] {
+      if (calls_are_open) callback(stream, kCudaSuccess, argument);
+      return calls_are_open;
+    });
+    return kCudaSuccess;
+  };
+  const TestCard::Ready ready =
+      MarkStream(&slow, card.framework_stream()).value();
+  auto stream = Taken(card.device()->NewStream(ready));
+  int called = 0;
+  const auto batch = Taken(stream->Record([&] { ++called; }));
+  EXPECT_TRUE(stream->HoldFramework({ready}).ok());
+  bool framework_goes_on = false;
+  card.Compute([&] { framework_goes_on = true; });
+  const auto next = Taken(stream->Record([&] { ++called; }));
+  for (int i = 0; i < 10; ++i) card.Step();
+  EXPECT_TRUE(batch->IsReached().value());
+  EXPECT_TRUE(framework_goes_on);
+  EXPECT_TRUE(next->IsReached().value());
+  EXPECT_EQ(called, 0);
+  calls_are_open = true;
+  for (int i = 0; i < 10; ++i) card.Step();
+  EXPECT_EQ(called, 2);
+}
+
 // Whoever waits for the end of a copy must hear of a card that fails too.
 TEST(AStreamThatFailsCallsBack) {
   TestCard card;

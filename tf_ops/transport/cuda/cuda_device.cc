@@ -77,6 +77,7 @@ class Event final : public DeviceEvent {
       : driver_(driver), context_(context), event_(driver, context) {}
 
   Status Record(CudaStream stream) { return event_.Record(stream); }
+  CudaEvent get() const { return event_.get(); }
 
   Result<bool> IsReached() override {
     const InCudaContext within(driver_, context_);
@@ -103,9 +104,10 @@ class Stream final : public DeviceStream {
   Stream(const CudaDriver* driver, CudaContext context, LoadedKernels kernels)
       : driver_(driver), context_(context), kernels_(std::move(kernels)) {}
   ~Stream() override {
-    if (stream_ == nullptr) return;
     const InCudaContext within(driver_, context_);
-    (void)driver_->delete_stream(stream_);
+    for (CudaStream const stream : {stream_, calls_}) {
+      if (stream != nullptr) (void)driver_->delete_stream(stream);
+    }
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -115,7 +117,10 @@ class Stream final : public DeviceStream {
   Status Open() {
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    const int result = driver_->new_stream(&stream_, kCudaStreamNonBlocking);
+    int result = driver_->new_stream(&stream_, kCudaStreamNonBlocking);
+    if (result == kCudaSuccess) {
+      result = driver_->new_stream(&calls_, kCudaStreamNonBlocking);
+    }
     const Status status = driver_->Check(result, "a GPU gave no stream");
     if (result != kCudaOutOfMemory) return status;
     return ResourceExhausted(status.message() + " " + kFullCardHint);
@@ -130,7 +135,7 @@ class Stream final : public DeviceStream {
     HVD_RETURN_IF_ERROR(CheckOf(mark));
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    return WaitFor(mark.event.get());
+    return WaitFor(mark.event.get(), stream_);
   }
 
   Result<bool> HasCome(
@@ -149,7 +154,7 @@ class Stream final : public DeviceStream {
     OwnedEvent now(driver_, context_);
     HVD_RETURN_IF_ERROR(now.Record(mark.stream));
     // The driver keeps an event that is deleted until it is reached.
-    return WaitFor(now.get());
+    return WaitFor(now.get(), stream_);
   }
 
   Status HoldFramework(
@@ -206,9 +211,10 @@ class Stream final : public DeviceStream {
     HVD_RETURN_IF_ERROR(within.status());
     auto event = std::make_unique<Event>(driver_, context_);
     HVD_RETURN_IF_ERROR(event->Record(stream_));
+    HVD_RETURN_IF_ERROR(WaitFor(event->get(), calls_));
     auto argument = std::make_unique<std::function<void()>>(std::move(then));
     HVD_RETURN_IF_ERROR(driver_->Check(
-        driver_->call_back(stream_, &CallAndDelete, argument.get(), 0),
+        driver_->call_back(calls_, &CallAndDelete, argument.get(), 0),
         "a GPU did not take a callback"));
     (void)argument.release();  // CallAndDelete's
     return std::unique_ptr<DeviceEvent>(std::move(event));
@@ -222,8 +228,8 @@ class Stream final : public DeviceStream {
         "hvd.pin_gpu(), or set CUDA_VISIBLE_DEVICES, before TensorFlow begins");
   }
 
-  Status WaitFor(CudaEvent event) {
-    return driver_->Check(driver_->wait_for_event(stream_, event, 0),
+  Status WaitFor(CudaEvent event, CudaStream stream) {
+    return driver_->Check(driver_->wait_for_event(stream, event, 0),
                           "a GPU did not wait for an event");
   }
 
@@ -231,6 +237,9 @@ class Stream final : public DeviceStream {
   const CudaContext context_;
   const LoadedKernels kernels_;
   CudaStream stream_ = nullptr;
+  // For callbacks, each behind its event. What is behind a callback waits until
+  // the host has called it.
+  CudaStream calls_ = nullptr;
 };
 
 }  // namespace

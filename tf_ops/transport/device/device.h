@@ -82,7 +82,8 @@ class DeviceStream {
                          const RowSumOperation& operation) = 0;
 
   // An event behind all that is queued so far. When it is reached, or the
-  // stream has failed, some thread calls `then`, which must not block.
+  // stream has failed, some thread calls `then`, which must not block. Nothing
+  // that is queued waits for it.
   virtual Result<std::unique_ptr<DeviceEvent>> Record(
       std::function<void()> then) = 0;
 };
