@@ -54,6 +54,30 @@ TEST(ALongReasonLosesItsEnd) {
   EXPECT_FALSE(Decide({silent}, OneHost(1)).ok());
 }
 
+TEST(TheFirstLackOfKernelsIsTold) {
+  std::vector<LaneOffer> offers = {OfCard(1), OfCard(2), OfCard(3)};
+  for (LaneOffer& offer : offers) offer.has_kernels = 1;
+  EXPECT_EQ(LackOfKernels(offers, {}), "");
+  offers[1].HasNoKernels("a GPU's driver loads no kernels: SOMETHING (222).");
+  offers[2].HasNoKernels("another");
+  EXPECT_EQ(LackOfKernels(offers, {4, 5, 6}),
+            "rank 5 has no GPU kernels: a GPU's driver loads no kernels: "
+            "SOMETHING (222)");
+  EXPECT_TRUE(Decide(offers, OneHost(3)).ok());
+}
+
+// Such as that of a rank that has only waited for the other one.
+TEST(AGuessIsToldIfThereIsNoOtherReason) {
+  LaneOffer guess = OfCard(1), reason = OfCard(2);
+  guess.is_guess = 1;
+  guess.Refuse("it took too long");
+  EXPECT_EQ(Decide({guess, reason}, OneHost(2)).message(),
+            "rank 0 says: it took too long");
+  reason.Refuse("no memory");
+  EXPECT_EQ(Decide({guess, reason}, OneHost(2)).message(),
+            "rank 1 says: no memory");
+}
+
 TEST(ByHostWhereARankSaysSo) {
   const auto of_ranks = [](size_t count) {
     std::vector<LaneOffer> offers;

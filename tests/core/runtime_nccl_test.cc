@@ -224,6 +224,34 @@ TEST(tensors_travel_in_one_buffer) {
   }
 }
 
+// One rank's is enough. All sets are told of in one line.
+TEST(a_card_without_kernels_is_told_of_once) {
+  FakeNccl::Reset();
+  const Lines lines;
+  CardJob job = OfSets({{0, 1}});
+  job.kernels = [](int rank) {
+    return rank == 1 ? nullptr : FakeKernelImage();
+  };
+  RunOnCards(
+      2,
+      [](int rank, Runtime* runtime, TestCard* card) {
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        while (FakeNccl::identities() < 2) {
+          CardCall sum(card, runtime, CardAsk{"sum", ReduceOp::kSum, 1, 1, 1},
+                       Filled(10, 1.0f));
+          EXPECT_EQ(sum.Wait().message(), "");
+        }
+      },
+      Nccl, job);
+  int told = 0;
+  for (const std::string& line : lines.taken()) {
+    told += Contains(line,
+                     "rank 1 has no GPU kernels: hvd_tf was built without "
+                     "CUDA's compiler; these stay in host memory: ");
+  }
+  EXPECT_EQ(told, 1);
+}
+
 // The ranks whose cards have some hear of the one that has none, and go on.
 TEST(a_card_without_memory_for_them) {
   FakeNccl::Reset();

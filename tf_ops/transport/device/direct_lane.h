@@ -188,6 +188,8 @@ class DirectLane final : public Transport {
   void StartTrial();
   void EndTrial(const Status& status);
   Status QueueTrial(const Flight& flight);
+  // What the cards do not do for lack of them, in one line.
+  void WarnOfKernels(const Decision& decision);
   void StayStaged(const Status& why);
 
   // --- Batches of the communicator ---

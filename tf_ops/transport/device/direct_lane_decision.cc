@@ -78,7 +78,9 @@ void DirectLane::FindOffer() {
   } else if (const Status opened = queue_->OpenStream(ready_); !opened.ok()) {
     offer_.Refuse(opened.message());
   } else {
-    offer_.has_kernels = queue_->stream()->CheckKernels().ok() ? 1 : 0;
+    const Status kernels = queue_->stream()->CheckKernels();
+    offer_.has_kernels = 1;
+    if (!kernels.ok()) offer_.HasNoKernels(kernels.message());
     offer_.is_hierarchical = owner_.is_hierarchical ? 1 : 0;
     offer_.version = found.value().version;
     std::memcpy(offer_.card, found.value().card.data(),
@@ -228,11 +230,23 @@ bool DirectLane::AdvanceTelling() {
   const auto ended = std::move(decision_);
   if (ended->verdict.ok()) {
     state_ = State::kAgreed;
+    WarnOfKernels(*ended);
     Ask();
   } else {
     StayStaged(ended->verdict);
   }
   return true;
+}
+
+void DirectLane::WarnOfKernels(const Decision& decision) {
+  if (rank() != 0 || all_have_kernels_) return;
+  const std::string lack = LackOfKernels(decision.all, owner_.job_ranks);
+  if (!queue_->IsNews(lack)) return;
+  Log(LogLevel::kWarning,
+      lack +
+          "; these stay in host memory: sparse gradients, compressed tensors, "
+          "scaled products, and means of float16 and bfloat16 whose divisor is "
+          "no power of two");
 }
 
 void DirectLane::StayStaged(const Status& why) {

@@ -14,16 +14,27 @@ std::string NameOf(size_t rank, const std::vector<int>& job_ranks) {
   return "rank " + std::to_string(number);
 }
 
+template <size_t kBytes>
+void Write(const std::string& why, char (*text)[kBytes]) {
+  const size_t length = std::min(why.size(), kBytes - 1);
+  std::memcpy(*text, why.data(), length);
+  (*text)[length] = '\0';
+  if (length == 0) (*text)[0] = '?';
+}
+
+template <size_t kBytes>
+std::string Read(const char (&text)[kBytes]) {
+  return std::string(text, strnlen(text, kBytes));
+}
+
 // The first refusal that is, or is not, a guess.
 Status FindRefusal(const std::vector<LaneOffer>& offers, bool guesses,
                    const std::vector<int>& job_ranks) {
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
     if (offer.refusal[0] == '\0' || (offer.is_guess != 0) != guesses) continue;
-    return FailedPrecondition(
-        NameOf(rank, job_ranks) + " says: " +
-        std::string(offer.refusal,
-                    strnlen(offer.refusal, sizeof(offer.refusal))));
+    return FailedPrecondition(NameOf(rank, job_ranks) +
+                              " says: " + Read(offer.refusal));
   }
   return Status::Ok();
 }
@@ -51,11 +62,22 @@ Status DecideByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts,
 
 }  // namespace
 
-void LaneOffer::Refuse(const std::string& why) {
-  const size_t length = std::min(why.size(), kTextBytes - 1);
-  std::memcpy(refusal, why.data(), length);
-  refusal[length] = '\0';
-  if (length == 0) refusal[0] = '?';
+void LaneOffer::Refuse(const std::string& why) { Write(why, &refusal); }
+
+void LaneOffer::HasNoKernels(const std::string& why) {
+  has_kernels = 0;
+  Write(why, &no_kernels);
+}
+
+std::string LackOfKernels(const std::vector<LaneOffer>& offers,
+                          const std::vector<int>& job_ranks) {
+  for (size_t rank = 0; rank < offers.size(); ++rank) {
+    if (offers[rank].has_kernels != 0) continue;
+    std::string why = Read(offers[rank].no_kernels);
+    if (!why.empty() && why.back() == '.') why.pop_back();
+    return NameOf(rank, job_ranks) + " has no GPU kernels: " + why;
+  }
+  return "";
 }
 
 bool IsByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts) {

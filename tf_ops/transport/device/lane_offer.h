@@ -17,6 +17,7 @@ namespace hvd {
 struct LaneOffer {
   static constexpr size_t kCardBytes = 16;
   static constexpr size_t kTextBytes = 360;
+  static constexpr size_t kKernelTextBytes = 160;
 
   int32_t version = 0;          // of the library
   int32_t has_kernels = 0;      // its card can copy elements
@@ -26,15 +27,22 @@ struct LaneOffer {
   char card[kCardBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};
+  // Why it has no kernels. Zero-terminated.
+  char no_kernels[kKernelTextBytes] = {};
 
   // A text that is too long loses its end.
   void Refuse(const std::string& why);
+  void HasNoKernels(const std::string& why);
 };
 
 // Whether cards are to work among themselves within hosts only: there are
 // several, and a rank says so.
 [[nodiscard]] bool IsByHost(const std::vector<LaneOffer>& offers,
                             const HostMap& hosts);
+
+// Which card has no kernels, and why. Empty: all have. The first one's words.
+[[nodiscard]] std::string LackOfKernels(const std::vector<LaneOffer>& offers,
+                                        const std::vector<int>& job_ranks);
 
 // Ok, or why not: FailedPrecondition, in words that begin in the middle of a
 // sentence. The same on all ranks. `offers` are by rank of the set. A refusal
