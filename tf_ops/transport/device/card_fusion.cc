@@ -18,11 +18,12 @@ int64_t PlaceBytes(const Batch& batch, const Segment& segment) {
 }
 
 // The part of the divisor that inputs are divided by before the sum. A sum of
-// float16 may be too large for it where the average is not. A power of two
-// changes no bits.
+// float16 may be too large for it where the average is not, and a small input
+// nothing once it is divided. So half of it goes before, and half behind. A
+// power of two changes no bits of what is neither.
 double EarlyDivisor(const Batch& batch, double divisor) {
   if (batch.wire_dtype != DataType::kFloat16) return 1.0;
-  return std::exp2(std::ceil(std::log2(divisor)));
+  return std::exp2(std::ceil(std::log2(divisor) / 2));
 }
 
 }  // namespace
