@@ -148,8 +148,8 @@ TEST(a_kernel_that_hangs) {
         ended.set_value();
       },
       Nccl, WithLimits(0.5, 2));
-  EXPECT_TRUE(
-      Count(lines, "That of rank 1 (localhost) waits for another one") > 0);
+  EXPECT_TRUE(Count(lines, "That of rank 1 (localhost) waits for another one") >
+              0);
 }
 
 }  // namespace
