@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -92,6 +93,7 @@ def _run(
     files: Optional[RankFiles],
 ) -> int:
     """Starts the job, and again after a failure where that was asked for."""
+    environ.setdefault(variables.JOB_VARIABLE, secrets.token_hex(8))
     for restart in range(options.restarts + 1):
         env = {**environ, variables.RESTART_VARIABLE: str(restart)}
         outcome = Attempt(options, launcher, env, signals, file_limit, files).run()

@@ -10,6 +10,7 @@ Each program, with its arguments, has files of its own. A restarted one finds th
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import stat
@@ -17,17 +18,41 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Any, NamedTuple, Optional
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
-START_VARIABLE = "HVD_RESTART"
+# The same at all starts of one job.
+JOB_VARIABLE = "HVD_ELASTIC_JOB"
+# Of a function that hvd_tf.run calls, whose program is always the same.
+PROGRAM_VARIABLE = "HVD_ELASTIC_PROGRAM"
 _FINISHED = ".finished"
 
 
 def program() -> tuple[str, ...]:
     """What tells this program from others: its file and its arguments."""
+    if PROGRAM_VARIABLE in os.environ:
+        return (os.environ[PROGRAM_VARIABLE],)
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     return (os.path.realpath(path) if path else "", *sys.argv[1:])
+
+
+class _Start(NamedTuple):
+    """Which start of which job this is."""
+
+    job: str
+    """Empty: nobody says which job it is."""
+    number: tuple[int, ...]
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> _Start:
+        """As Slurm says it where it started the job, and `hvdrun` within it."""
+        job = environ.get("SLURM_JOB_ID") or environ.get(JOB_VARIABLE, "")
+        texts = (environ.get(name, "") for name in ("SLURM_RESTART_COUNT", "HVD_RESTART"))
+        return cls(job, tuple(int(text) if text.isdecimal() else 0 for text in texts))
+
+    def follows(self, other: _Start) -> bool:
+        """Whether the same job was started again since."""
+        return self.job != "" and self.job == other.job and self.number > other.number
 
 
 class CommitFile:
@@ -47,14 +72,14 @@ class CommitFile:
 
         Args:
           number: 0 for the first state of a program.
-          environ: where HVD_ELASTIC_DIR and HVD_RESTART are.
+          environ: where HVD_ELASTIC_DIR is, and what says which start of which job this is.
           identity: what tells the program and the state from others.
 
         Raises:
           ValueError: HVD_ELASTIC_DIR is set, by the user or hvdrun, to what is no directory here.
         """
         self._directory = environ.get(DIRECTORY_VARIABLE, "")
-        self._start = environ.get(START_VARIABLE, "")
+        self._start = _Start.of(environ)
         self._path: Optional[Path] = None
         if self._directory:
             if not Path(self._directory).is_dir():
@@ -102,7 +127,7 @@ class CommitFile:
           OSError: there is no room.
         """
         if self._path is not None and self._path.exists():
-            self._mark.write_text(self._start)
+            self._mark.write_text(json.dumps(self._start))
 
     def read(self) -> Any:
         """What was written last, by this process or an earlier one. None: nothing was.
@@ -148,11 +173,12 @@ class CommitFile:
     def _is_of_a_finished_run(self) -> bool:
         """Whether its training has come to its end, and this one is no new start of its program."""
         try:
-            start = self._mark.read_text()
-        except OSError:
+            job, number = json.loads(self._mark.read_text())
+            return not self._start.follows(_Start(job, tuple(number)))
+        except FileNotFoundError:
             return False
-        is_new_start = start.isdecimal() and self._start.isdecimal()
-        return not (is_new_start and int(self._start) > int(start))
+        except (OSError, ValueError, TypeError):  # of another kind, or half of one
+            return True
 
     def _tell_of_others(self, path: Path) -> None:
         number, _, _ = path.name.rpartition("-")

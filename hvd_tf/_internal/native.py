@@ -59,6 +59,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_mpi_built": (ctypes.c_int, []),
     "hvd_nccl_built": (ctypes.c_int, []),
     "hvd_cuda_built": (ctypes.c_int, []),
+    "hvd_forget_runs": (None, []),
     "hvd_has_gpu_lane": (ctypes.c_int, []),
     "hvd_reduce_op": (ctypes.c_int, [ctypes.c_char_p]),
     "hvd_end_scope": (None, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]),

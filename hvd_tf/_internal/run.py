@@ -7,6 +7,7 @@ other hosts. So do the results, back to rank 0. Nothing listens on a port.
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
+
+from hvd_tf._internal import commits
 
 CALL = "call"
 RESULTS = "results"
@@ -126,8 +129,15 @@ def run(
     with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:  # mode 0700
         Path(directory, CALL).write_bytes(payload)
         rank = [python, "-m", "hvd_tf._internal.run_rank", directory]
+        program = (
+            *commits.program(),
+            getattr(func, "__module__", ""),
+            getattr(func, "__qualname__", type(func).__qualname__),
+        )
         status = subprocess.run(
-            [sys.executable, "-m", "hvd_tf.launch", *words, *rank], check=False
+            [sys.executable, "-m", "hvd_tf.launch", *words, *rank],
+            env={**os.environ, commits.PROGRAM_VARIABLE: repr(program)},
+            check=False,
         ).returncode
         if status:
             raise RuntimeError(f"run: the job failed with status {status}: its output says why")

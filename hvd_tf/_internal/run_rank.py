@@ -10,10 +10,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hvd_tf._internal import failure
+from hvd_tf._internal import failure, native
 from hvd_tf._internal.run import CALL, RESULTS
 from hvd_tf._internal.runtime import init, rank, shutdown
 from hvd_tf.functions import allgather_object, broadcast_object
+
+# Files that the next `init` would begin anew.
+_OF_THE_FUNCTION = [
+    f"{brand}_{name}"
+    for brand in ("HVD", "HOROVOD")
+    for name in ("TIMELINE", "AUTOTUNE", "AUTOTUNE_LOG")
+]
 
 
 def main(directory: Path) -> None:
@@ -21,8 +28,9 @@ def main(directory: Path) -> None:
     init()
     _check(directory)
     data = broadcast_object((directory / CALL).read_bytes() if rank() == 0 else None, 0)
-    # The function may pass arguments to init.
+    # The function may pass arguments to init, and its first one is the program's first one.
     shutdown()
+    native.lib.hvd_forget_runs()
     try:
         result = _called(data)
     except (SystemExit, KeyboardInterrupt) as error:
@@ -36,6 +44,11 @@ def main(directory: Path) -> None:
         raise
     # It may run on some of the ranks.
     shutdown()
+    native.lib.hvd_forget_runs()
+    for name in _OF_THE_FUNCTION:
+        os.environ.pop(name, None)
+    # Others may still be at work. They are no stall.
+    os.environ["HVD_STALL_WARNING_S"] = "0"
     init()
     results = allgather_object(result)
     if rank() == 0:

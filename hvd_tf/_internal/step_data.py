@@ -17,15 +17,21 @@ from hvd_tf._internal.names import GRADIENT_PREFIX
 _READING_TYPES = ("IteratorGetNext", "QueueDequeue")
 
 
-def data_of_step() -> list[tf.Operation]:
+def data_of_step(used: Iterable[tf.Operation] = ()) -> list[tf.Operation]:
     """What reads the data of a training step in the current graph.
 
-    Where several operations read, those that gradients depend on.
+    Where several operations read, those that gradients, or the `used` operations, depend on. One
+    alone may read what only another session run wants, such as a validation.
     """
-    operations = v1.get_default_graph().get_operations()
-    reading = [operation for operation in operations if _reads(operation)]
-    if len(reading) > 1:
-        reading = _data_of(_gradient_collectives())
+    graph = v1.get_default_graph()
+    reading = [operation for operation in graph.get_operations() if _reads(operation)]
+    used = [*_gradient_collectives(), *used]
+    if len(reading) == 1:
+        # Gradients of several passes are reduced within a branch.
+        updates = v1.get_collection(v1.GraphKeys.TRAIN_OP)
+        used += [getattr(update, "op", update) for update in updates]
+    if used:
+        reading = _data_of(used)
     return [operation for operation in reading if not is_in_control_flow(operation)]
 
 

@@ -60,7 +60,8 @@ class EndTogetherHook(v1.train.SessionRunHook):
 
     The ranks agree with a few messages at the end of the loop. Steps cost nothing more. If a rank's
     step fails with an error, every rank raises an error, as without this hook. Only the steps of
-    the loop count: what hooks run in the session by themselves may end or fail as it likes.
+    the loop count: what hooks run in the session by themselves may end or fail as it likes. In
+    `run_step_fn` a step is `run_with_hooks`, which has to read the data too.
 
     Every rank must pass this hook and BroadcastGlobalVariablesHook, which checks that.
     """

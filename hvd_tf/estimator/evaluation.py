@@ -174,10 +174,12 @@ def _check_alike(model: EvaluationModel) -> None:
         "the state of their metrics": [(v.name, v.dtype.name, str(v.shape)) for v in model.states],
         "what keeps them from sharing the batches": model.obstacle,
         "whether input_fn gives a share of the batches already": source.is_share,
-        _LENGTH: source.length,
+        _LENGTH: None if model.obstacle else source.length,
         _SEEDS: None if model.obstacle else source.seeds,
     }
-    everyones = exchange({**mine, "contents": source.contents}, f"{_WHAT}/model")
+    # Where rank 0 evaluates alone, the others' data does not count.
+    contents = [] if model.obstacle else source.contents
+    everyones = exchange({**mine, "contents": contents}, f"{_WHAT}/model")
     for fact in mine:
         remedy = _REMEDIES.get(fact, "Build the same input and the same model on every rank")
         check_same(everyones, fact, f"evaluate: {fact}", remedy)

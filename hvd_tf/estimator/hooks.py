@@ -71,7 +71,7 @@ class MetricAverageHook(v1.train.SessionRunHook):
         scalars = [_scalar(name, tensor) for name, tensor in self._tensors]
         # The last element counts the ranks: one that has no more data is not among them, and must
         # not have begun.
-        with tf.control_dependencies(data_of_step()):
+        with tf.control_dependencies(data_of_step([scalar.op for scalar in scalars])):
             mine = tf.stack([*scalars, tf.ones([], scalars[0].dtype)])
         total = ops.allreduce(
             mine,

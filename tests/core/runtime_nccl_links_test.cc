@@ -17,8 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kStaged[] = "reduced in host memory, not by NCCL: ";
-
 // Steps of right sums until rank 0 has said why they are staged, and one more.
 // Returns that.
 std::string UntilStaged(
@@ -26,10 +24,7 @@ std::string UntilStaged(
     const std::function<void(int, Runtime*, TestCard*)>& prepare = Nothing) {
   const Lines lines;
   const auto reason = [&] {
-    std::vector<std::string> found;
-    for (const std::string& line : lines.taken()) {
-      if (Contains(line, kStaged)) found.push_back(line);
-    }
+    const std::vector<std::string> found = lines.With(kStaysStaged);
     EXPECT_TRUE(found.size() <= 1);
     return found.empty() ? std::string() : found[0];
   };

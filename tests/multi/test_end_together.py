@@ -163,6 +163,25 @@ def test_a_hook_may_reduce_at_the_end(rank, size, when):
         assert (found[0], hook.found) == (2, size)
 
 
+def test_averages_leave_other_data_alone(rank, size):
+    """The steps are fed. What the graph reads is of another session run."""
+    with tf.Graph().as_default():
+        read = v1.data.make_one_shot_iterator(tf.data.Dataset.range(2)).get_next()
+        fed = v1.placeholder(tf.float64, [])
+        weight = v1.get_variable("weight", initializer=np.float64(0))
+        loss = tf.identity((weight - fed) ** 2, "loss")
+        step = train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(train.GradientDescentOptimizer(RATE))
+        update = optimizer.minimize(loss, step)
+        at_end = AtEnd([step, read])
+        average = toolkit.MetricAverageHook(["loss"], every_n_steps=1)
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), average, stop_at(5), at_end]
+        with train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                session.run(update, {fed: 1.0})
+    assert at_end.values == [5, 0]
+
+
 def test_averages_wait_for_the_data(rank, size):
     """That of a variable needs none. A rank without data must not send it all the same."""
     for _ in range(5):

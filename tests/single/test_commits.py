@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hvd_tf._internal import commits
 from hvd_tf._internal.commits import CommitFile
 
 
@@ -99,22 +100,54 @@ def test_another_program_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""  # the first state of this number
 
 
+FIRST = {"HVD_ELASTIC_JOB": "a", "HVD_RESTART": "0"}
+SLURM = {"SLURM_JOB_ID": "7", "HVD_ELASTIC_JOB": "a", "HVD_RESTART": "3"}
+
+
 # The start of the job in which it ended, and that of the one that comes later.
 @pytest.mark.parametrize(
     ("ended", "later", "goes_on"),
-    [("0", "1", True), ("9", "10", True), ("1", "1", False), ("1", "0", False), ("", "", False)],
+    [
+        (FIRST, {**FIRST, "HVD_RESTART": "1"}, True),
+        ({**FIRST, "HVD_RESTART": "9"}, {**FIRST, "HVD_RESTART": "10"}, True),
+        (FIRST, FIRST, False),
+        ({**FIRST, "HVD_RESTART": "1"}, FIRST, False),
+        (FIRST, {"HVD_ELASTIC_JOB": "b", "HVD_RESTART": "1"}, False),
+        ({"HVD_RESTART": "0"}, {"HVD_RESTART": "1"}, False),
+        ({}, {}, False),
+        # Slurm starts hvdrun again, which is another one.
+        (SLURM, {**FIRST, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
+        (SLURM, {**FIRST, "SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}, False),
+    ],
 )
 def test_a_training_that_has_come_to_its_end(
-    tmp_path: Path, ended: str, later: str, goes_on: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    ended: dict[str, str],
+    later: dict[str, str],
+    goes_on: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file = CommitFile(0, {**environ(tmp_path), "HVD_RESTART": ended})
+    file = CommitFile(0, {**environ(tmp_path), **ended})
     file.write(1)
     file.finish()
-    later_file = CommitFile(0, {**environ(tmp_path), "HVD_RESTART": later})
+    later_file = CommitFile(0, {**environ(tmp_path), **later})
     assert later_file.read() == (1 if goes_on else None)
     assert ("has come to its end" in capsys.readouterr().err) != goes_on
     later_file.write(2)
-    assert CommitFile(0, {**environ(tmp_path), "HVD_RESTART": later}).read() == 2
+    assert CommitFile(0, {**environ(tmp_path), **later}).read() == 2
+
+
+@pytest.mark.parametrize("mark", ["", "0", "[1", '["a"]', '["a", 3]'])
+def test_a_mark_of_another_kind_is_one(tmp_path: Path, mark: str) -> None:
+    CommitFile(0, environ(tmp_path)).write(1)
+    (path,) = tmp_path.iterdir()
+    Path(f"{path}.finished").write_text(mark)
+    assert CommitFile(0, environ(tmp_path)).read() is None
+
+
+def test_a_function_that_is_run_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_ELASTIC_PROGRAM", "f of g.py")
+    assert commits.program() == ("f of g.py",)
 
 
 def test_a_training_without_commits_leaves_nothing_at_its_end(tmp_path: Path) -> None:

@@ -294,6 +294,8 @@ int hvd_first_peer_end(int* failed, char* text, int capacity) {
   });
 }
 
+void hvd_forget_runs() { hvd::ForgetRuns(); }
+
 int hvd_launched_size() { return hvd::LaunchedSize(); }
 
 void hvd_abort(int exit_code) { hvd::AbortJob(exit_code); }

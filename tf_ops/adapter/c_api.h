@@ -93,6 +93,9 @@ HVD_EXPORT void hvd_announce_failure(const char* first_line);
 // `capacity` bytes. It gets the peer's text, or that of the others,
 // zero-terminated.
 HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
+// The next hvd_init is a program's first one, in which ranks may be late for
+// their imports.
+HVD_EXPORT void hvd_forget_runs();
 // The ranks that the launcher has started. 0: MPI does not run in this process.
 HVD_EXPORT int hvd_launched_size();
 // Ends the job of all these ranks, also where hvd is not initialised. Returns

@@ -33,7 +33,8 @@ struct Global {
   // A peer that has restarted since this process had its last runtime. It waits
   // for this rank. -1: none. Guarded by lifecycle_mutex.
   int restarting_peer = -1;
-  // Whether there has been a runtime. Guarded by lifecycle_mutex.
+  // Whether there has been a runtime, or ForgetRuns since. Guarded by
+  // lifecycle_mutex.
   bool has_run = false;
   FailedCalls failed_calls;
   // Set in a forked child, to the parent's process id. The child inherits all
@@ -160,6 +161,11 @@ Status ShutdownToRestart() {
                       std::to_string(end->rank) +
                       (end->failed ? " failed: " : " has left: ") + end->text,
                   CauseOf(*end));
+}
+
+void ForgetRuns() {
+  std::lock_guard<std::mutex> lifecycle(TheGlobal().lifecycle_mutex);
+  TheGlobal().has_run = false;
 }
 
 void EndProcess() {

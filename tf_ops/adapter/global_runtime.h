@@ -33,6 +33,8 @@ void ShutdownRuntime();
 // run fail and can do the same. Not Ok: a peer has ended for good, so that
 // InitRuntime would wait for it for ever.
 [[nodiscard]] Status ShutdownToRestart();
+// The next InitRuntime has no limit, as a process' first one.
+void ForgetRuns();
 
 // Finalises MPI at the end of the process, after ShutdownRuntime. MPI would
 // wait for a rank that a runtime of this process has given up, or that waits in

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/background_loop.h"
+#include "core/control/ended_scopes.h"
 
 namespace hvd {
 namespace {
@@ -25,7 +26,7 @@ bool BackgroundLoop::TakeCommands() {
 
 void BackgroundLoop::Apply(EnqueueCommand command) {
   if (!ended_scope_.name_prefix.empty() &&
-      command.entry->request.key.name.rfind(ended_scope_.name_prefix, 0) == 0) {
+      ScopeCovers(ended_scope_.name_prefix, command.entry->request.key.name)) {
     ended_scope_ = {0, "", ""};
   }
   if (Set* const set = FindSet(command.set_id)) {
@@ -74,8 +75,11 @@ void BackgroundLoop::Apply(EndScopeCommand command) {
   Set* const set = FindSet(command.set_id);
   if (set == nullptr) return;
   set->negotiator->EndScope(command.name_prefix, command.text);
-  ended_scope_ = {0, "", ""};
-  if (!command.text.empty()) ended_scope_ = std::move(command);
+  if (!command.text.empty()) {
+    ended_scope_ = std::move(command);
+  } else if (command.name_prefix == ended_scope_.name_prefix) {
+    ended_scope_ = {0, "", ""};
+  }
 }
 
 void BackgroundLoop::Apply(EndCommand command) {

@@ -61,14 +61,19 @@ CardWatch::Finding CardWatch::Look(const Sets& sets, Clock::time_point awake) {
   Finding finding;
   if (least_s <= 0) return finding;
   Stall own, among;
+  std::vector<Batch> of_own;
   for (const Batch& batch : Find(sets, awake)) {
     if (batch.waited_s < least_s) break;
     finding.batches.push_back(batch);
-    if (!batch.on_card.lane->waits_for_own_card(batch.on_card.id)) {
+    if (batch.on_card.lane->waits_for_own_card(batch.on_card.id)) {
+      of_own.push_back(batch);
+    } else {
       Add(batch, &among);
-    } else if (among.waited_s <= 0) {
-      Add(batch, &own);
     }
+  }
+  for (const Batch& batch : of_own) {
+    // Those that one look found may have come in any order.
+    if (batch.waited_s > among.waited_s) Add(batch, &own);
   }
   for (const bool is_own : {true, false}) {
     const Stall& stall = is_own ? own : among;

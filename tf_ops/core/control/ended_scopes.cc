@@ -16,8 +16,7 @@ void EraseIf(std::vector<EndedScopes::Scope>* scopes,
 
 }  // namespace
 
-bool EndedScopes::Scope::covers(const std::string& name) const {
-  const std::string& prefix = end.name_prefix;
+bool ScopeCovers(const std::string& prefix, const std::string& name) {
   if (name.compare(0, prefix.size(), prefix) != 0) return false;
   if (name.size() == prefix.size() || prefix.empty()) return true;
   return prefix.back() == '/' || name[prefix.size()] == '@';

@@ -10,6 +10,11 @@
 
 namespace hvd {
 
+// A prefix that ends with "/" covers all names behind it. Another one is a
+// name, and covers it with whatever number behind "@".
+[[nodiscard]] bool ScopeCovers(const std::string& prefix,
+                               const std::string& name);
+
 // A rank's scope is ended until the rank asks for one of its names, or says
 // that it is open again. Once all ranks have ended a scope it is forgotten:
 // from then on it is another loop, which ranks enter one after the other.
@@ -22,9 +27,9 @@ class EndedScopes {
     int rank;
     ScopeEnd end;
 
-    // A prefix that ends with "/" covers all names behind it. Another one is a
-    // name, and covers it with whatever number behind "@".
-    bool covers(const std::string& name) const;
+    bool covers(const std::string& name) const {
+      return ScopeCovers(end.name_prefix, name);
+    }
   };
 
   explicit EndedScopes(int size) : size_(size) {}

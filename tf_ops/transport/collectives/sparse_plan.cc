@@ -11,16 +11,25 @@ namespace {
 
 // Whose elements are counted: the result's, which has every row.
 struct OfResult {
+  int64_t next = 0;  // how many of its rows are before the next piece's run
+
   int64_t RowsBefore(int64_t row) const { return row; }
   int64_t RowAt(int64_t index) const { return index; }
 };
 
 // A rank's, which has the rows of these places.
 struct OfRank {
-  const std::vector<uint32_t>* places;
+  int64_t next = 0;
+  const std::vector<uint32_t>* places = nullptr;
 
+  // Of a row behind `next`, and mostly close.
   int64_t RowsBefore(int64_t row) const {
-    return std::lower_bound(places->begin(), places->end(), row) -
+    int64_t step = 1;
+    while (RowAt(next + step - 1) < row) step *= 2;
+    const auto begin = places->begin() + next;
+    const auto most =
+        std::min(next + step, static_cast<int64_t>(places->size()));
+    return std::lower_bound(begin, places->begin() + most, row) -
            places->begin();
   }
   // Behind the last one: no row of any table.
@@ -40,18 +49,18 @@ class Cutter {
       : most_(most_elements), room_(counted, 0) {}
 
   void Add(size_t segment, int64_t rows, int64_t row_count,
-           const std::vector<Counted>& counted) {
+           std::vector<Counted> counted) {
     if (row_count > most_) return AddLongRows(segment, rows, row_count);
     for (int64_t row = 0; row < rows;) {
-      int64_t end = EndOfRoom(row, rows, row_count, counted);
+      int64_t end = EndOfRoom(rows, row_count, counted);
       if (pieces_.empty() || end == row) {
         NewPiece();
-        end = EndOfRoom(row, rows, row_count, counted);
+        end = EndOfRoom(rows, row_count, counted);
       }
       pieces_.back().push_back({segment, {row, end}, 0, row_count});
       for (size_t i = 0; i < counted.size(); ++i) {
-        room_[i] -= row_count *
-                    (counted[i].RowsBefore(end) - counted[i].RowsBefore(row));
+        const int64_t next = counted[i].RowsBefore(end);
+        room_[i] -= row_count * (next - std::exchange(counted[i].next, next));
       }
       row = end;
     }
@@ -60,13 +69,13 @@ class Cutter {
   std::vector<SparsePiece> Take() { return std::move(pieces_); }
 
  private:
-  // The first row from `row` on that does not fit.
-  int64_t EndOfRoom(int64_t row, int64_t rows, int64_t row_count,
+  // The first row from the next one on that does not fit.
+  int64_t EndOfRoom(int64_t rows, int64_t row_count,
                     const std::vector<Counted>& counted) const {
     int64_t end = rows;
     for (size_t i = 0; i < counted.size(); ++i) {
-      const int64_t first = counted[i].RowsBefore(row);
-      end = std::min(end, counted[i].RowAt(first + room_[i] / row_count));
+      end = std::min(end,
+                     counted[i].RowAt(counted[i].next + room_[i] / row_count));
     }
     return end;
   }

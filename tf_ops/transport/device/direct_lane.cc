@@ -15,8 +15,8 @@ namespace hvd {
 namespace {
 
 // NCCL queues a batch in so long, unless it has a link to make for it. It does
-// not say when it has done it.
-constexpr std::chrono::milliseconds kUsualLaunch{1};
+// not say when it has done it, so the thread must not sleep till then.
+constexpr std::chrono::milliseconds kUsualLaunch{1000};
 
 }  // namespace
 
