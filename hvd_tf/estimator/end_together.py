@@ -222,14 +222,17 @@ def _end_of(error: tf.errors.OpError) -> _End:
     if isinstance(error, tf.errors.OutOfRangeError):
         return _End(_ENDED, "it has no more data")
     # Errors of the program's own Python functions are UnknownError too.
-    if isinstance(error, tf.errors.UnknownError) and (cause := find_cause(error)) is not None:
+    cause = find_cause(error) if isinstance(error, tf.errors.UnknownError) else None
+    if cause is not None and error.op is not None and error.op.type.startswith("Horovod"):
         return _End(_TOLD, "its training step failed as well", cause.tensor)
     # TensorFlow's account of the node comes before the message.
     head = "Graph execution error:"
     lines = [line for line in error.message.splitlines() if line and line != head] or [""]
     start = next((i + 1 for i, line in enumerate(lines) if line.startswith("Node: ")), 0)
     what = f"{type(error).__name__}: {lines[min(start, len(lines) - 1)]}"
-    return _End(_FAILED, f"its training step failed: {what}")
+    # That of a dataset may be due to a peer. Its own words say more, then too.
+    state, tensor = (_FAILED, "") if cause is None else (_TOLD, cause.tensor)
+    return _End(state, f"its training step failed: {what}", tensor)
 
 
 def _raise_failures(mine: _End, ends: Sequence[_End]) -> None:
