@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
+_NUMBER = re.compile(r"\d+:\d+")
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -69,7 +70,10 @@ def call_names(
     if tf.executing_eagerly():
         return Names(None, name or f"{unnamed(verb)}.eager")
     if name is None:
-        return Names(f"{op_type}_{_NOT_IN_WORDS.sub('_', tensor.name)}", "")
+        # What a function captures of eager code has a number, of all eager tensors of this rank.
+        is_captured = _NUMBER.fullmatch(tensor.name) is not None
+        of = "captured" if is_captured else _NOT_IN_WORDS.sub("_", tensor.name)
+        return Names(f"{op_type}_{of}", "")
     node = _node_name(name)
     if ignore_name_scope:
         return Names(node, name)

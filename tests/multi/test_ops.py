@@ -357,6 +357,9 @@ def test_grouped_allreduce_of_tensors_and_slices(mode, rank, size):
 
 def test_slices_of_arrays_within_a_function(rank, size):
     parts = [slices_of(r) for r in range(size)]
+    # TensorFlow numbers eager tensors, and what a function captures is named by that number.
+    others = [tf.constant(1.0) for _ in range(10 * rank)]
+    assert len(others) == 10 * rank
     arrays = tf.IndexedSlices(*parts[rank])
     tensors = tf.IndexedSlices(*(tf.constant(part) for part in parts[rank]))
 
@@ -372,6 +375,20 @@ def test_slices_of_arrays_within_a_function(rank, size):
     for got in reduce():
         np.testing.assert_array_equal(got.indices, united)
         np.testing.assert_allclose(got.values, sums, rtol=1e-6, atol=1e-6)
+
+
+def test_what_a_function_captures_has_one_name_on_all_ranks(rank, size):
+    others = [tf.constant(1.0) for _ in range(10 * rank)]
+    first, second = tf.constant([1.0 + rank]), tf.constant([2.0 + rank])
+
+    @tf.function
+    def reduce():
+        return hvd.allreduce(first, op=hvd.Sum), hvd.allgather(second), hvd.broadcast(first, 0)
+
+    total, gathered, sent = reduce()
+    assert (len(others), total.numpy().tolist()) == (10 * rank, [size + size * (size - 1) / 2])
+    assert gathered.numpy().tolist() == [2.0 + r for r in range(size)]
+    assert sent.numpy().tolist() == [1.0]
 
 
 def test_slices_of_complex_numbers_are_refused():
