@@ -140,11 +140,6 @@ class Job:
             for directory in self._directories:
                 directory.remove()
 
-    @property
-    def age_s(self) -> float:
-        """Seconds since it was started."""
-        return time.monotonic() - self._start
-
     def wait(self, timeout_s: float, give_up: Callable[[], bool] = lambda: False) -> Result:
         """Waits for the job's end. Ends it at the limit, or when `give_up` says so.
 

@@ -27,7 +27,7 @@ class FileLimit:
 
     def __enter__(self) -> FileLimit:
         hard = self._before[1]
-        with suppress(OSError, ValueError):  # a sandbox may forbid it
+        with suppress(OSError, ValueError):  # a container may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         return self
 
