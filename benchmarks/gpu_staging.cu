@@ -173,6 +173,7 @@ int Run(int rounds) {
   const Options options = Options::Defaults();
   auto backend = OpenBackend({}, options);
   CheckOk(backend.status());
+  CheckOk(PrepareDeviceLanes());
   auto lanes = OpenDeviceLanes(backend.value()->doorbell());
   Runtime runtime(std::move(backend.value()), options, std::move(lanes));
   CheckOk(runtime.Start({}));

@@ -13,15 +13,21 @@ Two ways take turns in the same process, some steps at a time:
 Each step is one tf.function on random images. Each rank has a GPU of its own, where there are
 enough, and prints which. Rank 0 prints how gradients went, medians of a step's milliseconds over
 the turns, and the median ratio of turns that follow one another, with its quartiles.
+
+--cuda-waits names a library made from cuda_waits.cc, which CUDA has loaded: rank 0 prints which
+threads called what of CUDA's driver in the steps of both ways. --profile names a folder for a
+trace by TensorFlow's profiler of three steps of rank 0 with hvd_tf.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Ranks may share a GPU.
@@ -93,12 +99,38 @@ def way(lane: bool, ranks: int, sent_bytes: int) -> str:
     return "lane, host memory" if sent_bytes > 0 else "lane, NCCL"
 
 
+@contextlib.contextmanager
+def profiled(folder: str | None) -> Iterator[None]:
+    """What TensorFlow's profiler sees goes to a folder, on rank 0 and where there is one."""
+    if not folder or hvd.rank() != 0:
+        yield
+        return
+    tf.profiler.experimental.start(folder)
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
+
+
+def print_waits(library: str, way: str, step: Callable[[], tf.Tensor], steps: int) -> None:
+    """A table of what rank 0's threads call of CUDA's driver in a step."""
+    hvd.barrier()
+    waits = ctypes.CDLL(library)
+    waits.CudaWaitsBegin()
+    turn_ms(step, steps)
+    if hvd.rank() == 0:
+        print(f"\n{way}, calls of CUDA's driver", flush=True)
+        waits.CudaWaitsPrint(steps)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("resnet50", "dense"), default="resnet50")
     parser.add_argument("--batch", type=int, default=64, help="images of a rank")
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
+    parser.add_argument("--cuda-waits", metavar="LIBRARY")
+    parser.add_argument("--profile", metavar="FOLDER")
     arguments = parser.parse_args()
     hvd.init()
     print(f"rank {hvd.rank()} has {hvd.pin_gpu() or 'no GPU'}", flush=True)
@@ -127,6 +159,12 @@ def main() -> None:
             f"| {middle:.3f} [{low:.3f}-{high:.3f}] |",
             flush=True,
         )
+    with profiled(arguments.profile):
+        if arguments.profile:
+            turn_ms(averaged, 3)
+    if arguments.cuda_waits:
+        print_waits(arguments.cuda_waits, "without hvd_tf", plain, arguments.steps)
+        print_waits(arguments.cuda_waits, "with it", averaged, arguments.steps)
     hvd.shutdown()
 
 

@@ -17,6 +17,9 @@ from pathlib import Path
 # Set for ranks that are to have one: to "made-up", or, by who starts the tests, to "real".
 GPU_VARIABLE = "HVD_TEST_GPU"
 IS_REAL = os.environ.get(GPU_VARIABLE) == "real"
+# Set to "1" by who starts the tests on a GPU of the machine: its ranks use NCCL though they share
+# it. NCCL takes ranks of one GPU for a mistake, unless they say that they are on several hosts.
+NCCL_VARIABLE = "HVD_TEST_NCCL"
 
 SOURCES = Path(__file__).parent / "card"
 ENGINE = Path(__file__).parent.parent / "tf_ops"
@@ -64,6 +67,10 @@ def prepare() -> None:
     if IS_REAL:
         # Ranks share it.
         os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        if os.environ.get(NCCL_VARIABLE) == "1":
+            os.environ["HVD_NCCL"] = "2"
+            os.environ["NCCL_HOSTID"] = "rank " + os.environ["OMPI_COMM_WORLD_RANK"]
+            os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         import tensorflow as tf
 
         # Ranks compute parts of what one process computes, and both are compared.
@@ -72,4 +79,3 @@ def prepare() -> None:
         from tensorflow.python.framework import load_library
 
         load_library.load_pluggable_device_library(str(library()))
-    os.environ["HVD_GPU_LANE"] = "1"

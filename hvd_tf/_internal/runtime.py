@@ -270,7 +270,7 @@ def cuda_built() -> bool:
 
 
 def has_gpu_lane() -> bool:
-    """Whether operations have kernels for GPUs: HVD_GPU_LANE=1 at the last `init`."""
+    """Whether operations have kernels for GPUs: a driver, and not HVD_GPU_LANE=0, at `init`."""
     return int(_lib.hvd_has_gpu_lane()) == 1
 
 

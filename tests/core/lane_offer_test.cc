@@ -44,6 +44,14 @@ TEST(TheFirstReasonIsGiven) {
             StatusCode::kFailedPrecondition);
 }
 
+TEST(RanksThatAllMayShareACardAgree) {
+  LaneOffer sharer = OfCard(1);
+  sharer.may_share_card = 1;
+  EXPECT_TRUE(Decide({sharer, sharer}, OneHost(2)).ok());
+  EXPECT_EQ(Decide({sharer, sharer, OfCard(1)}, OneHost(3)).message(),
+            "rank 0 and rank 2 share a GPU");
+}
+
 TEST(ALongReasonLosesItsEnd) {
   LaneOffer refusal = OfCard(1);
   refusal.Refuse(std::string(5000, 'x'));

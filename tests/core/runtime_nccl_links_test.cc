@@ -126,10 +126,10 @@ TEST(a_link_that_does_not_come_later) {
 
 TEST(nccl_is_asked_to_make_its_links_at_once) {
   ASSERT_EQ(unsetenv("NCCL_RUNTIME_CONNECT"), 0);
-  const CudaLanes lanes(nullptr, [] { return Nccl(0); });
+  LinkNcclAtOnce();
   EXPECT_EQ(std::string(getenv("NCCL_RUNTIME_CONNECT")), "0");
   ASSERT_EQ(setenv("NCCL_RUNTIME_CONNECT", "1", 1), 0);
-  const CudaLanes others(nullptr, [] { return Nccl(0); });
+  LinkNcclAtOnce();
   EXPECT_EQ(std::string(getenv("NCCL_RUNTIME_CONNECT")), "1");
 }
 

@@ -13,9 +13,10 @@ from types import ModuleType
 import fake_gpu
 import pytest
 from flags import Flags
+from rank_results import LABEL_VARIABLE
 
-# Before a file of tests begins to use TensorFlow.
-if fake_gpu.GPU_VARIABLE in os.environ:
+# Before a file of tests begins to use TensorFlow. What starts the ranks may have that variable too.
+if LABEL_VARIABLE in os.environ and fake_gpu.GPU_VARIABLE in os.environ:
     fake_gpu.prepare()
 
 

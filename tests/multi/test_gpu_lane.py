@@ -36,9 +36,28 @@ def devices_of(*tensors):
 
 
 def test_there_is_such_a_gpu():
-    assert os.environ["HVD_GPU_LANE"] == "1"
+    assert "HVD_GPU_LANE" not in os.environ
     assert fake_gpu.GPU_VARIABLE in os.environ
     assert devices_of(on_gpu([1.0])) == {GPU_0}
+
+
+def sent_by_host():
+    return hvd.comm_stats()["verbs"].get("allreduce", {}).get("payload_bytes", 0)
+
+
+def test_nccl_takes_over(rank, size):
+    if os.environ.get(fake_gpu.NCCL_VARIABLE) != "1" or size == 1:
+        pytest.skip("needs a GPU, and HVD_TEST_NCCL=1")
+    took, limit = False, time.monotonic() + 60
+    while not took:
+        before = sent_by_host()
+        for _ in range(3):
+            total = hvd.allreduce(on_gpu([rank + 1.0]), op=hvd.Sum, name="over")
+            assert total.numpy() == size * (size + 1) / 2
+        mine = tf.constant([sent_by_host() == before, time.monotonic() < limit], tf.int32)
+        with tf.device("CPU:0"):
+            took, waits = hvd.allreduce(mine, op=hvd.Min, name="by NCCL").numpy()
+        assert waits, "NCCL was not ready within a minute"
 
 
 def test_results_stay_on_the_gpu(size):

@@ -10,6 +10,7 @@ import tensorflow as tf
 import hvd_tf as hvd
 
 RANKS = (2, 3, 4)
+GPU = ()  # HVD_SPARSE_ALGO is for rows in host memory
 
 ALGORITHMS = ["auto", "allgather", "reduce_scatter", "dense"]
 

@@ -38,6 +38,7 @@ def folded(text: str, step: int) -> tuple[str, list[str]]:
     [
         ("a\n" + NOTICED + "b\n", "a\nb\n", [NOTICED]),
         (NOTICED + DETECTED, "", [NOTICED, DETECTED]),
+        (NOTICED + "\0\n\n", "\n", [NOTICED]),
         (OTHER, OTHER, []),
         (OTHER + NOTICED, OTHER, [NOTICED]),
         (EDGE + NOTICED, EDGE, [NOTICED]),

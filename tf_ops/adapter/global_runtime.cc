@@ -96,6 +96,17 @@ void GiveUpStart() {
   std::_Exit(EXIT_FAILURE);  // MPI has not begun, or the launcher is gone
 }
 
+// Without a driver that lanes can use, TensorFlow copies what it has on a GPU.
+void OpenGpuLane(Options* options) {
+  const Status found = PrepareDeviceLanes();
+  if (found.ok()) {
+    RegisterGpuKernels();
+  } else {
+    options->gpu_lane = 0;
+    Log(LogLevel::kInfo, found.message());
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Runtime> GetRuntime() {
@@ -125,10 +136,10 @@ Status InitRuntime(const JobArgs& args) {
   if (!options.ok()) return options.status();
   if (args.dynamic_process_sets) options.value().dynamic_process_sets = 1;
   WatchForks();
-  if (options.value().gpu_lane != 0) RegisterGpuKernels();
   Global& global = TheGlobal();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is not known yet
+  if (options.value().gpu_lane != 0) OpenGpuLane(&options.value());
   // The first start may be as slow as a peer's imports.
   const double limit_s = global.has_run ? options.value().stall_shutdown_s : 0;
   const StartWatch watch(options.value().stall_warning_s, limit_s, GiveUpStart);

@@ -66,6 +66,7 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   owner.hosts = HostsOf(members);
   owner.is_hierarchical = options_.hierarchical_allreduce != 0;
   owner.completes_in_stream = options_.async_completion != 0;
+  owner.may_share_card = options_.nccl == 2;
   if (options_.check_numerics != 0) {
     owner.refusal =
         "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";

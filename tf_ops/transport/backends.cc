@@ -9,6 +9,7 @@
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/cuda/cuda_lanes.h"
+#include "transport/cuda/nccl_library.h"
 #include "transport/shm/shm_backend.h"
 #include "transport/solo_backend.h"
 #if HVD_WITH_MPI
@@ -59,6 +60,12 @@ void AbortBackends(int) {}
 bool MpiBuilt() { return false; }
 
 #endif
+
+Status PrepareDeviceLanes() {
+  const Result<const CudaDriver*> driver = CudaDriver::OfMachine();
+  if (driver.ok()) LinkNcclAtOnce();
+  return driver.status();
+}
 
 std::unique_ptr<DeviceLanes> OpenDeviceLanes(
     std::shared_ptr<Doorbell> doorbell) {

@@ -22,7 +22,14 @@ namespace hvd {
 [[nodiscard]] Result<std::unique_ptr<Backend>> OpenBackend(
     const JobArgs& args, const Options& options);
 
-// The lanes of tensors on a GPU. The doorbell is that of the job's backend.
+// Ok: this machine has what lanes for tensors on a GPU need, a driver of
+// NVIDIA. Loads it, and touches no GPU. Also tells NCCL to make its links when
+// it connects, unless the user says otherwise: its variable
+// NCCL_RUNTIME_CONNECT is set to 0 where it is not set.
+[[nodiscard]] Status PrepareDeviceLanes();
+
+// The lanes of tensors on a GPU. They need PrepareDeviceLanes before. The
+// doorbell is that of the job's backend.
 [[nodiscard]] std::unique_ptr<DeviceLanes> OpenDeviceLanes(
     std::shared_ptr<Doorbell> doorbell);
 

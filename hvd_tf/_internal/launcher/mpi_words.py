@@ -35,8 +35,8 @@ class MpiWords:
         """Whole blocks, in the order in which they came."""
 
     def fold(self, key: Key, lines: bytes) -> bytes:
-        """What is to be shown of these whole lines now."""
-        if _DASHES not in lines and not self._blocks[key]:
+        """What is to be shown of these whole lines, or of a last part of one, now."""
+        if _DASHES not in lines and not self._blocks[key] and not self.folded:
             return lines
         return b"".join(self._line(self._blocks[key], line) for line in lines.splitlines(True))
 
@@ -48,7 +48,8 @@ class MpiWords:
         is_edge = line.rstrip(b"\r\n") == _DASHES
         if not block:
             if not is_edge:
-                return line
+                # By a zero byte Open MPI 5 ends a text of several blocks.
+                return b"" if self.folded and line.rstrip(b"\r\n") == b"\0" else line
             block.append(line)
             return b""
         if len(block) == 1 and not _KNOWN.match(line):

@@ -27,7 +27,9 @@ const std::vector<Property>& CommonProperties() {
        [](const Signature& s, const std::vector<int>&) {
          return std::string(Name(s.dtype));
        }},
-      {"device", "Place it on the same kind of device on every rank.",
+      {"device",
+       "Place it on the same kind of device on every rank, or set "
+       "HVD_GPU_LANE=0.",
        MemoryText},
       {"number of tensors", "Group the same tensors on every rank.",
        [](const Signature& s, const std::vector<int>&) {

@@ -225,7 +225,8 @@ class Stream final : public DeviceStream {
     if (mark.context == context_) return Status::Ok();
     return FailedPrecondition(
         "this rank's tensors are on two GPUs; a rank uses one: call "
-        "hvd.pin_gpu(), or set CUDA_VISIBLE_DEVICES, before TensorFlow begins");
+        "hvd.pin_gpu(), or set CUDA_VISIBLE_DEVICES, before TensorFlow begins; "
+        "or set HVD_GPU_LANE=0 on all ranks");
   }
 
   Status WaitFor(CudaEvent event, CudaStream stream) {

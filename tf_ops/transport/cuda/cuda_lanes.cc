@@ -2,7 +2,6 @@
 // Makes a lane for each set.
 #include "transport/cuda/cuda_lanes.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "transport/cuda/cuda_device.h"
@@ -18,11 +17,7 @@ CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
       find_(std::move(find)),
       connect_limit_(connect_limit),
       device_(std::make_shared<CudaDevice>(kernel_image)),
-      queue_(std::make_shared<CardQueue>(device_)) {
-  // Else NCCL 2.22 and newer connects cards only when they have a batch. A rank
-  // that cannot be reached would show then.
-  (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-}
+      queue_(std::make_shared<CardQueue>(device_)) {}
 
 std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
                                               LaneOwner owner) {

@@ -18,9 +18,6 @@ namespace hvd {
 // All lanes share one card, and each set has a communicator of NCCL of its own
 // where it can be had.
 //
-// NCCL makes its links when it connects, unless the user says otherwise: its
-// variable NCCL_RUNTIME_CONNECT is set to 0 where it is not set.
-//
 // Many hosts take NCCL a minute. Longer than that it mostly waits for a host
 // that it cannot reach.
 class CudaLanes final : public DeviceLanes {

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "transport/cuda/found_functions.h"
@@ -73,5 +74,7 @@ Status NcclLibrary::Check(int result, const std::string& what,
   }
   return Internal(std::move(words));
 }
+
+void LinkNcclAtOnce() { (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
 
 }  // namespace hvd

@@ -95,6 +95,12 @@ struct NcclLibrary {
                              NcclComm comm) const;
 };
 
+// From here on NCCL makes its links when it connects, unless the user says
+// otherwise: its variable NCCL_RUNTIME_CONNECT is set to 0 where it is not set.
+// Else NCCL 2.22 and newer makes them when there is a batch, and a rank that
+// cannot be reached would show then.
+void LinkNcclAtOnce();
+
 }  // namespace hvd
 
 #endif  // HVD_TRANSPORT_CUDA_NCCL_LIBRARY_H_

@@ -82,6 +82,7 @@ void DirectLane::FindOffer() {
     offer_.has_kernels = 1;
     if (!kernels.ok()) offer_.HasNoKernels(kernels.message());
     offer_.is_hierarchical = owner_.is_hierarchical ? 1 : 0;
+    offer_.may_share_card = owner_.may_share_card ? 1 : 0;
     offer_.version = found.value().version;
     std::memcpy(offer_.card, found.value().card.data(),
                 std::min(found.value().card.size(), LaneOffer::kCardBytes));

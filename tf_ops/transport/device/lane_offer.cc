@@ -39,6 +39,12 @@ Status FindRefusal(const std::vector<LaneOffer>& offers, bool guesses,
   return Status::Ok();
 }
 
+// Two ranks have one card, and it was not said of both that they may.
+bool IsShared(const LaneOffer& left, const LaneOffer& right) {
+  if (left.may_share_card != 0 && right.may_share_card != 0) return false;
+  return std::memcmp(left.card, right.card, sizeof(left.card)) == 0;
+}
+
 Status DecideByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts,
                     const std::vector<int>& job_ranks) {
   const std::string begin = "HVD_HIERARCHICAL_ALLREDUCE is set, but ";
@@ -101,8 +107,7 @@ Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts,
                                 std::to_string(offer.version) + " on " + name);
     }
     for (size_t other = 0; other < rank; ++other) {
-      if (std::memcmp(offers[other].card, offer.card, sizeof(offer.card)) ==
-          0) {
+      if (IsShared(offers[other], offer)) {
         return FailedPrecondition(NameOf(other, job_ranks) + " and " + name +
                                   " share a GPU");
       }
