@@ -49,7 +49,7 @@ DOCS_TOOLS := mkdocs==1.6.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11 ruff
 
 CUDA := .venv-cuda
 # All of one version: a newer part writes what an older one cannot read.
-CUDA_TOOLS := $(foreach part,cuda-nvcc nvvm cuda-crt cuda-runtime cuda-cccl,'nvidia-$(part)==13.0.*')
+CUDA_TOOLS := $(foreach part,cuda-nvcc nvvm cuda-crt cuda-runtime cuda-cccl cuda-cupti,'nvidia-$(part)==13.0.*')
 
 # $(1): the number of this step among those of the goal, where it has some; $(2): what it does.
 step = echo "== $(if $(STEPS),$(1)/$(STEPS) )$(2)"
@@ -176,7 +176,8 @@ NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: compile-gpu test-gpu
 # Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
-GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_row_sums gpu_staging
+GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_row_sums gpu_staging \
+  cuda_waits
 compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
 	@echo "== compiling for GPUs"
 	@toolkit=$$(echo $(CURDIR)/$(CUDA)/lib/python3*/site-packages/nvidia/cu13) && \

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the calls of CUDA's driver that may wait for a card, by thread.
 //
-// Built by hand, with CUPTI of CUDA 13, and loaded by CUDA itself:
+// `make compile-gpu` makes a library of it, which CUDA loads, and which needs
+// CUPTI of CUDA 13. A program calls CudaWaitsBegin and CudaWaitsPrint in it, as
+// gpu_training.py --cuda-waits does:
 //
-//     c++ -std=c++17 -O2 -shared -fPIC -I CUDA/include cuda_waits.cc \
-//       CUDA/lib/libcupti.so.13 -o libcuda_waits.so
-//     CUDA_INJECTION64_PATH=$PWD/libcuda_waits.so python gpu_training.py \
-//       --cuda-waits $PWD/libcuda_waits.so
-//
-// A program calls CudaWaitsBegin and CudaWaitsPrint by ctypes.
+//     waits=$PWD/build/cuda/libcuda_waits.so
+//     CUDA_INJECTION64_PATH=$waits python gpu_training.py --cuda-waits $waits
 #include <cupti.h>
 #include <pthread.h>
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times training steps of a Keras model on a GPU, with and without hvd_tf: one rank of a job.
 
-    HVD_GPU_LANE=1 hvdrun -np 1 python gpu_training.py            # what hvd_tf adds to a step
-    HVD_GPU_LANE=1 hvdrun -np 2 python gpu_training.py --batch 32 # ranks may share a GPU
-    hvdrun -np 2 python gpu_training.py --batch 32                # TensorFlow copies the gradients
+    hvdrun -np 1 python gpu_training.py                           # what hvd_tf adds to a step
+    hvdrun -np 2 python gpu_training.py --batch 32                # ranks may share a GPU
+    HVD_GPU_LANE=0 hvdrun -np 2 python gpu_training.py --batch 32 # TensorFlow copies the gradients
 
 Two ways take turns in the same process, some steps at a time:
 
@@ -151,7 +151,7 @@ def main() -> None:
             ratios.append(second / first)
     if hvd.rank() == 0:
         low, middle, high = statistics.quantiles(ratios, n=4)
-        has_lane = os.environ.get("HVD_GPU_LANE") == "1"
+        has_lane = os.environ.get("HVD_GPU_LANE") != "0"
         lane = way(has_lane, hvd.size(), host_bytes() - before)
         print(
             f"| {arguments.model} | {arguments.batch} | {hvd.size()} | {lane} "

@@ -57,9 +57,9 @@ def broadcast_variables(
       root_rank: rank in the job (not within the process set) whose values are taken.
       process_set: the ranks that take part.
       inplace: in a graph, let one stateful operation for each device read, receive and store the
-        variables, instead of three for each variable: where they are on the CPU, or, with
-        HVD_GPU_LANE=1, one for each dtype of a GPU. Eager code always does so where the
-        variables are on the CPU, or on one GPU with HVD_GPU_LANE=1. The values are the same.
+        variables, instead of three for each variable. On a GPU there is one for each dtype, and
+        with HVD_GPU_LANE=0 none. Eager code always does so where the variables are on the CPU,
+        or on one GPU without HVD_GPU_LANE=0. The values are the same.
 
     Returns:
       In a graph, an operation to run once after the variables are initialised; in eager

@@ -72,8 +72,8 @@ def broadcast_(
     Args:
         variables: initialised variables of TensorFlow or Keras, either all resource variables or
             all reference variables. Shapes, dtypes and order must be the same on every rank, and
-            so must be whether they are on a GPU: there each is a collective of its own, unless
-            HVD_GPU_LANE=1.
+            so must be whether they are on a GPU: with HVD_GPU_LANE=0 each is a collective of its
+            own there.
         root_rank: as in `broadcast`.
         name: as in `allreduce`.
         process_set: as in `allreduce`.
@@ -99,7 +99,7 @@ def broadcast_(
 
 
 def fit_one_kernel(variables: Sequence[Any]) -> bool:
-    """Whether a kernel can hold these variables. It is on a CPU, unless HVD_GPU_LANE=1."""
+    """Whether a kernel can hold these variables. It is on a CPU where GPUs have no lane."""
     if has_gpu_lane():
         return True
     devices = {str(variable.device) for variable in variables}
