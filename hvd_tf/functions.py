@@ -15,6 +15,7 @@ from hvd_tf import ops
 from hvd_tf._internal.compat import (
     Variable,
     devices_of,
+    is_replicated,
     is_resource_variable,
     tf_variable,
     v1,
@@ -138,6 +139,8 @@ def _agreed_names(variables: list[Variable], root_rank: int, process_set: Proces
 
 def _device_of_all(variables: list[Variable]) -> str:
     """Where one kernel can broadcast all of them at once in eager code. Empty: nowhere."""
+    if any(map(is_replicated, variables)):
+        return ""
     devices = devices_of(variables)
     if devices and all("device:CPU" in device for device in devices):
         return "CPU"
@@ -154,22 +157,27 @@ def _broadcast_op(
     inplace: bool,
 ) -> tf.Operation:
     # Those of one kernel. TensorFlow has no variables of some dtypes on a GPU, and one of these
-    # would keep all others on the CPU.
+    # would keep all others on the CPU. So would one with another operation that GPUs have not,
+    # where TensorFlow chooses the device.
     resources: dict[tuple[str, Any], list[tuple[Variable, str]]] = {}
     updates = []
     for variable, name in zip(variables, _prefixed(names)):
         if not inplace or not ops.fit_one_kernel([variable]):
-            value = ops.broadcast(
-                _value(variable),
-                root_rank,
-                name=name,
-                ignore_name_scope=True,
-                process_set=process_set,
-            )
+            value = _value(variable)  # read where the variable is
+            with tf.device(_device_of_values()):
+                value = ops.broadcast(
+                    value,
+                    root_rank,
+                    name=name,
+                    ignore_name_scope=True,
+                    process_set=process_set,
+                )
             updates.append(variable.assign(value))
         elif is_resource_variable(variable):
             device = str(variable.device)
-            alike = None if "device:CPU" in device else variable.dtype
+            alike: Any = None if "device:CPU" in device else variable.dtype
+            if "device:" not in device and has_gpu_lane():
+                alike = name
             resources.setdefault((device, alike), []).append((variable, name))
         else:
             updates += ops.broadcast_([variable], root_rank, name=name, process_set=process_set)
@@ -177,6 +185,12 @@ def _broadcast_op(
         of_device, their_names = map(list, zip(*together))
         updates.append(ops.broadcast_each(of_device, their_names, root_rank, process_set))
     return tf.group(*updates, name="broadcast_variables")
+
+
+def _device_of_values() -> str:
+    """The device that the caller has chosen, or the host. GPUs may lack room for all twice."""
+    chosen = str(tf.no_op().device)
+    return chosen if "device:" in chosen else "CPU"
 
 
 def _prefixed(names: list[str]) -> list[str]:
@@ -346,7 +360,8 @@ class _Channel:
             "process_set": self._process_set,
         }
         if tf.executing_eagerly():
-            return verb(tf.constant(array), **common).numpy()
+            with tf.device("CPU"):  # whatever GPUs the ranks have
+                return verb(tf.constant(array), **common).numpy()
         # A graph of its own: the caller's may be finalized. Fed, because a graph's constants
         # end at 2 GiB. Without GPUs: the caller's session may number them in another way.
         config = v1.ConfigProto(device_count={"GPU": 0})

@@ -93,9 +93,10 @@ def _gather(data: Any, name: str) -> tf.Tensor:
     """Concatenate bytes, or an array, of all ranks."""
     if isinstance(data, bytes):
         data = np.frombuffer(data, np.uint8)
-    return ops.allgather(
-        tf.constant(data),
-        name=f"{ROOT_PREFIX}{name}",
-        ignore_name_scope=True,
-        process_set=global_process_set,
-    )
+    with tf.device("CPU"):
+        return ops.allgather(
+            tf.constant(data),
+            name=f"{ROOT_PREFIX}{name}",
+            ignore_name_scope=True,
+            process_set=global_process_set,
+        )

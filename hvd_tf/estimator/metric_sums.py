@@ -51,13 +51,14 @@ class MetricSums:
 def _sums(states: Sequence[tuple[tf.Variable, tf.Tensor]], dtype: tf.DType) -> list[tf.Tensor]:
     """The operations that assign each state its sum. Sums are sent as `dtype` in one vector."""
     added = [tf.cast(v.read_value(), dtype) - tf.cast(begin, dtype) for v, begin in states]
-    vector = ops.allreduce(
-        tf.concat([tf.reshape(delta, [-1]) for delta in added], axis=0),
-        op=Sum,
-        name=f"evaluation/{dtype.name}_sums",
-        ignore_name_scope=True,
-        process_set=global_process_set,
-    )
+    with tf.device("CPU"):  # as metrics are, most of the time
+        vector = ops.allreduce(
+            tf.concat([tf.reshape(delta, [-1]) for delta in added], axis=0),
+            op=Sum,
+            name=f"evaluation/{dtype.name}_sums",
+            ignore_name_scope=True,
+            process_set=global_process_set,
+        )
     parts = tf.split(vector, [tf.size(delta) for delta in added])
     assigned = []
     for (variable, begin), part in zip(states, parts):

@@ -144,13 +144,14 @@ class _DecisionHook(v1.train.SessionRunHook):
         # A rank that finds no more data sends none. Rank 0 may be that rank, so this is a sum.
         with tf.control_dependencies(data_of_step()):
             wanted = tf.identity(self._wanted)
-        self._decision = ops.allreduce(
-            wanted,
-            op=Sum,
-            name=f"{_WHAT}/decision",
-            ignore_name_scope=True,
-            process_set=global_process_set,
-        )
+        with tf.device("CPU"):  # where the number is, and is wanted
+            self._decision = ops.allreduce(
+                wanted,
+                op=Sum,
+                name=f"{_WHAT}/decision",
+                ignore_name_scope=True,
+                process_set=global_process_set,
+            )
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
         del coord

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
-from hvd_tf._internal.compat import tf_variable
+from hvd_tf._internal.compat import is_replicated, tf_variable
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set, has_gpu_lane
 from hvd_tf.ops.arguments import by_dtype, registered_id
@@ -99,11 +99,13 @@ def broadcast_(
 
 
 def fit_one_kernel(variables: Sequence[Any]) -> bool:
-    """Whether a kernel can hold these variables. It is on a CPU where GPUs have no lane."""
-    if has_gpu_lane():
-        return True
+    """Whether a kernel can hold these variables, and keeps none from the device that it is for."""
+    if any(map(is_replicated, variables)):
+        return False
     devices = {str(variable.device) for variable in variables}
     unknown = {device for device in devices if "device:" not in device}
+    if has_gpu_lane():
+        return len(variables) == 1 or (len(devices) == 1 and not unknown)
     if not all("device:CPU" in device for device in devices - unknown):
         return False
     # Where a graph leaves it to TensorFlow, that takes a GPU. The kernel would make it a CPU.

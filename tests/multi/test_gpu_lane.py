@@ -6,6 +6,7 @@ The tests of other files run on it too: those that say GPU.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -257,6 +258,61 @@ def test_scales_of_a_set_of_one_rank(rank):
     assert devices_of(scaled) == {GPU_0}
     np.testing.assert_array_equal(scaled, [1.5, -3.0])
     np.testing.assert_array_equal(rounded, [np.float32(np.float16(1.0001))])
+
+
+def test_objects_stay_on_the_host(rank, size):
+    if size == 1:
+        pytest.skip("one rank")
+    assert hvd.broadcast_object({"of": rank}, 1) == {"of": 1}
+    assert len(hvd.allgather_object(rank)) == size
+    # One rank is in a graph, which has no GPU.
+    with tf.Graph().as_default() if rank == 0 else contextlib.nullcontext():
+        assert hvd.broadcast_object(rank, 0) == 0
+
+
+def test_variables_of_the_cpu_and_of_the_gpu_in_one_call(rank, size):
+    with tf.device("CPU:0"):
+        of_cpu = tf.Variable([rank + 5.0])
+    with tf.device("GPU:0"):
+        of_gpu = tf.Variable(on_gpu([rank + 7.0]))
+    values = hvd.broadcast_([of_cpu, of_gpu], size - 1, name="both")
+    assert [value.numpy() for value in values] == [size + 4.0, size + 6.0]
+    assert devices_of(of_cpu) == {"/device:CPU:0"}
+    assert devices_of(of_gpu) == {GPU_0}
+
+
+def test_copies_of_a_strategy(rank, size):
+    strategy = tf.distribute.MirroredStrategy(["GPU:0", "CPU:0"])
+    with strategy.scope():
+        variable = tf.Variable(np.full([2], rank, np.float32))
+    for root, broadcast in enumerate([hvd.broadcast_variables, hvd.broadcast_][:size]):
+        variable.assign([rank, rank])
+        broadcast([variable], root)
+        assert [copy.numpy().tolist() for copy in variable.values] == [[root, root]] * 2
+
+
+def test_a_variable_of_the_cpu_keeps_no_other_there(rank, size):
+    if size == 1:
+        pytest.skip("one rank broadcasts nothing")
+    with tf.Graph().as_default():
+        one = v1.get_variable("one", initializer=np.full([3], rank, np.float32), use_resource=True)
+        with tf.device("CPU:0"):
+            reader = tf.raw_ops.ReadVariableOp(resource=one.handle, dtype=tf.float32)
+        other = v1.get_variable(
+            "other", initializer=np.full([3], rank, np.float32), use_resource=True
+        )
+        with v1.device("CPU:0"):
+            kept = v1.assign(one, reader)
+        update = hvd.broadcast_variables([one, other], 0, inplace=True)
+        found, config = v1.RunMetadata(), v1.ConfigProto(allow_soft_placement=True)
+        options = v1.RunOptions(output_partition_graphs=True)
+        with v1.Session(config=config) as session:
+            session.run(v1.global_variables_initializer())
+            session.run([update, kept], options=options, run_metadata=found)
+            np.testing.assert_array_equal(session.run(other), [0.0] * 3)
+    nodes = [node for graph in found.partition_graphs for node in graph.node]
+    placed = {node.name: node.device for node in nodes if node.op == "VarHandleOp"}
+    assert placed["other"].endswith(GPU_0)
 
 
 def test_ranks_on_different_devices_are_told(rank, size):

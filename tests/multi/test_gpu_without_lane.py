@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU that is made up, and HVD_GPU_LANE=0: variables on it are broadcast, and stay there."""
+"""A GPU that is made up, and HVD_GPU_LANE=0 on one rank: no rank has a lane.
+
+Variables on the GPU are broadcast, and stay there.
+"""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import hvd_tf
+from hvd_tf._internal.runtime import has_gpu_lane
 
 RANKS = ()
 GPU = (2,)
@@ -21,10 +27,15 @@ GPU_0 = "/device:GPU:0"
 @pytest.fixture(scope="module", autouse=True)
 def hvd():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HVD_GPU_LANE", "0")
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+            patch.setenv("HVD_GPU_LANE", "0")
         hvd_tf.init()
         yield hvd_tf
         hvd_tf.shutdown()
+
+
+def test_all_ranks_have_a_lane_or_none():
+    assert not has_gpu_lane()
 
 
 def device_of(thing):

@@ -96,15 +96,30 @@ void GiveUpStart() {
   std::_Exit(EXIT_FAILURE);  // MPI has not begun, or the launcher is gone
 }
 
-// Without a driver that lanes can use, TensorFlow copies what it has on a GPU.
-void OpenGpuLane(Options* options) {
-  const Status found = PrepareDeviceLanes();
-  if (found.ok()) {
+// What a rank says of its GPUs: this, or why it has no lane for them.
+constexpr char kHasLane[] = "";
+
+// All ranks call it. GPUs have a lane where all ranks can have one. Else
+// TensorFlow copies what it has on a GPU.
+Status DecideGpuLane(Backend* backend, Options* options) {
+  std::string mine = "HVD_GPU_LANE is 0";
+  if (options->gpu_lane != 0) mine = PrepareDeviceLanes().message();
+  const auto all = backend->Exchange(mine);
+  if (!all.ok()) return all.status();
+  const std::vector<std::string>& words = all.value();
+  const auto without =
+      std::find_if(words.begin(), words.end(),
+                   [](const std::string& why) { return why != kHasLane; });
+  options->gpu_lane = without == words.end() ? 1 : 0;
+  if (options->gpu_lane != 0) {
     RegisterGpuKernels();
-  } else {
-    options->gpu_lane = 0;
-    Log(LogLevel::kInfo, found.message());
+  } else if (backend->topology().rank == 0 &&
+             std::find(words.begin(), words.end(), kHasLane) != words.end()) {
+    Log(LogLevel::kWarning,
+        "TensorFlow copies tensors of GPUs to the host, on all ranks: rank " +
+            std::to_string(without - words.begin()) + " says: " + *without);
   }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -139,13 +154,13 @@ Status InitRuntime(const JobArgs& args) {
   Global& global = TheGlobal();
   const auto level = static_cast<LogLevel>(options.value().log_level);
   ConfigureLog(level, -1);  // the rank is not known yet
-  if (options.value().gpu_lane != 0) OpenGpuLane(&options.value());
   // The first start may be as slow as a peer's imports.
   const double limit_s = global.has_run ? options.value().stall_shutdown_s : 0;
   const StartWatch watch(options.value().stall_warning_s, limit_s, GiveUpStart);
   Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
   if (!backend.ok()) return backend.status();
   ConfigureLog(level, backend.value()->topology().rank);
+  HVD_RETURN_IF_ERROR(DecideGpuLane(backend.value().get(), &options.value()));
   std::unique_ptr<DeviceLanes> device_lanes =
       OpenDeviceLanes(backend.value()->doorbell());
   auto runtime = std::make_shared<Runtime>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU kernels: registered only for processes that ask for the GPU's lane.
+// GPU kernels: registered only in jobs whose GPUs have a lane.
 #ifndef HVD_ADAPTER_GPU_KERNELS_H_
 #define HVD_ADAPTER_GPU_KERNELS_H_
 

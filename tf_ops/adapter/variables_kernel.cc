@@ -92,25 +92,28 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     const size_t count = names_.size();
     const CallSite site = CallSiteOf(ctx);
     auto pending = std::make_shared<PendingCalls>(ctx, count, std::move(done));
+    Status
+        memory;  // TensorFlow waits for seconds before it says that it has none
     for (size_t i = 0; i < count; ++i) {
       auto call = std::make_shared<VariableCall>(pending, i);
-      Describe(ctx, *set.value(), static_cast<int>(i), call.get());
+      Describe(ctx, *set.value(), static_cast<int>(i), call.get(), &memory);
       SubmitCall(runtime, *set.value(), site, names_[i], std::move(call));
     }
   }
 
  private:
   void Describe(tf::OpKernelContext* ctx, const ProcessSet& set, int index,
-                CollectiveCall* call) const {
+                CollectiveCall* call, Status* memory) const {
     Request& request = call->entry.request;
     request.signature.verb = Verb::kBroadcast;
     request.signature.memory = memory_;
-    request.error = Fill(ctx, set, index, call);
+    request.error = Fill(ctx, set, index, call, memory);
     if (!request.error.ok()) call->DropBuffers();
   }
 
+  // `memory`: why an earlier variable had none. Then this one does not ask.
   Status Fill(tf::OpKernelContext* ctx, const ProcessSet& set, int index,
-              CollectiveCall* call) const {
+              CollectiveCall* call, Status* memory) const {
     Signature& signature = call->entry.request.signature;
     Result<tf::Tensor> value = ReadVariable(ctx, index);
     if (!value.ok()) return value.status();
@@ -122,9 +125,10 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     if (!root.ok()) return root.status();
     signature.root = root.value();
     if (set.rank != signature.root) {
+      HVD_RETURN_IF_ERROR(*memory);
       value =
           AllocatePersistent(ctx, value.value().dtype(), value.value().shape());
-      if (!value.ok()) return value.status();
+      if (!value.ok()) return *memory = value.status();
       Result<VariableStore> store = MakeVariableStore(ctx, index);
       if (!store.ok()) return store.status();
       call->on_success = [store = std::move(store.value()),

@@ -75,6 +75,11 @@ def is_resource_variable(variable: Variable) -> bool:
     return not str(tf_variable(variable).dtype.name).endswith("_ref")
 
 
+def is_replicated(variable: Variable) -> bool:
+    """Whether a strategy of TensorFlow has made it, which may keep several copies of its value."""
+    return isinstance(tf_variable(variable), tf.distribute.DistributedValues)
+
+
 def devices_of(variables: Iterable[Variable]) -> set[str]:
     """Where the values are. Empty: they are not all resource variables of eager code."""
     try:

@@ -39,7 +39,7 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         },
         "mpi": info.get("mpi") if info.get("with_mpi") else None,
         "mpirun": launcher,
-        # Every build can use them, and looks for them when a tensor on a GPU comes.
+        # Every build can use them, and looks for them in `hvd.init`.
         "cuda_driver": _CUDA_DRIVER if nccl.can_load(_CUDA_DRIVER) else None,
         "nccl": nccl.find_nccl(),
         "gpu_kernels": info.get("with_gpu_kernels", False),

@@ -29,7 +29,7 @@ const std::vector<Property>& CommonProperties() {
        }},
       {"device",
        "Place it on the same kind of device on every rank, or set "
-       "HVD_GPU_LANE=0.",
+       "HVD_GPU_LANE=0 on all.",
        MemoryText},
       {"number of tensors", "Group the same tensors on every rank.",
        [](const Signature& s, const std::vector<int>&) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaDriver: the calls of CUDA's driver library that lanes need.
 //
-// The library is looked for when a tensor on a GPU comes, and never linked. So
-// one build serves machines with and without a GPU, and needs no CUDA.
+// The library is looked for when a job starts, and never linked. So one build
+// serves machines with and without a GPU, and needs no CUDA.
 #ifndef HVD_TRANSPORT_CUDA_CUDA_DRIVER_H_
 #define HVD_TRANSPORT_CUDA_CUDA_DRIVER_H_
 
