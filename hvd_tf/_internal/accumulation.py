@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NamedTuple, Optional
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -17,6 +18,14 @@ from hvd_tf._internal.compat import (
     variable_key,
 )
 from hvd_tf._internal.gradients import Gradient, GradientReducer
+
+
+class _Call(NamedTuple):
+    """One call of `GradientAccumulator.reduce`."""
+
+    variables: set[Any]  # their keys
+    results: set[tf.Operation]
+    is_last: tf.Tensor  # whether the current pass is the k-th of this call
 
 
 class GradientAccumulator:
@@ -34,11 +43,7 @@ class GradientAccumulator:
         self.passes = passes
         self._reducer = reducer
         self._average = average
-        # By outermost graph: of each call of `reduce` its variables, and whether the current pass
-        # is the k-th of that call.
-        self._calls: WeakKeyDictionary[tf.Graph, list[tuple[set[Any], tf.Tensor]]] = (
-            WeakKeyDictionary()
-        )
+        self._calls: WeakKeyDictionary[tf.Graph, list[_Call]] = WeakKeyDictionary()  # by outermost
 
     def reduce(
         self, gradients: Sequence[Gradient], variables: Sequence[Variable]
@@ -92,26 +97,29 @@ class GradientAccumulator:
                     return [tf.identity(gradient) for gradient in reduced]
 
             results = tf.cond(is_last, reduce_and_reset, lambda: [tf.identity(a) for a in added])
+        reduced = list(results) if isinstance(results, (list, tuple)) else [results]
+        keys = {variable_key(variable) for variable in variables}
         calls = self._calls.setdefault(_outermost_graph(), [])
-        calls.append(({variable_key(variable) for variable in variables}, is_last))
-        return list(results) if isinstance(results, (list, tuple)) else [results]
+        calls.append(_Call(keys, {result.op for result in reduced}, is_last))
+        return reduced
 
     def apply(
         self,
         apply_gradients: Callable[[], Any],
-        variables: Sequence[Variable],
+        pairs: Iterable[tuple[Gradient, Variable]],
         global_step: Optional[Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Run `apply_gradients`, which returns an operation, on the k-th pass of `variables` only.
+        """Run `apply_gradients`, which returns an operation, on the k-th pass of `pairs` only.
+
+        That is a pass of the call of `reduce` that their gradients are made from. Of gradients that
+        are made from none, it is the last call's for any of their variables.
 
         It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
         hooks and `max_steps` end a training at the same pass as with Horovod.
         """
-        keys = {variable_key(variable) for variable in variables}
-        calls = self._calls.get(_outermost_graph(), [])
-        is_last = next((last for own, last in reversed(calls) if own & keys), None)
-        if is_last is None:  # the gradients are the caller's own, already complete
+        call = self._call_of([(g, variable) for g, variable in pairs if g is not None])
+        if call is None:  # the gradients are the caller's own, already complete
             return apply_gradients()
 
         def applied() -> tf.Tensor:
@@ -125,9 +133,37 @@ class GradientAccumulator:
 
         train_ops = v1.get_collection_ref(v1.GraphKeys.TRAIN_OP)
         earlier = list(train_ops)
-        update = tf.group(tf.cond(is_last, applied, counted), name=name)
+        update = tf.group(tf.cond(call.is_last, applied, counted), name=name)
         train_ops[:] = [*earlier, update]  # without the operation inside the branch
         return update
+
+    def _call_of(self, pairs: Sequence[tuple[Gradient, Variable]]) -> Optional[_Call]:
+        calls = self._calls.get(_outermost_graph(), [])
+        results = {result: call for call in calls for result in call.results}
+        made_from = _nearest_of(results, [gradient for gradient, _ in pairs])
+        if made_from is not None:
+            return results[made_from]
+        keys = {variable_key(variable) for _, variable in pairs}
+        return next((call for call in reversed(calls) if call.variables & keys), None)
+
+
+def _nearest_of(
+    wanted: Container[tf.Operation], gradients: Sequence[Gradient]
+) -> Optional[tf.Operation]:
+    """The operation that the fewest steps lead back to from the gradients. None: no step does."""
+    left = deque(tf.nest.flatten(gradients, expand_composites=True))
+    seen = set()
+    while left:
+        operation = getattr(left.popleft(), "op", None)  # an array of NumPy has none
+        if operation is None or operation in seen:
+            continue
+        if operation in wanted:
+            return operation
+        seen.add(operation)
+        # What a branch uses of the graph around it has no inputs there.
+        captures = getattr(operation.graph, "captures", ())
+        left += operation.inputs or [outer for outer, own in captures if own.op is operation]
+    return None
 
 
 def _outermost_graph() -> tf.Graph:

@@ -66,7 +66,7 @@ class _DistributedOptimizer(OptimizerWrapper):
                 return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         return self._accumulator.apply(
             lambda: self._optimizer.apply_gradients(pairs, global_step=global_step),
-            [variable for gradient, variable in pairs if gradient is not None],
+            pairs,
             global_step,
             name,
         )
@@ -84,8 +84,7 @@ class _DistributedOptimizer(OptimizerWrapper):
         """
         if self._accumulator.passes == 1:
             return apply(name=name)
-        variables = [variable for gradient, variable in pairs if gradient is not None]
-        return self._accumulator.apply(apply, variables, global_step, name)
+        return self._accumulator.apply(apply, pairs, global_step, name)
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)

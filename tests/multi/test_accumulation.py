@@ -143,6 +143,49 @@ def test_two_lists_of_variables_take_turns(size):
             assert session.run([first, second]) == [[-4.0 * (run // 2)]] * 2
 
 
+def as_they_are(pairs):
+    return pairs
+
+
+def clipped(pairs):
+    gradients, variables = zip(*pairs)
+    return list(zip(tf.clip_by_global_norm(gradients, 1e6)[0], variables))
+
+
+def divided(pairs):
+    return [(gradient / 2.0 * 2.0, variable) for gradient, variable in pairs]
+
+
+@pytest.mark.parametrize("within_a_branch", [False, True])
+@pytest.mark.parametrize("changed", [as_they_are, clipped, divided])
+def test_two_losses_of_the_same_variables(rank, size, changed, within_a_branch):
+    """Each has passes of its own. The gradients tell which of them an update is of."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = [v1.get_variable(name, initializer=np.zeros(1)) for name in ("first", "second")]
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        pairs = [
+            optimizer.compute_gradients(factor * tf.add_n(weights) * (rank + 1.0), weights)
+            for factor in (1.0, 100.0)
+        ]
+        applied = [lambda own=own: optimizer.apply_gradients(changed(own)) for own in pairs]
+        if within_a_branch:
+            yes = v1.placeholder_with_default(True, [])
+            updates = [tf.cond(yes, lambda a=a: tf.group(a()), tf.no_op) for a in applied]
+        else:
+            updates = [apply() for apply in applied]
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        mean = (size + 1) / 2
+        for run in range(1, 6):  # of the first alone, also where that begins a pass of the second
+            session.run(updates[0])
+            np.testing.assert_allclose(session.run(weights), [[-(run // 2 * 2) * mean]] * 2)
+        for run in range(1, 6):
+            session.run(updates[1])
+            expected = -(4 + run // 2 * 200) * mean
+            np.testing.assert_allclose(session.run(weights), [[expected]] * 2)
+
+
 def test_a_training_ends_at_a_pass():
     """StopAtStepHook counts passes: 7 of 3 each are two updates, and one pass more."""
     with tf.Graph().as_default():
