@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import hvd_tf.keras as hvd_keras
+
 RANKS = (2,)
 IN_FULL = (3,)
 
@@ -72,6 +74,75 @@ def test_functions_that_take_turns_by_the_step(hvd, rank, size):
     for step in (first, first, second, second, first, first):
         step()
     training.check(size, (4, 2))
+
+
+def test_a_refused_pass_changes_no_sum(hvd, rank, size):
+    training = Training(hvd, 2, 2)
+    first, second = two_functions(training, rank)
+    first()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="=2: the passes of this step"):
+        second()
+    for step in (first, second, second):
+        step()
+    training.check(size, (2, 2))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0, 1, 1, 0, 1)])
+def test_eager_passes_and_functions_add_up(hvd, rank, size, order):
+    training = Training(hvd, 2, 2)
+
+    def step():
+        training.step(gradients_of(rank, (0, 1), 2))
+
+    kinds = (step, tf.function(step))
+    for kind in order:
+        kinds[kind]()
+    training.check(size, (len(order),) * 2)
+
+
+def test_a_function_s_pass_is_known_to_an_eager_one(hvd, rank, size):
+    training = Training(hvd, 2, 2)
+    tf.function(lambda: training.step(gradients_of(rank, (0, 1), 2)))()
+    training.step(gradients_of(rank, (0,), 2))
+    training.check(size, (2, 1))
+
+
+def test_functions_that_name_variables_in_another_order(hvd, rank, size):
+    training = Training(hvd, 2, 2)
+
+    def reversed_step():
+        training.step(gradients_of(rank, (0, 1), 2)[::-1], training.variables[::-1])
+
+    tf.function(lambda: training.step(gradients_of(rank, (0, 1), 2)))()
+    tf.function(reversed_step)()
+    training.check(size, (2, 2))
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("changes", [(True, False), (False, True), (True, True)])
+def test_fit_of_other_variables_begins_with_the_first_pass(hvd, rank, size, changes, eager):
+    """3 batches leave one pass over. It counts only in a fit of the same variables."""
+    layers = [tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+    model = tf.keras.Sequential([tf.keras.Input([1]), *layers])
+    optimizer = hvd_keras.DistributedOptimizer(
+        tf.keras.optimizers.SGD(0.125), backward_passes_per_step=2
+    )
+    optimizer.build(model.trainable_variables)  # of all: Keras 2 takes no more of them later
+    w, sums = np.ones(2), np.zeros(2)
+    passes = 0
+    for number, trainable in enumerate(changes):
+        layers[0].trainable = trainable
+        model.compile(optimizer, lambda _, y: tf.reduce_mean(y), run_eagerly=eager)
+        x = np.full([3, 1], rank + 1.0)
+        model.fit(x, x, batch_size=1, verbose=0)
+        if number > 0 and trainable != changes[0]:
+            sums, passes = np.zeros(2), 0
+        for _ in range(3):
+            sums += (size + 1) / 2 * w[::-1] * [trainable, 1.0]
+            passes += 1
+            if passes % 2 == 0:
+                w, sums = w - 0.125 * sums, np.zeros(2)
+    np.testing.assert_allclose(np.ravel(model.get_weights()), w, rtol=1e-5)
 
 
 def two_functions(training, rank):

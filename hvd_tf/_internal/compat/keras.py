@@ -133,6 +133,14 @@ def build_before_tracing(model: Any) -> None:
         build_optimizer(optimizer, model.trainable_variables)
 
 
+def trainable_variables_of(model: Any) -> list[Any]:
+    """Those that there are: a model may not be built yet."""
+    try:
+        return list(model.trainable_variables)
+    except ValueError:  # a Sequential of Keras 2
+        return []
+
+
 def is_built(model: Any) -> bool:
     """Whether a model and all its layers have their variables."""
     return bool(model.built) and all(layer.built for layer in model._flatten_layers())

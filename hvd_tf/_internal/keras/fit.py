@@ -6,7 +6,8 @@
 - the progress bar is the first rank's, unless the program passes `verbose`;
 - where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback;
 - where ranks have BackupAndRestore, the lowest of them restores for all;
-- JoinCallback is called before all other callbacks, so that all ranks are there when these meet.
+- JoinCallback is called before all other callbacks, so that all ranks are there when these meet;
+- where it trains other variables than the last one, it begins with the first of several passes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from hvd_tf._internal.compat.keras import (
     build_before_tracing,
     create_optimizer_variables,
     is_built,
+    trainable_variables_of,
 )
 from hvd_tf._internal.compat.keras_fit import (
     backup_position,
@@ -32,7 +34,7 @@ from hvd_tf._internal.compat.keras_fit import (
 )
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.keras.epochs import joined
-from hvd_tf._internal.keras.reducing import reducing_of
+from hvd_tf._internal.keras.reducing import Reducing, reducing_of
 from hvd_tf.functions import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
 
@@ -56,7 +58,16 @@ def _arranged(original: Any) -> Any:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = reducing_of(self)
-        if optimizer is None or not _has_peers(optimizer.process_set):
+        if optimizer is None:
+            return original(self, *args, **kwargs)
+        optimizer._hvd_begin_fit(trainable_variables_of(self))
+        try:
+            return arranged(self, optimizer, *args, **kwargs)
+        finally:
+            optimizer._hvd_end_fit(trainable_variables_of(self))
+
+    def arranged(self: Any, optimizer: Reducing, *args: Any, **kwargs: Any) -> Any:
+        if not _has_peers(optimizer.process_set):
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         joined.pop(self, None)  # of an earlier fit

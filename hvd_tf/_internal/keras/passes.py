@@ -31,11 +31,10 @@ class Passes:
         self._average = average
         self._number: Optional[tf.Variable] = None
         self._sums: dict[Any, tf.Variable] = {}
-        # Of eager passes: the names of variables that have had a gradient since the last reset.
-        self._begun: dict[Any, str] = {}
-        # Of tf.functions: which variables have gradients, numbered; and the number of this step's.
-        self._numbers_of_keys: dict[tuple[Any, ...], int] = {}
-        self._keys_number: Optional[tf.Variable] = None
+        # Which variables have had gradients in a step: their names by keys. 0 is a step's begin.
+        self._sets: list[dict[Any, str]] = [{}]
+        self._begun: Optional[tf.Variable] = None  # the place of this step's set in that list
+        self._fitted: set[Any] = set()  # the keys of what the last `fit` has trained
         self.is_applying = False  # within a call of `apply`: this is a k-th pass
 
     @property
@@ -71,11 +70,12 @@ class Passes:
                 )
         number = self._pass_number()
         added = [i for i, gradient in enumerate(result) if gradient is not None]
-        for i in added:
-            self._sum_of(result[i], variables[i]).assign_add(result[i])
-        present = self._variables_of_step(added, variables)
-        sums = [self._sums[variable_key(variables[i])] for i in present]
-        number.assign_add(1)
+        present, checks = self._variables_of_step(added, variables)
+        with tf.control_dependencies(checks):  # a pass that is refused changes no sum
+            for i in added:
+                self._sum_of(result[i], variables[i]).assign_add(result[i])
+            sums = [self._sums[variable_key(variables[i])] for i in present]
+            number.assign_add(1)
 
         def last() -> list[tf.Tensor]:
             totals = [total.read_value() for total in sums]
@@ -87,8 +87,6 @@ class Passes:
                 for total in sums:
                     total.assign(tf.zeros_like(total))
                 number.assign(0)
-            if tf.executing_eagerly():
-                self._begun.clear()
             return [tf.identity(gradient) for gradient in reduced]
 
         def other() -> list[tf.Tensor]:
@@ -103,43 +101,60 @@ class Passes:
 
     def _variables_of_step(
         self, added: Sequence[int], variables: Sequence[Variable]
-    ) -> Sequence[int]:
-        """The places of variables that have had a gradient in any pass of this step so far."""
+    ) -> tuple[Sequence[int], list[tf.Operation]]:
+        """The places of variables that have had a gradient in any pass of this step so far.
+
+        In a tf.function also what fails if these are others than in an earlier pass.
+        """
         keys = [variable_key(variable) for variable in variables]
+        own = {keys[i]: str(tf_variable(variables[i]).name) for i in added}
+        begun = self._begun_set()
         if tf.executing_eagerly():
-            self._begun.update({keys[i]: str(tf_variable(variables[i]).name) for i in added})
+            if int(self._pass_number()) > 0:
+                own = {**self._sets[int(begun)], **own}
             here = set(keys)
-            missing = [name for key, name in self._begun.items() if key not in here]
+            missing = [name for key, name in own.items() if key not in here]
             if missing:
                 raise ValueError(
                     f"backward_passes_per_step={self.passes}: an earlier pass of this step had a "
                     f"gradient of {missing[0]}, and this one does not name that variable: pass the "
                     "same variables in every pass, or use an optimizer for each list of variables"
                 )
-            return [i for i, key in enumerate(keys) if key in self._begun]
-        own = self._numbers_of_keys.setdefault(
-            tuple(keys[i] for i in added), len(self._numbers_of_keys) + 1
-        )
-        if self._keys_number is None:
-            with tf.init_scope():
-                self._keys_number = tf.Variable(
-                    0, trainable=False, dtype=tf.int64, name="pass_keys"
-                )
-        begun = self._keys_number
-        begun.assign(tf.where(tf.equal(self._pass_number(), 0), tf.constant(own, tf.int64), begun))
-        tf.debugging.assert_equal(
-            begun,
-            tf.constant(own, tf.int64),
+            begun.assign(self._place_of(own))
+            return [i for i, key in enumerate(keys) if key in own], []
+        place = tf.constant(self._place_of(own), tf.int64)
+        first = tf.equal(self._pass_number(), 0) | tf.equal(begun, 0)
+        check = tf.debugging.assert_equal(
+            tf.where(first, place, begun),
+            place,
             f"backward_passes_per_step={self.passes}: the passes of this step have gradients of "
             "different variables, which a tf.function cannot add up: give all of them to each "
             "pass, or use an optimizer for each list of variables",
         )
-        return added
+        with tf.control_dependencies([check]):
+            begun.assign(place)
+        return added, [check]
+
+    def _place_of(self, names: dict[Any, str]) -> int:
+        if names not in self._sets:
+            self._sets.append(names)
+        return self._sets.index(names)
+
+    def begin_fit(self, variables: Sequence[Variable]) -> None:
+        """Discard a pass that is left over where the last `fit` has trained other variables.
+
+        Every rank calls it.
+        """
+        if self._fitted and self._fitted != {variable_key(variable) for variable in variables}:
+            self.reset()
+
+    def end_fit(self, variables: Sequence[Variable]) -> None:
+        """Tell which variables a `fit` has trained. None: it has not built them."""
+        self._fitted = {variable_key(variable) for variable in variables} or self._fitted
 
     def reset(self) -> None:
         """Begin with the first of k passes, in eager code. Every rank does, or none."""
         self._pass_number().assign(0)
-        self._begun.clear()
         for total in self._sums.values():
             total.assign(tf.zeros_like(total))
 
@@ -168,6 +183,12 @@ class Passes:
             with tf.init_scope():
                 self._number = tf.Variable(0, trainable=False, dtype=tf.int64, name="pass_number")
         return self._number
+
+    def _begun_set(self) -> tf.Variable:
+        if self._begun is None:
+            with tf.init_scope():
+                self._begun = tf.Variable(0, trainable=False, dtype=tf.int64, name="pass_set")
+        return self._begun
 
     def _sum_of(self, gradient: tf.Tensor, variable: Variable) -> tf.Variable:
         key = variable_key(variable)

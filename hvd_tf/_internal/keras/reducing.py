@@ -45,6 +45,16 @@ class Reducing:
         if self._agg_helper is not None:
             self._agg_helper.reset()
 
+    def _hvd_begin_fit(self, variables: Sequence[Variable]) -> None:
+        """Call it on every rank with what a `fit` is to train."""
+        if self._agg_helper is not None:
+            self._agg_helper.begin_fit(variables)
+
+    def _hvd_end_fit(self, variables: Sequence[Variable]) -> None:
+        """Call it on every rank with what a `fit` has trained."""
+        if self._agg_helper is not None:
+            self._agg_helper.end_fit(variables)
+
     @property
     def _local_vars(self) -> list[Variable]:
         return self._hvd_reducer.local_variables
