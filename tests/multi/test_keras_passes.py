@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from failing import failed_pass
 
 import hvd_tf.keras as hvd_keras
 
@@ -116,6 +117,43 @@ def test_functions_that_name_variables_in_another_order(hvd, rank, size):
     tf.function(lambda: training.step(gradients_of(rank, (0, 1), 2)))()
     tf.function(reversed_step)()
     training.check(size, (2, 2))
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("average", [False, True])
+def test_a_pass_that_fails_delays_the_update(rank, size, average, eager):
+    """The last rank's second pass fails, and so does the others' reduction. The third reduces."""
+    weight = tf.Variable(0.0)
+    optimizer = hvd_keras.DistributedOptimizer(
+        tf.keras.optimizers.SGD(1.0),
+        backward_passes_per_step=2,
+        average_aggregated_gradients=average,
+    )
+    optimizer.build([weight])
+
+    def step(gradient, fails):
+        with tf.control_dependencies([tf.debugging.Assert(~fails, ["no data"])]):
+            gradient = tf.identity(gradient)
+        if hasattr(optimizer, "compute_gradients"):
+            with tf.GradientTape() as tape:
+                loss = weight * gradient
+            optimizer.minimize(loss, [weight], tape=tape)
+        else:  # of Keras 3
+            optimizer.apply([gradient], [weight])
+
+    step = step if eager else tf.function(step)
+
+    def run(number, failing=False):
+        step(tf.constant((rank + 1) * 10.0**number), tf.constant(failing))
+
+    run(0)
+    failed_pass(lambda: run(1, rank == size - 1), rank == size - 1)
+    run(2)
+    expected = 0.0
+    for r in range(size):
+        total, passes = ((r + 1) * 101, 2) if r == size - 1 else ((r + 1) * 111, 3)
+        expected -= total / (passes if average else 1) / size
+    np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("eager", [False, True])

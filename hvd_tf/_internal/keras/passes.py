@@ -80,7 +80,8 @@ class Passes:
         def last() -> list[tf.Tensor]:
             totals = [total.read_value() for total in sums]
             if self._average:
-                totals = [total / tf.cast(self.passes, total.dtype) for total in totals]
+                made = number.read_value()  # more than k where a k-th pass has failed
+                totals = [total / tf.cast(made, total.dtype) for total in totals]
             reduced = self._reducer.reduce(totals, [variables[i] for i in present])
             # Not before the reduction has succeeded: one that fails leaves a k-th pass behind.
             with tf.control_dependencies(reduced):
