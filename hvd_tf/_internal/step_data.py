@@ -25,12 +25,9 @@ def data_of_step(used: Iterable[tf.Operation] = ()) -> list[tf.Operation]:
     """
     graph = v1.get_default_graph()
     reading = [operation for operation in graph.get_operations() if _reads(operation)]
-    used = [*_gradient_collectives(), *used]
-    if len(reading) == 1:
-        # Gradients of several passes are reduced within a branch.
-        updates = v1.get_collection(v1.GraphKeys.TRAIN_OP)
-        used += [getattr(update, "op", update) for update in updates]
-    if used:
+    # Gradients of several passes are reduced within a branch.
+    used = [*(_gradient_collectives() or _updates()), *used]
+    if used or len(reading) > 1:
         reading = _data_of(used)
     return [operation for operation in reading if not is_in_control_flow(operation)]
 
@@ -60,6 +57,12 @@ def _gradient_collectives() -> list[tf.Operation]:
         if operation.type.startswith("Horovod")
         and operation.node_def.attr["tensor_name"].s.startswith(GRADIENT_PREFIX.encode())
     ]
+
+
+def _updates() -> list[tf.Operation]:
+    """The updates of all optimizers."""
+    updates = v1.get_collection(v1.GraphKeys.TRAIN_OP)
+    return [getattr(update, "op", update) for update in updates]
 
 
 def _data_of(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
