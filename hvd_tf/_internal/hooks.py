@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
@@ -44,6 +45,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         if self._graph is graph:
             return
         self._graph = graph
+        _announced_in(graph).append(f"BroadcastGlobalVariablesHook({self.root_rank})")
         if size() == 1:
             self.bcast_op = tf.no_op(name="broadcast_variables")
             return
@@ -88,8 +90,9 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         )
 
 
-# By graph: the texts of the hooks that need all ranks.
-_announced: WeakKeyDictionary[tf.Graph, set[str]] = WeakKeyDictionary()
+# By graph: the texts of the hooks that need all ranks. BroadcastGlobalVariablesHook has a text for
+# each, because a rank with another one more would wait for ever.
+_announced: WeakKeyDictionary[tf.Graph, list[str]] = WeakKeyDictionary()
 
 
 def announce_hook(text: str) -> None:
@@ -98,11 +101,20 @@ def announce_hook(text: str) -> None:
     BroadcastGlobalVariablesHook compares the texts. So a rank without the hook is named at the
     start, and does not keep the others waiting.
     """
-    _announced.setdefault(v1.get_default_graph(), set()).add(text)
+    announced = _announced_in(v1.get_default_graph())
+    if text not in announced:
+        announced.append(text)
+
+
+def _announced_in(graph: tf.Graph) -> list[str]:
+    return _announced.setdefault(graph, [])
 
 
 def _check_announced(graph: tf.Graph, root_rank: int) -> None:
-    mine = sorted(_announced.get(graph, set()))
+    mine = [
+        f"{count} {text}" if count > 1 else text
+        for text, count in sorted(Counter(_announced_in(graph)).items())
+    ]
     everyones = exchange_at("start a training session", {"hooks": mine}, TRAINED_ALREADY)
     check_same_sets(
         [theirs["hooks"] for theirs in everyones],

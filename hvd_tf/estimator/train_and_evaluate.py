@@ -20,10 +20,13 @@ from hvd_tf._internal.runtime import Sum, global_process_set, rank
 from hvd_tf._internal.step_data import data_of_step
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
+from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
 from hvd_tf.estimator.saving import EVALUATE, SAVE, Saver, Schedule
 from hvd_tf.functions import broadcast_object
 
 _WHAT = "train_and_evaluate"
+# hvd_tf's own hooks. No rank may lack one that another rank has.
+_OF_ALL_RANKS = (BroadcastGlobalVariablesHook, EndTogetherHook, LearningRateHook, MetricAverageHook)
 
 
 def train_and_evaluate(
@@ -47,7 +50,7 @@ def train_and_evaluate(
         writes checkpoints or summaries.
       train_spec: tf.estimator.TrainSpec. Its input_fn gives each rank its own share. max_steps
         counts global steps, which all ranks take together; see `scale_steps`. saving_listeners run
-        on rank 0. So do a model's training_chief_hooks.
+        on rank 0. So do a model's training_chief_hooks, but for hvd_tf's own: every rank runs them.
       eval_spec: tf.estimator.EvalSpec. Its input_fn gives every rank the same dataset. Exporters
         run on rank 0. throttle_secs is measured by rank 0's clock. start_delay_secs is not used, as
         in one process.
@@ -113,8 +116,11 @@ class _Trainer:
             del params  # the Estimator's model_fn has them already
             spec = given(features, labels, mode, config)
             self.scaffold = spec.scaffold
+            if rank() == 0:
+                return spec
             # Each rank's RunConfig is a chief's.
-            return spec if rank() == 0 else spec._replace(training_chief_hooks=())
+            hooks = [h for h in spec.training_chief_hooks or () if isinstance(h, _OF_ALL_RANKS)]
+            return spec._replace(training_chief_hooks=hooks)
 
         return model_fn
 

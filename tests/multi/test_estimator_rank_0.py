@@ -34,7 +34,9 @@ def model_fn(features, labels, mode, params):
     if mode == "infer":
         return tfe.EstimatorSpec(mode, predictions=predictions)
     loss = tf.reduce_mean((predictions - labels) ** 2)
-    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.05))
+    loss = tf.identity(loss, "loss")
+    rate = v1.get_variable("rate", initializer=0.05, trainable=False)
+    optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(rate))
     train = optimizer.minimize(loss, v1.train.get_global_step())
     chief_hooks = params["chief_hooks"]() if "chief_hooks" in params else ()
     return tfe.EstimatorSpec(mode, loss=loss, train_op=train, training_chief_hooks=chief_hooks)
@@ -81,6 +83,51 @@ def test_chief_hooks_of_train_and_evaluate_are_rank_0s(folder, rank):
         )
         assert hvd.allgather_object(steps.made) == [4] + [0] * (hvd.size() - 1)
         assert (tf.train.latest_checkpoint(other) is not None) == (rank == 0)
+
+
+def test_chief_hooks_of_hvd_tf_run_on_every_rank(folder, rank, size):
+    made = []
+
+    def chief_hooks():
+        average = hvd.estimator.MetricAverageHook(["loss"], every_n_steps=1)
+        made.append(average)
+        return [
+            hvd.BroadcastGlobalVariablesHook(0),
+            hvd.estimator.EndTogetherHook(),
+            average,
+            hvd.estimator.LearningRateHook("rate", rates),
+        ]
+
+    rates = Rates()
+    found, _ = hvd.estimator.train_and_evaluate(
+        make_estimator(folder, chief_hooks=chief_hooks),
+        tfe.TrainSpec(lambda: share().take(3 if rank == size - 1 else 9), max_steps=8),
+        tfe.EvalSpec(whole, steps=None),
+    )
+    assert found["global_step"] == 3 and rates.steps[:3] == [0, 1, 2]
+    everyones = hvd.allgather_object(made[0].averages)
+    assert everyones == everyones[:1] * size
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_broadcast_on_rank_0_only_is_an_error_on_all(folder, rank, size, root):
+    if size == 1:
+        pytest.skip("needs ranks")
+    hooks = [hvd.BroadcastGlobalVariablesHook(root)]
+    estimator = make_estimator(folder, chief_hooks=lambda: hooks if rank == 0 else [])
+    with pytest.raises(ValueError, match="the hooks differ .*BroadcastGlobalVariablesHook"):
+        estimator.train(share, hooks=[hvd.BroadcastGlobalVariablesHook(0)], max_steps=4)
+
+
+class Rates:
+    """A constant learning rate. Keeps the steps that it was asked for."""
+
+    def __init__(self):
+        self.steps = []
+
+    def __call__(self, step):
+        self.steps.append(step)
+        return 0.05
 
 
 class Listener(v1.train.CheckpointSaverListener):
