@@ -95,3 +95,35 @@ def test_a_rank_that_ends_by_the_exception_of_what_it_runs() -> None:
     words = rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) ended by the uncaught exception above"
     assert re.fullmatch(words, line), result.text
     assert result.text.count("ZeroDivisionError") == 2 and result.returncode == 1
+
+
+# The other rank has ended when this one comes to init.
+WAITS = """
+import os, time
+path = os.environ['HVD_JOB_DIR'] + '/rank-1.process'
+while not os.path.exists(path) or 'ended' not in open(path).read():
+    time.sleep(0.1)
+import hvd_tf
+hvd_tf.init()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "tracebacks"),
+    [
+        (RAISES, "ended by the uncaught exception above", 2),
+        # hvd_tf knows of no exception before the first use of one of its names.
+        (
+            f"{sys.executable} -c 'import hvd_tf; 1 / 0'",
+            "ended with status 0 while others went on",
+            1,
+        ),
+    ],
+)
+def test_a_rank_that_ends_well_without_init(way: str, words: str, tracebacks: int) -> None:
+    is_first = "[ ${OMPI_COMM_WORLD_RANK-$PMI_RANK} = 0 ]"
+    script = f'if {is_first}; then {sys.executable} -c "$0"; else {way}; fi; true'
+    result = run_command(2, ["bash", "-c", script, WAITS])
+    line = last_line(result)
+    assert re.fullmatch(rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) {words}", line), result.text
+    assert result.text.count("ZeroDivisionError") == tracebacks and result.returncode == 1

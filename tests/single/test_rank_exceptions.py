@@ -68,3 +68,30 @@ def test_the_first_of_the_ranks() -> None:
     states = {0: ended(1), 1: RankState(process=Notice("ended", 1, "a", 11, 60, 1))}
     other = replace(CHILD, rank=1, pid=8, time_ns=40)
     assert first_exception([CHILD, other], states) == other
+
+
+@pytest.mark.parametrize(
+    ("own", "of_other", "counts"),
+    [
+        (ended(0), RankState(started=Notice("started", 1, "a", 12, 55)), True),
+        (ended(0), RankState(process=Notice("running", 1, "a", 11, 1)), False),
+        # `python a.py || python b.py`
+        (replace(ended(0), started=Notice("started", 0, "a", 8, 55)), None, False),
+        (RUNS, RankState(started=Notice("started", 1, "a", 12, 55)), False),
+        # It has come out of `init`, as where it trains alone.
+        (
+            ended(0),
+            RankState(
+                started=Notice("started", 1, "a", 12, 55), leaving=Notice("leaving", 1, "a", 12, 57)
+            ),
+            False,
+        ),
+        (ended(0, told=True), RankState(started=Notice("started", 1, "a", 12, 55)), False),
+    ],
+)
+def test_a_rank_that_never_calls_init_while_others_do(
+    own: RankState, of_other: RankState | None, counts: bool
+) -> None:
+    """`python a.py; true`: the others wait for it, and its end tells nothing."""
+    states = {0: own} if of_other is None else {0: own, 1: of_other}
+    assert first_exception([CHILD], states) == (CHILD if counts else None)

@@ -152,11 +152,17 @@ class Attempt:
         def failed() -> failure_report.Report | None:
             return first_exception(failure_report.read_all(directories.job), told.states())
 
+        def has_failed() -> bool:
+            states = told.states()
+            ended = [state.ended for state in states.values() if state.ended]
+            missed = any(last_words.never_comes(end, states) for end in ended)
+            return told.mpi_has_aborted or missed or failed() is not None
+
         over = ends.Over().check(
             job.pid,
             output.quiet_s,
             end_strays=lambda: _end_strays(job),
-            has_failed=lambda: told.mpi_has_aborted or failed() is not None,
+            has_failed=has_failed,
             children_matter=self._has_children(),
         )
         ending = job.wait([over, unended.check(), *([starts.check()] if starts else [])])

@@ -36,6 +36,15 @@ def failed_by_itself(end: Notice | None, states: States) -> bool:
     return end is not None and end.status != 0 and not states[end.rank].mpi_has_aborted
 
 
+def never_comes(end: Notice, states: States) -> bool:
+    """Whether others wait in `init` for this rank in vain: it never called that, and ended well.
+
+    Open MPI ends the others only where they were in `init` before this end.
+    """
+    others = any(state.started and not state.leaving for state in states.values())
+    return end.status == 0 and not states[end.rank].started and others
+
+
 def of_end(end: Notice) -> str:
     """How a rank has ended."""
     if end.status < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_tf._internal.failure_report import Report, first_of
-from hvd_tf._internal.launcher.last_words import States, failed_by_itself
+from hvd_tf._internal.launcher.last_words import States, failed_by_itself, never_comes
 from hvd_tf._internal.launcher.rank_notices import RankState
 
 # Python's status after an uncaught exception, which a shell returns as it is.
@@ -44,9 +44,6 @@ def _is_of(report: Report, state: RankState | None) -> bool:
 
 def _has_failed(rank: int, states: States) -> bool:
     end = states[rank].ended if rank in states else None
-    return (
-        end is not None
-        and not end.told
-        and end.status == _EXCEPTION
-        and failed_by_itself(end, states)
-    )
+    if end is None or end.told:
+        return False
+    return never_comes(end, states) or (end.status == _EXCEPTION and failed_by_itself(end, states))
