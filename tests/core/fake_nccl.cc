@@ -38,7 +38,7 @@ std::map<Kind, int> launched;
 bool connect_is_held = false, links_are_held = false;
 std::set<int> released;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
-int links_fail_on = -1;
+int links_fail_on = -1, trials_fail_on = -1;
 int abort_waits_on = -1;
 constexpr std::chrono::seconds kLongestAbort{30};
 // Kernels that have not ended, by card.
@@ -167,6 +167,7 @@ int Launch() {
     launch_fails_on = -1;
     return kSystemError;
   }
+  if (trials_fail_on == comm.rank && comm.next_group == 0) return kSystemError;
   if (async_fails_on == comm.rank) {
     comm.is_failing = true;
     comm.error = hvd::kNcclRemoteError;
@@ -315,7 +316,7 @@ void* FakeNccl::Find(const char* name) {
 void FakeNccl::Reset() {
   const std::lock_guard<std::mutex> lock(mutex);
   connect_is_held = links_are_held = false;
-  links_fail_on = -1;
+  links_fail_on = trials_fail_on = -1;
   released.clear();
   connect_fails_on = launch_fails_on = async_fails_on = kernels_held_on = -1;
   abort_waits_on = -1;
@@ -353,6 +354,11 @@ void FakeNccl::FailLinks(int rank) {
 void FakeNccl::FailLaunch(int rank) {
   const std::lock_guard<std::mutex> lock(mutex);
   launch_fails_on = rank;
+}
+
+void FakeNccl::FailTrials(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  trials_fail_on = rank;
 }
 
 void FakeNccl::FailAsync(int rank) {

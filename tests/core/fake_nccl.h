@@ -28,6 +28,8 @@ class FakeNccl {
   static void FailLinks(int rank);
   // The rank's next group of calls is not started.
   static void FailLaunch(int rank);
+  // The rank's communicators do not start their first group: the trial.
+  static void FailTrials(int rank);
   // From its next group on the rank's communicators report an error, and their
   // kernels do not end before they are aborted.
   static void FailAsync(int rank);

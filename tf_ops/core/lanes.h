@@ -58,6 +58,8 @@ struct LaneOwner {
   // A batch that cards do among themselves is done once the framework's streams
   // wait for it. If it fails later, so does the next one.
   bool completes_in_stream = false;
+  // A wait of so many seconds ends the job. 0: none does.
+  double stall_shutdown_s = 0;
   // Cards may be the same one: what connects them was told that they are not.
   bool may_share_card = false;
   // Why this rank's cards may not reduce among themselves. Empty: they may.

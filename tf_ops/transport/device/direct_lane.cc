@@ -32,7 +32,8 @@ DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
       owner_(std::move(owner)),
       connect_limit_(connect_limit),
       staging_(host, std::move(device), wake_),
-      self_(std::make_shared<DirectLane*>(this)) {}
+      self_(std::make_shared<DirectLane*>(this)),
+      trial_limit_(connect_limit) {}
 
 DirectLane::~DirectLane() {
   *self_ = nullptr;
@@ -129,12 +130,12 @@ bool DirectLane::Watch() {
 }
 
 bool DirectLane::WatchLimit(const Flight& flight) {
-  if (!broken_.ok() || Clock::now() < flight.launched_at + connect_limit_) {
-    return false;
-  }
+  const auto limit = flight.is_trial ? trial_limit_ : connect_limit_;
+  if (!broken_.ok() || Clock::now() < flight.launched_at + limit) return false;
   if (flight.is_trial) offer_.is_guess = 1;
   Break(LimitReached(flight.is_trial ? "NCCL did not move its first numbers"
-                                     : "NCCL did not begin a batch"));
+                                     : "NCCL did not begin a batch",
+                     limit));
   return true;
 }
 

@@ -51,8 +51,9 @@ class DirectLane final : public Transport {
   // `host` outlives this object. `wake` is called by any thread when a card has
   // done something, so that Progress is called.
   // A communicator that is not ready after `connect_limit` is given up, and so
-  // is one that has not begun a batch by then. All lanes of the card have the
-  // same `queue`.
+  // is one that has not begun a batch by then. The trial has no longer than
+  // half of what ends the job as a stall, because other sets' batches wait
+  // behind it on the card. All lanes of the card have the same `queue`.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
              std::shared_ptr<CardQueue> queue,
              std::unique_ptr<Communicators> communicators,
@@ -183,8 +184,11 @@ class DirectLane final : public Transport {
   // It is connected, or why not.
   void EndConnecting(const Status& status);
   bool AdvanceConnecting();
-  // What took longer than connect_limit_, such as "NCCL did not connect".
-  Status LimitReached(const std::string& what) const;
+  // This rank's, by what it was told.
+  std::chrono::milliseconds OwnTrialLimit() const;
+  // What took longer than that, such as "NCCL did not connect".
+  Status LimitReached(const std::string& what,
+                      std::chrono::milliseconds limit) const;
   void StartTrial();
   void EndTrial(const Status& status);
   Status QueueTrial(const Flight& flight);
@@ -278,6 +282,8 @@ class DirectLane final : public Transport {
 
   // See LaneOwner::is_hierarchical, but all ranks agree on it.
   bool is_by_host_ = false;
+  // They agree on that, too.
+  std::chrono::milliseconds trial_limit_;
   // Of all ranks, or of those of this host.
   std::unique_ptr<Communicator> communicator_;
   bool has_tried_ = false;  // this rank's card was given the trial

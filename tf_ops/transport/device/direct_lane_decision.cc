@@ -83,6 +83,7 @@ void DirectLane::FindOffer() {
     if (!kernels.ok()) offer_.HasNoKernels(kernels.message());
     offer_.is_hierarchical = owner_.is_hierarchical ? 1 : 0;
     offer_.may_share_card = owner_.may_share_card ? 1 : 0;
+    offer_.trial_limit_ms = static_cast<int32_t>(OwnTrialLimit().count());
     offer_.version = found.value().version;
     std::memcpy(offer_.card, found.value().card.data(),
                 std::min(found.value().card.size(), LaneOffer::kCardBytes));
@@ -186,6 +187,10 @@ void DirectLane::Connect(const Decision& decision) {
   all_have_kernels_ = std::all_of(
       decision.all.begin(), decision.all.end(),
       [](const LaneOffer& offer) { return offer.has_kernels != 0; });
+  for (const LaneOffer& offer : decision.all) {
+    trial_limit_ =
+        std::min(trial_limit_, std::chrono::milliseconds(offer.trial_limit_ms));
+  }
   const std::vector<int> peers = CardPeers();
   const auto own = std::find(peers.begin(), peers.end(), rank());
   // One of zeros: the rank could not make one. Its peers refuse it alike.
@@ -203,17 +208,19 @@ bool DirectLane::AdvanceConnecting() {
   if (is_ready.ok() && !is_ready.value()) {
     if (Clock::now() < connecting_since_ + connect_limit_) return false;
     offer_.is_guess = 1;
-    EndConnecting(LimitReached("NCCL did not connect"));
+    EndConnecting(LimitReached("NCCL did not connect", connect_limit_));
   } else {
     EndConnecting(is_ready.status());
   }
   return true;
 }
 
-Status DirectLane::LimitReached(const std::string& what) const {
-  std::string text = what + " within " +
-                     std::to_string(connect_limit_.count() / 1000) +
-                     " s; NCCL_DEBUG=INFO shows what it waits for";
+Status DirectLane::LimitReached(const std::string& what,
+                                std::chrono::milliseconds limit) const {
+  std::string text =
+      what + " within " + std::to_string(limit.count() / 1000) + " s";
+  if (limit < connect_limit_) text += ", half of HVD_STALL_SHUTDOWN_S";
+  text += "; NCCL_DEBUG=INFO shows what it waits for";
   if (owner_.hosts.has_two_levels() && !is_by_host_) {
     text += "; HVD_HIERARCHICAL_ALLREDUCE=1 needs it within hosts only";
   }

@@ -15,6 +15,13 @@ constexpr int kSummed = 0, kTold = 1, kSent = 2, kReceived = 3, kNumbers = 4;
 
 }  // namespace
 
+std::chrono::milliseconds DirectLane::OwnTrialLimit() const {
+  if (owner_.stall_shutdown_s <= 0) return connect_limit_;
+  const std::chrono::duration<double> half(owner_.stall_shutdown_s / 2);
+  if (half >= connect_limit_) return connect_limit_;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(half);
+}
+
 // It has its place in the order of the card, as any batch.
 void DirectLane::StartTrial() {
   state_ = State::kTrying;

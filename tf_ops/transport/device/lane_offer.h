@@ -23,6 +23,7 @@ struct LaneOffer {
   int32_t has_kernels = 0;      // its card can copy elements
   int32_t is_hierarchical = 0;  // see LaneOwner
   int32_t may_share_card = 0;   // see LaneOwner
+  int32_t trial_limit_ms = 0;   // the shortest one holds for all
   // The refusal may be what another rank's has led to, such as a wait for it.
   int32_t is_guess = 0;
   char card[kCardBytes] = {};

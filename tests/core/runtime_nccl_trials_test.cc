@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runtime while cards try NCCL for a set, and the trial does not end: what goes
+// on meanwhile, and when it is given up.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "nccl_jobs.h"
+
+namespace hvd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+bool IsKnown(const Lines& lines) { return !lines.With(kStaysStaged).empty(); }
+
+// Returns once all ranks have come.
+void MeetRanks(Runtime* runtime) {
+  PendingPtr all =
+      Start(runtime, {"meet", Verb::kAllreduce, ReduceOp::kSum}, {{1.0f}});
+  ASSERT_EQ(all->Wait().message(), "");
+}
+
+// Rank 1's card comes to what the other set does, and waits for that of rank 0,
+// which is at the trial. Without a limit of its own that would be a stall.
+TEST(a_trial_that_hangs_does_not_end_the_job) {
+  FakeNccl::Reset();
+  const Lines lines;
+  CardJob job = OfSets({{0, 1}});
+  job.options.stall_warning_s = 0;
+  job.options.stall_shutdown_s = 2;
+  job.connect_limit = seconds(20);
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        // It knows that at once. Rank 0 only knows that no link comes.
+        FakeNccl::FailTrials(1);
+        MeetRanks(runtime);
+        EXPECT_TRUE(SumUntil(rank, 2, runtime, card, [&] {
+          SumOnce(rank, 2, runtime, card, 1);
+          return IsKnown(lines);
+        }));
+        // Both sets go on.
+        for (const int set : {0, 1}) SumOnce(rank, 2, runtime, card, set);
+      },
+      Nccl, job);
+  const auto found = lines.With(kStaysStaged);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(Contains(found[0], "rank 1 says: NCCL did not start a batch"));
+}
+
+// What one rank was told holds for all: the others do not wait for longer.
+TEST(the_shortest_limit_of_a_trial_holds_for_all) {
+  FakeNccl::Reset();
+  FakeNccl::HoldLinks();
+  const Lines lines;
+  CardJob job;
+  std::atomic<int> owners{0};
+  job.change_owner = [&](LaneOwner* owner) {
+    if (owners++ == 0) owner->stall_shutdown_s = 2;
+  };
+  RunOnCards(
+      3,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        EXPECT_TRUE(
+            SumUntil(rank, 3, runtime, card, [&] { return IsKnown(lines); }));
+      },
+      Nccl, job);
+  const auto found = lines.With(kStaysStaged);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(Contains(found[0],
+                       "rank 0 says: NCCL did not move its first numbers "
+                       "within 1 s, half of HVD_STALL_SHUTDOWN_S; NCCL_DEBUG"));
+}
+
+}  // namespace
+}  // namespace hvd
