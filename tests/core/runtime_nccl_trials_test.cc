@@ -80,5 +80,40 @@ TEST(the_shortest_limit_of_a_trial_holds_for_all) {
                        "within 1 s, half of HVD_STALL_SHUTDOWN_S; NCCL_DEBUG"));
 }
 
+// How long a step of such a set waits at most. Rank 0, which leads it, is at
+// the end of its trial, and rank 1 is not.
+Clock::duration LongestStep(int batches_in_flight, milliseconds limit) {
+  FakeNccl::Reset();
+  FakeNccl::FailTrials(0);
+  const Lines lines;
+  CardJob job;
+  job.options.batches_in_flight = batches_in_flight;
+  job.connect_limit = limit;
+  Clock::duration longest{};
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        Clock::time_point last = Clock::now();
+        EXPECT_TRUE(SumUntil(rank, 2, runtime, card, [&] {
+          const Clock::time_point now = Clock::now();
+          if (rank == 0) longest = std::max(longest, now - last);
+          last = now;
+          return IsKnown(lines);
+        }));
+      },
+      Nccl, job);
+  const auto found = lines.With(kStaysStaged);
+  EXPECT_EQ(found.size(), 1u);
+  EXPECT_EQ(FakeNccl::completed(), 0);
+  return longest;
+}
+
+TEST(staged_batches_go_on_while_a_trial_hangs) {
+  const seconds limit(4);
+  for (const int batches_in_flight : {1, 4}) {
+    EXPECT_TRUE(LongestStep(batches_in_flight, limit) < limit / 2);
+  }
+}
+
 }  // namespace
 }  // namespace hvd

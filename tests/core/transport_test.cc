@@ -49,6 +49,33 @@ TEST(ContractWithLargeChunks) {
 TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
 #endif
 
+// They are more than there are tags.
+TEST(ALongBatchHoldsUpNoOther) {
+  ThreadWorld world(3, {}, 1024);
+  RunRanks(3, [&](int rank) {
+    auto backend = world.Open(rank);
+    ContractRank self(backend.get(), 0, 1024);
+    auto transport = self.NewTransport();
+    for (int round = 0; round < 2; ++round) {
+      CheckSetIsWell(transport.get());
+      bool has_come = rank != 1;
+      Batch batch;
+      batch.is_long = true;
+      batch.inputs_are_ready = [&] { return has_come; };
+      Call late({static_cast<float>(rank)}, 1);
+      late.Start(transport.get(), batch);
+      for (int i = 0; i < 600; ++i) CheckSetIsWell(transport.get());
+      EXPECT_FALSE(late.done());
+      EXPECT_EQ(transport->count_of(late.id()), 1);
+      // All have looked.
+      CheckSetIsWell(transport.get());
+      has_come = true;
+      Drive(transport.get(), [&] { return transport->in_flight() == 0; });
+      EXPECT_TRUE(late.done() && late.out()[0] == 3.0f);
+    }
+  });
+}
+
 TEST(WireFailureFailsEverything) {
   ThreadWorld world(2, {}, 1024);
   std::atomic<int> left{1};

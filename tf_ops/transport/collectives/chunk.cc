@@ -23,7 +23,7 @@ constexpr int kChunkBits = 4;
 constexpr int kPhaseShift = 28;
 
 static_assert(kChunkTags == 1 << kChunkBits);
-static_assert(kBatchTags << (kChunkBits + kHopBits) == 1 << 14);
+static_assert((kBatchTags + 1) << (kChunkBits + kHopBits) == 1 << 14);
 
 }  // namespace
 
@@ -162,7 +162,8 @@ bool Chunk::Sweep(std::vector<MoveId>* moves) {
 }
 
 uint32_t Chunk::Tag(int hop) const {
-  const uint32_t batch = work_->sequence() % kBatchTags;
+  const uint32_t batch =
+      work_->batch().is_long ? kBatchTags : work_->sequence() % kBatchTags;
   const uint32_t chunk = index_ % kChunkTags;
   return (batch << kChunkBits | chunk) << kHopBits | static_cast<uint32_t>(hop);
 }

@@ -128,9 +128,9 @@ class Chunk {
 };
 
 // Tags have room for so many chunks of a batch, and so many batches of a set,
-// at once. StagedTransport keeps to these limits.
+// at once, and one that is long. StagedTransport keeps to these limits.
 inline constexpr int64_t kChunkTags = 16;
-inline constexpr uint64_t kBatchTags = 256;
+inline constexpr uint64_t kBatchTags = 255;
 
 }  // namespace hvd
 

@@ -159,9 +159,19 @@ void StagedTransport::EndPhase(Flight* flight) {
   flight->next_chunk = flight->outputs_done = 0;
 }
 
+BatchId StagedTransport::Oldest() const {
+  const auto oldest =
+      std::find_if(flights_.begin(), flights_.end(), [](const auto& entry) {
+        const BatchWork* const work = entry.second.work.get();
+        return work == nullptr || !work->batch().is_long;
+      });
+  return oldest == flights_.end() ? next_id_ : oldest->first;
+}
+
 bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
-  const BatchId oldest = flights_.begin()->first;
-  if (id >= oldest + kBatchTags) return false;
+  const bool is_long = flight->work->batch().is_long;
+  const BatchId oldest = Oldest();
+  if (!is_long && id >= oldest + kBatchTags) return false;
   bool moved = false;
   while (flight->chunks.size() < kWindow &&
          flight->next_chunk < flight->phase()->chunk_count()) {

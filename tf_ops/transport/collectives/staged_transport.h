@@ -85,6 +85,8 @@ class StagedTransport final : public Transport {
   bool TryBegin(Flight* flight) const;
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
+  // Of those that are not long.
+  BatchId Oldest() const;
   // Throws std::bad_alloc where the oldest batch can wait for nobody's memory.
   void CheckMemoryWillCome(Urgency urgency) const;
   // Goes on to the next phase if the running one has all its outputs.

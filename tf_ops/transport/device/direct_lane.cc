@@ -69,6 +69,7 @@ void DirectLane::Leave(Flight* flight) {
 
 bool DirectLane::Progress() {
   bool moved = Advance();
+  if (!own_on_host_.empty()) ForgetOwnOnHost();
   moved |= GoOn();
   EndWithMember();
   std::vector<std::pair<BatchDone, Status>> calls;

@@ -217,6 +217,8 @@ class DirectLane final : public Transport {
   Status FindMemoryOfRows(Flight* flight);
   // How many the flight has on the host transport.
   static int HostBatches(const Flight& flight);
+  // Those that are over.
+  void ForgetOwnOnHost();
   // Moves a flight on.
   bool Step(Flight* flight);
   // While a card works, whose communicator may fail. True if it has.
@@ -299,6 +301,8 @@ class DirectLane final : public Transport {
   BatchId next_id_ = 1;
   std::map<BatchId, BatchId> staged_;     // ours, and that of staging_
   std::map<BatchId, FlightPtr> flights_;  // in the order of Start
+  // The host transport's that nobody has started, until peers are served.
+  std::vector<BatchId> own_on_host_;
   // Those with a hop whose second launch has no place, in that order.
   std::deque<FlightPtr> to_go_on_;
 };

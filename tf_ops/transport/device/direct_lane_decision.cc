@@ -104,7 +104,7 @@ void DirectLane::ExchangeOffers() {
     given->verdict = why.ok() ? Decide(given->all, hosts, ranks) : why;
     given->has_offers = true;
   };
-  (void)host_->Start(std::move(offers), decide);
+  own_on_host_.push_back(host_->Start(std::move(offers), decide));
 }
 
 void DirectLane::StartOffering() {
@@ -121,11 +121,11 @@ void DirectLane::StartOffering() {
                  decision.ids.data(), kIdBytes);
   identity.rows = {std::vector<int64_t>(ranks, kIdBytes)};
   identity.inputs_are_ready = [given = decision_] { return given->has_own_id; };
-  (void)host_->Start(std::move(identity),
-                     [given = decision_](const Status& why) {
-                       if (given->verdict.ok()) given->verdict = why;
-                       given->has_ids = true;
-                     });
+  own_on_host_.push_back(
+      host_->Start(std::move(identity), [given = decision_](const Status& why) {
+        if (given->verdict.ok()) given->verdict = why;
+        given->has_ids = true;
+      }));
 }
 
 void DirectLane::StartTelling() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of DirectLane for how batches of a communicator end: done, failed,
 // cancelled, or with a member.
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -89,7 +90,21 @@ int DirectLane::in_flight() const {
 }
 
 int DirectLane::own_in_flight() const {
-  return state_ == State::kTrying ? 1 : 0;
+  int count = 0;
+  for (const BatchId id : own_on_host_) count += host_->count_of(id);
+  if (state_ != State::kTrying) return count;
+  // See in_flight.
+  for (const auto& [id, flight] : flights_) {
+    if (flight->is_trial) count -= HostBatches(*flight) - 1;
+  }
+  return count;
+}
+
+void DirectLane::ForgetOwnOnHost() {
+  const auto is_over = [this](BatchId id) { return host_->count_of(id) == 0; };
+  own_on_host_.erase(
+      std::remove_if(own_on_host_.begin(), own_on_host_.end(), is_over),
+      own_on_host_.end());
 }
 
 int DirectLane::count_of(BatchId id) const {

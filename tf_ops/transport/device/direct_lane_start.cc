@@ -303,6 +303,8 @@ void DirectLane::StartBehind(Flight* flight) {
   const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
   Batch byte = LargestOf(DataType::kUint8, nothing.get());
   byte.inputs_are_ready = [is_left = flight->is_left] { return *is_left; };
+  // A peer's may hang when this card's is over.
+  byte.is_long = flight->is_trial;
   flight->behind = host_->Start(std::move(byte), [nothing](const Status&) {});
 }
 

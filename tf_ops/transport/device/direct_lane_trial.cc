@@ -39,6 +39,8 @@ void DirectLane::StartTrial() {
   }
   StartBefore(flight, error);
   StartBehind(flight.get());
+  own_on_host_.push_back(flight->before);
+  own_on_host_.push_back(flight->behind);
 }
 
 void DirectLane::EndTrial(const Status& status) {
