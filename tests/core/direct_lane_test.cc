@@ -38,8 +38,11 @@ class Lanes {
   Lanes(const void* kernels, bool completes_in_stream)
       : kernels_(kernels), completes_in_stream_(completes_in_stream) {}
 
-  std::unique_ptr<Transport> New(Transport* host, const HostMap& hosts,
-                                 const std::shared_ptr<TestCard>& card) {
+  // They stop before the last meetings where these are not all.
+  static constexpr int kMeetings = 4;
+  std::unique_ptr<DirectLane> New(Transport* host, const HostMap& hosts,
+                                  const std::shared_ptr<TestCard>& card,
+                                  int meetings = kMeetings) {
     if (queue_ == nullptr) {
       device_ = std::make_shared<CudaDevice>(kernels_);
       queue_ = std::make_shared<CardQueue>(device_);
@@ -50,8 +53,8 @@ class Lanes {
     // It matters where there are several hosts.
     owner.hosts = hosts;
     owner.is_hierarchical = true;
-    std::function<void(const Status&)> answered;
-    owner.ask_to_meet = [&](auto answer) { answered = std::move(answer); };
+    const auto asked = std::make_shared<std::function<void(const Status&)>>();
+    owner.ask_to_meet = [asked](auto answer) { *asked = std::move(answer); };
     auto lane = std::make_unique<DirectLane>(
         host, device_, queue_, std::make_unique<NcclCommunicators>(&Nccl),
         [] {}, std::move(owner), std::chrono::minutes(1));
@@ -72,14 +75,15 @@ class Lanes {
       if (!lane->Progress() && !moved) sched_yield();
     };
     // Each time all ask behind the same batch.
-    for (int meeting = 0; meeting < (is_direct ? 4 : 1); ++meeting) {
-      while (!answered) step();
+    for (int i = 0; i < (is_direct ? meetings : 1); ++i) {
+      while (!*asked) step();
       lane->Meet(true);
-      std::exchange(answered, nullptr)(Status::Ok());
+      std::exchange(*asked, nullptr)(Status::Ok());
     }
-    while (!warm.done()) step();
+    // It asks for the next.
+    while (!warm.done() || (meetings < kMeetings && !*asked)) step();
     EXPECT_EQ(warm.status().message(), "");
-    EXPECT_EQ(lane->is_direct(), is_direct);
+    EXPECT_EQ(lane->is_direct(), is_direct && meetings == kMeetings);
     return lane;
   }
 
@@ -206,6 +210,53 @@ TEST(ContractInTheOrderOfTheStream) {
 TEST(ContractWithoutKernels) {
   RunContract(2, {Kind::kAllreduce}, WithoutKernels());
 }
+// A set's trial begins on one rank before a batch of another set does, and on
+// the other rank behind it.
+TEST(TrialAndBatchInOppositeOrder) {
+  FakeNccl::Reset();
+  ThreadWorld world(2, {}, 1024);
+  RunRanks(2, [&](int rank) {
+    const auto backend = world.Open(rank);
+    const auto card = std::make_shared<TestCard>();
+    Lanes lanes(FakeKernelImage(), false);
+    ContractRank self(backend.get(), 0, 1024);
+    const auto host = self.NewTransport(), other_host = self.NewTransport();
+    const auto lane = lanes.New(host.get(), OneHost(2), card);
+    const auto other = lanes.New(other_host.get(), OneHost(2), card, 1);
+    const auto step = [&] {
+      bool moved = host->Progress() | other_host->Progress();
+      card->Step();
+      moved |= lane->Progress() | other->Progress();
+      if (!moved) sched_yield();
+    };
+    const auto memory = card->Allocate(sizeof(float));
+    Call call({1.0f}, 1);
+    Batch batch;
+    batch.memory = MemoryKind::kCuda;
+    Segment& segment = batch.segments.emplace_back();
+    segment.in = segment.out = memory.get();
+    segment.count = segment.rows = 1;
+    segment.ready = card->Mark();
+    if (rank == 1) other->Meet(true);
+    call.Start(lane.get(), std::move(batch));
+    if (rank == 0) {
+      while (lane->with_card().empty()) step();
+      // NCCL gives it to the card soon after.
+      for (int i = 0; i < 20; ++i) step();
+      other->Meet(true);
+    }
+    const auto limit =
+        std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto is_over = [&] {
+      return call.done() && host->in_flight() == 0 &&
+             other_host->in_flight() == 0;
+    };
+    while (!is_over() && std::chrono::steady_clock::now() < limit) step();
+    EXPECT_TRUE(is_over());
+    EXPECT_EQ(call.status().message(), "");
+  });
+}
+
 TEST(ContractByHost) {
   RunContract(4, {Kind::kReducescatter, Kind::kAllgather}, ByHost());
 }

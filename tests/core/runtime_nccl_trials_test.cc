@@ -6,7 +6,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "nccl_jobs.h"
@@ -20,11 +19,16 @@ using std::chrono::seconds;
 
 bool IsKnown(const Lines& lines) { return !lines.With(kStaysStaged).empty(); }
 
-// Returns once all ranks have come.
-void MeetRanks(Runtime* runtime) {
-  PendingPtr all =
-      Start(runtime, {"meet", Verb::kAllreduce, ReduceOp::kSum}, {{1.0f}});
-  ASSERT_EQ(all->Wait().message(), "");
+// All ranks, whose background threads have something to do meanwhile.
+void PassTime(Runtime* runtime, milliseconds time) {
+  const Clock::time_point end = Clock::now() + time;
+  for (bool is_over = false; !is_over;) {
+    const float mine = Clock::now() < end ? 0.0f : 1.0f;
+    PendingPtr all =
+        Start(runtime, {"time", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
+    ASSERT_EQ(all->Wait().message(), "");
+    is_over = all->out[0][0] > 0;
+  }
 }
 
 // Rank 1's card comes to what the other set does, and waits for that of rank 0,
@@ -42,7 +46,7 @@ TEST(a_trial_that_hangs_does_not_end_the_job) {
         ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
         // It knows that at once. Rank 0 only knows that no link comes.
         FakeNccl::FailTrials(1);
-        MeetRanks(runtime);
+        PassTime(runtime, milliseconds(0));
         EXPECT_TRUE(SumUntil(rank, 2, runtime, card, [&] {
           SumOnce(rank, 2, runtime, card, 1);
           return IsKnown(lines);
@@ -113,6 +117,30 @@ TEST(staged_batches_go_on_while_a_trial_hangs) {
   for (const int batches_in_flight : {1, 4}) {
     EXPECT_TRUE(LongestStep(batches_in_flight, limit) < limit / 2);
   }
+}
+
+// Its framework has more to do than NCCL has time for.
+TEST(a_card_that_comes_late_to_the_trial) {
+  FakeNccl::Reset();
+  FakeNccl::HoldConnect();
+  const Lines lines;
+  CardJob job;
+  const milliseconds limit(500);
+  job.change_owner = [](LaneOwner* owner) { owner->stall_shutdown_s = 1; };
+  RunOnCards(
+      2,
+      [&](int rank, Runtime* runtime, TestCard* card) {
+        SumOnce(rank, 2, runtime, card);
+        const auto is_open = std::make_shared<std::atomic<bool>>(rank == 0);
+        card->card().Queue(card->framework_stream(),
+                           [is_open] { return is_open->load(); });
+        FakeNccl::ReleaseConnect(rank);
+        PassTime(runtime, 4 * limit);
+        *is_open = true;
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      },
+      Nccl, job);
+  EXPECT_FALSE(IsKnown(lines));
 }
 
 }  // namespace

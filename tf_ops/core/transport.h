@@ -101,7 +101,7 @@ struct Batch {
   // has its place in the order, and may be cancelled.
   std::function<bool()> inputs_are_ready;
   // Its inputs may come long after those of hundreds of batches behind it,
-  // which do not wait for it. A set has one such batch at a time.
+  // which do not wait for it. Those of a set run one after another.
   bool is_long = false;
   // Not Ok: this rank cannot take part, for example for lack of memory. It
   // still starts the batch. The batch then fails on every rank, with an error

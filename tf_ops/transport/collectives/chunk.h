@@ -128,7 +128,8 @@ class Chunk {
 };
 
 // Tags have room for so many chunks of a batch, and so many batches of a set,
-// at once, and one that is long. StagedTransport keeps to these limits.
+// at once, and one for those that are long. StagedTransport keeps to these
+// limits.
 inline constexpr int64_t kChunkTags = 16;
 inline constexpr uint64_t kBatchTags = 255;
 

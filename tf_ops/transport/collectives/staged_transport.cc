@@ -159,19 +159,29 @@ void StagedTransport::EndPhase(Flight* flight) {
   flight->next_chunk = flight->outputs_done = 0;
 }
 
+bool StagedTransport::IsLong(const Flight& flight) {
+  return flight.work != nullptr && flight.work->batch().is_long;
+}
+
 BatchId StagedTransport::Oldest() const {
   const auto oldest =
-      std::find_if(flights_.begin(), flights_.end(), [](const auto& entry) {
-        const BatchWork* const work = entry.second.work.get();
-        return work == nullptr || !work->batch().is_long;
-      });
+      std::find_if(flights_.begin(), flights_.end(),
+                   [](const auto& entry) { return !IsLong(entry.second); });
   return oldest == flights_.end() ? next_id_ : oldest->first;
 }
 
+bool StagedTransport::HasLongBefore(BatchId id) const {
+  return std::any_of(flights_.begin(), flights_.find(id),
+                     [](const auto& entry) { return IsLong(entry.second); });
+}
+
 bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
-  const bool is_long = flight->work->batch().is_long;
   const BatchId oldest = Oldest();
-  if (!is_long && id >= oldest + kBatchTags) return false;
+  // The wire matches moves of one tag in order, so long ones must not mix.
+  if (flight->work->batch().is_long ? HasLongBefore(id)
+                                    : id >= oldest + kBatchTags) {
+    return false;
+  }
   bool moved = false;
   while (flight->chunks.size() < kWindow &&
          flight->next_chunk < flight->phase()->chunk_count()) {

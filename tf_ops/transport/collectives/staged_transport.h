@@ -85,8 +85,10 @@ class StagedTransport final : public Transport {
   bool TryBegin(Flight* flight) const;
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
+  static bool IsLong(const Flight& flight);
   // Of those that are not long.
   BatchId Oldest() const;
+  bool HasLongBefore(BatchId id) const;
   // Throws std::bad_alloc where the oldest batch can wait for nobody's memory.
   void CheckMemoryWillCome(Urgency urgency) const;
   // Goes on to the next phase if the running one has all its outputs.

@@ -93,7 +93,7 @@ bool DirectLane::Progress() {
 bool DirectLane::Step(Flight* flight) {
   switch (flight->phase) {
     case Phase::kMeeting:
-      return FindOutputs(flight);
+      return flight->is_trial ? ComeToTrial(flight) : FindOutputs(flight);
     case Phase::kMet:
       if (broken_.ok()) {
         return queue_->order().IsNext(flight->proposed) && Launch(flight);
@@ -148,9 +148,9 @@ bool DirectLane::Launch(Flight* flight) {
   }
   if (!is_ready.value()) return true;  // in a moment
   queue_->order().Launch(flight->proposed);
-  flight->launched_at = Clock::now();
   const bool is_second = IsSecondHalf(*flight);
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
+  flight->launched_at = Clock::now();
   flight->phase = Phase::kLaunched;
   BatchTimes* const times = flight->batch.times.get();
   if (times != nullptr && !is_second) {
@@ -163,6 +163,7 @@ bool DirectLane::Launch(Flight* flight) {
 }
 
 Status DirectLane::Queue(Flight* flight) {
+  if (flight->is_trial) return QueueTrial(*flight);
   const Batch& batch = flight->batch;
   DeviceStream* const stream = queue_->stream();
   const std::shared_ptr<const void> ready = ReadyOf(batch);
@@ -176,7 +177,6 @@ Status DirectLane::Queue(Flight* flight) {
   if ((has_new_buffer || flight->sizes != nullptr) && ready != nullptr) {
     HVD_RETURN_IF_ERROR(stream->CatchUp(ready));
   }
-  if (flight->is_trial) return QueueTrial(*flight);
   if (flight->is_fused) {
     const CardFusion fusion =
         FuseInto(flight->buffer->memory.get(), batch, size());

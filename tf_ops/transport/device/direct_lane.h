@@ -26,10 +26,10 @@ namespace hvd {
 
 // It starts as HostStaging. At the first batch its ranks meet, tell each other
 // what cards they have, and connect a communicator. When all have tried, they
-// meet again, and their cards try it. When that is over, they meet and tell
-// each other whether it worked. If so, they meet a fourth time, and from there
-// on batches that it can do go through it. If it cannot be had, the first rank
-// says why in one line, and all stays as it was.
+// meet again. Once the cards of all have come to it, they try it. When that is
+// over, they meet and tell each other whether it worked. If so, they meet a
+// fourth time, and from there on batches that it can do go through it. If it
+// cannot be had, the first rank says why in one line, and all stays as it was.
 //
 // A batch of the communicator has a number on the host transport that goes
 // before it, at the batch's place in the order. So a rank that cannot take part
@@ -131,17 +131,22 @@ class DirectLane final : public Transport {
     // outputs that nobody wants. Null: none is needed.
     std::shared_ptr<CardQueue::Buffer> buffer;
     std::shared_ptr<std::byte> pinned;
-    bool is_fused = false;     // tensors travel together
-    bool is_trial = false;     // the first, of no tensors
-    std::shared_ptr<Hop> hop;  // null: its cards need no hosts
-    BatchDone done;            // null: it was called
+    bool is_fused = false;  // tensors travel together
+    bool is_trial = false;  // the first, of no tensors
+    // Of the trial: this card comes to it. Null: it has, or never will.
+    std::unique_ptr<DeviceEvent> comes;
+    bool all_have_come = false;  // or cannot
+    std::shared_ptr<Hop> hop;    // null: its cards need no hosts
+    BatchDone done;              // null: it was called
     // The framework's streams wait for it, so it can be called.
     bool is_held_for = false;
     std::shared_ptr<Sizes> sizes;  // null: they are known
     Phase phase = Phase::kMeeting;
     LaunchOrder::Place proposed = 0;
-    // What goes before it and behind it, on the host transport.
-    BatchId before = 0, behind = 0;
+    LaunchOrder::Place place = 0;  // the largest proposal, in the end
+    // What goes before it and behind it, on the host transport. A trial has
+    // something else before that, which says that all cards have come.
+    BatchId coming = 0, before = 0, behind = 0;
     // This card has done with it, or will never have to do with it.
     std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
     Clock::time_point launched_at;
@@ -190,6 +195,11 @@ class DirectLane final : public Transport {
   Status LimitReached(const std::string& what,
                       std::chrono::milliseconds limit) const;
   void StartTrial();
+  // Finds its memory, and when the card can begin.
+  Status PrepareTrial(Flight* flight);
+  void StartComing(const FlightPtr& flight, const Status& error);
+  // True if the card has come to it by now.
+  bool ComeToTrial(Flight* flight);
   void EndTrial(const Status& status);
   Status QueueTrial(const Flight& flight);
   // What the cards do not do for lack of them, in one line.
@@ -210,6 +220,7 @@ class DirectLane final : public Transport {
   void StartSizes(const FlightPtr& flight, const Status& error);
   void StartIds(const FlightPtr& flight, const Status& error);
   void StartBefore(const FlightPtr& flight, const Status& error);
+  void Propose(Flight* flight);
   void StartBehind(Flight* flight);
   // Once sizes are known. True if they have got known.
   bool FindOutputs(Flight* flight);

@@ -118,7 +118,9 @@ int DirectLane::HostBatches(const Flight& flight) {
   const bool sizes = flight.sizes != nullptr && !flight.sizes->is_known;
   int hop = 0;
   if (flight.hop != nullptr) hop = !flight.hop->has_sums + !flight.hop->is_over;
-  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0) + hop;
+  const bool comes = flight.is_trial && !flight.all_have_come;
+  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0) +
+         (comes ? 1 : 0) + hop;
 }
 
 }  // namespace hvd

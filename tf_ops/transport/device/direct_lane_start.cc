@@ -226,23 +226,30 @@ void DirectLane::StartIds(const FlightPtr& flight, const Status& error) {
 }
 
 void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
-  flight->proposed = queue_->order().Begin(owner_.set_id);
-  const auto place = std::make_shared<LaunchOrder::Place>(flight->proposed);
-  Batch number = LargestOf(DataType::kInt64, place.get());
+  if (!flight->is_trial) Propose(flight.get());
+  Batch number = LargestOf(DataType::kInt64, &flight->place);
   number.local_error = error;
   number.segments[0].name = NameOf(flight->batch);
   if (flight->sizes != nullptr) {
     number.inputs_are_ready = [sizes = flight->sizes] {
       return sizes->has_outputs;
     };
+  } else if (flight->is_trial) {
+    number.inputs_are_ready = [flight] { return flight->all_have_come; };
+    number.is_long = true;
   }
-  flight->before = host_->Start(
-      std::move(number), [this, flight, place](const Status& status) {
+  flight->before =
+      host_->Start(std::move(number), [this, flight](const Status& status) {
         if (flight->status.ok()) flight->status = status;
         if (!status.ok()) return Leave(flight.get());
-        queue_->order().Settle(flight->proposed, *place);
+        queue_->order().Settle(flight->proposed, flight->place);
         flight->phase = Phase::kMet;
       });
+}
+
+void DirectLane::Propose(Flight* flight) {
+  flight->proposed = queue_->order().Begin(owner_.set_id);
+  flight->place = flight->proposed;
 }
 
 bool DirectLane::FindOutputs(Flight* flight) {

@@ -2,7 +2,9 @@
 // The part of DirectLane in which cards try a new communicator. That it is
 // ready says that ranks have met: it may make its links at the first call.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "transport/device/direct_lane.h"
 #include "transport/device/small_batch.h"
@@ -34,13 +36,58 @@ void DirectLane::StartTrial() {
   if (offer_.refusal[0] != '\0') {
     error = FailedPrecondition("it is not connected");
   } else {
-    error = TakeBuffer(flight.get(), kNumbers * sizeof(float));
+    error = PrepareTrial(flight.get());
     if (!error.ok()) offer_.Refuse(error.message());
   }
+  StartComing(flight, error);
   StartBefore(flight, error);
   StartBehind(flight.get());
-  own_on_host_.push_back(flight->before);
-  own_on_host_.push_back(flight->behind);
+  for (const BatchId id : {flight->coming, flight->before, flight->behind}) {
+    own_on_host_.push_back(id);
+  }
+}
+
+// Its limit is NCCL's alone. A card that still has other work to do would keep
+// those of its peers waiting in the trial.
+Status DirectLane::PrepareTrial(Flight* flight) {
+  HVD_RETURN_IF_ERROR(TakeBuffer(flight, kNumbers * sizeof(float)));
+  DeviceStream* const stream = queue_->stream();
+  HVD_RETURN_IF_ERROR(stream->Wait(ready_));
+  if (!std::exchange(flight->buffer->is_free, true)) {
+    HVD_RETURN_IF_ERROR(stream->CatchUp(ready_));
+  }
+  auto event = stream->Record(wake_);
+  if (event.ok()) flight->comes = std::move(event.value());
+  return event.status();
+}
+
+// It gets its place in the order of the card behind that. On a card that is not
+// there yet, another set's batch may wait for a peer where it has to go first.
+void DirectLane::StartComing(const FlightPtr& flight, const Status& error) {
+  const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
+  Batch byte = LargestOf(DataType::kUint8, nothing.get());
+  byte.local_error = error;
+  byte.inputs_are_ready = [flight] { return flight->comes == nullptr; };
+  byte.is_long = true;
+  flight->coming =
+      host_->Start(std::move(byte), [this, flight, nothing](const Status&) {
+        // If it has failed, so does what follows.
+        if (flight->phase == Phase::kMeeting) Propose(flight.get());
+        flight->all_have_come = true;
+      });
+}
+
+bool DirectLane::ComeToTrial(Flight* flight) {
+  if (flight->comes == nullptr) return false;
+  const Result<bool> reached = flight->comes->IsReached();
+  if (reached.ok() && !reached.value()) return false;
+  flight->comes.reset();
+  if (!reached.ok()) {
+    offer_.Refuse(reached.status().message());
+    host_->Cancel(flight->coming, reached.status());
+    host_->Cancel(flight->before, reached.status());
+  }
+  return true;
 }
 
 void DirectLane::EndTrial(const Status& status) {
