@@ -106,6 +106,11 @@ def announce_hook(text: str) -> None:
         announced.append(text)
 
 
+def announced_hooks(graph: tf.Graph) -> list[str]:
+    """The hooks that need all ranks, in words, once the `begin` of all hooks is over."""
+    return list(_announced_in(graph))
+
+
 def _announced_in(graph: tf.Graph) -> list[str]:
     return _announced.setdefault(graph, [])
 

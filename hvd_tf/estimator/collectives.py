@@ -10,6 +10,9 @@ import tensorflow as tf
 from hvd_tf._internal.compat import nodes_of
 
 _PREFIX = "Horovod"
+WAITS = "It would wait for ranks that have no batch left, or that do not evaluate"
+"""Why a collective is refused."""
+
 # These ask no other rank.
 _LOCAL = ("Rank", "LocalRank", "LocalSize", "Size", "ProcessSetIncluded")
 

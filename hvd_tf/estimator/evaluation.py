@@ -16,6 +16,7 @@ from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf.data.contents import difference_of
 from hvd_tf.estimator import evaluation_summary
+from hvd_tf.estimator.evaluation_hooks import HookGuard
 from hvd_tf.estimator.evaluation_model import EvaluationModel
 
 _WHAT = "evaluate"
@@ -57,7 +58,8 @@ def evaluate(
       estimator: a tf.estimator.Estimator. Only rank 0's model_dir is used.
       input_fn: as for Estimator.evaluate.
       steps: how many batches to evaluate, over all ranks; None for all.
-      hooks: run on every rank that evaluates, each in its own session.
+      hooks: run on every rank that evaluates, each in its own session. None may need a collective
+        between the first batch and the last one, as MetricAverageHook does.
       checkpoint_path: a path on rank 0. The default is its latest checkpoint. If there is none,
         weights are newly initialised, or those of its `warm_start_from`.
       name: the name of this evaluation, for the folder of summaries that rank 0 writes.
@@ -67,7 +69,7 @@ def evaluate(
 
     Raises:
       ValueError: on every rank, if arguments or datasets are wrong or differ between ranks, or if
-        the loss or a metric needs a collective.
+        the loss, a metric or a hook needs a collective.
       RuntimeError: on the other ranks, if one could not build its graph or failed in its share. It
         has that rank's error. That rank raises the error itself.
     """
@@ -97,7 +99,13 @@ def _run(
         with (
             model.graph.as_default(),
             v1.train.SingularMonitoredSession(
-                hooks=[_Start(model, meeting), *model.hooks, *(hooks or ()), finish],
+                hooks=[
+                    HookGuard(alone=model.share is None),
+                    _Start(model, meeting),
+                    *model.hooks,
+                    *(hooks or ()),
+                    finish,
+                ],
                 scaffold=model.scaffold,
                 config=model.estimator.config.session_config,
                 checkpoint_filename_with_path=model.checkpoint,

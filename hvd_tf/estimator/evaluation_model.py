@@ -13,7 +13,7 @@ from hvd_tf._internal.compat import v1
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import rank
 from hvd_tf.estimator import evaluation_input, metric_state
-from hvd_tf.estimator.collectives import collective_among
+from hvd_tf.estimator.collectives import WAITS, collective_among
 from hvd_tf.estimator.metric_sums import MetricSums
 
 LOSS = "loss"
@@ -101,11 +101,10 @@ def _metrics(spec: Any, batch: evaluation_input.Tensors) -> dict[str, metric_sta
 
 def _refuse_collectives(metrics: Mapping[str, metric_state.MetricOps]) -> None:
     """Raise ValueError if a rank's steps would wait for other ranks, which may have none left."""
-    if found := collective_among(metric_state.operations_of(metrics.values())):
+    if found := collective_among(metric_state.operations_of(list(metrics.values()))):
         raise ValueError(
-            f"evaluate: the loss or the metrics of the model need a collective, {found}. It would "
-            "wait for ranks that have no batch left, or that do not evaluate: build no collectives "
-            "in mode EVAL"
+            f"evaluate: the loss or the metrics of the model need a collective, {found}. "
+            f"{WAITS}: build no collectives in mode EVAL"
         )
 
 

@@ -76,9 +76,9 @@ def states_of(metrics: Mapping[str, MetricOps]) -> tuple[list[tf.Variable], dict
     return [variables[name] for name in sorted(variables)], reasons
 
 
-def operations_of(metrics: Iterable[MetricOps]) -> set[tf.Operation]:
-    """All that the values and updates of metrics need."""
-    return _ancestors(op for metric in metrics for part in metric for op in _operations(part))
+def operations_of(fetches: Any) -> set[tf.Operation]:
+    """All that a session run of these tensors and operations needs."""
+    return _ancestors(_operations(fetches))
 
 
 def _check_value(roots: Iterable[tf.Operation]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd_tf.estimator.evaluate refuses models whose steps would wait for other ranks."""
+"""hvd_tf.estimator.evaluate refuses models and hooks whose steps would wait for other ranks."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def model_fn(features, labels, mode, params):
     weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
     given = params["changed"](features)  # of no effect where nothing uses it
     loss = tf.reduce_mean(given if params["where"] == "loss" else features) + weight
+    loss = tf.identity(loss, "loss")
     value, update = v1.metrics.mean(given if params["where"] == "update" else features)
     if params["where"] == "value":
         value = params["changed"](value[None])[0]
@@ -63,13 +64,14 @@ def model_fn(features, labels, mode, params):
     return tfe.EstimatorSpec(mode, loss=loss, train_op=train, eval_metric_ops=metrics)
 
 
-def evaluate(**params):
+def evaluate(hooks=(), **params):
     with tempfile.TemporaryDirectory() as directory:
         config = hvd.estimator.run_config(directory)
         estimator = tfe.Estimator(model_fn, config=config, params=params)
         return hvd.estimator.evaluate(
             estimator,
             lambda: tf.data.Dataset.from_tensor_slices(RECORDS).batch(2),
+            hooks=hooks,
         )
 
 
@@ -96,3 +98,83 @@ def test_a_collective_in_the_steps_is_refused_on_all(changed, where, kind, alone
 def test_other_operations_and_collectives_of_the_training_are_not():
     found = evaluate(changed=no_collective, where="update", alone=False)
     assert found["mean"] == pytest.approx(4.5)
+
+
+class Fetching(v1.train.SessionRunHook):
+    """Asks for a collective in the steps, or runs it by itself, in every second one."""
+
+    def __init__(self, by_itself):
+        self.by_itself, self.runs = by_itself, 0
+
+    def begin(self):
+        self.sum = hvd.allreduce(tf.ones([]), name="of_a_hook", ignore_name_scope=True)
+
+    def before_run(self, run_context):
+        self.runs += 1
+        is_due = self.runs % 2 == 0
+        if is_due and self.by_itself:
+            run_context.session.run(self.sum)
+        return v1.train.SessionRunArgs(self.sum) if is_due and not self.by_itself else None
+
+
+def average():
+    return hvd.estimator.MetricAverageHook(["loss"], every_n_steps=1)
+
+
+REFUSED = {
+    "average": (average, "MetricAverageHook"),
+    "fetched": (lambda: Fetching(False), "Fetching needs"),
+    "run": (lambda: Fetching(True), "a hook needs"),
+}
+
+
+@pytest.mark.parametrize("kind", list(REFUSED))
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_hook_with_a_collective_between_batches_is_refused_on_all(kind, alone):
+    """Rank 0 has three batches, the other one two. Or rank 0 has all."""
+    make, words = REFUSED[kind]
+    arguments = {"changed": no_collective, "where": "update", "alone": alone}
+    if hvd.size() == 1:
+        assert evaluate([make()], **arguments)["mean"] == pytest.approx(4.5)
+        return
+    with pytest.raises((ValueError, RuntimeError), match=f"{words}.*would wait for") as caught:
+        evaluate([make()], **arguments)
+    assert isinstance(caught.value, RuntimeError) == (alone and hvd.rank() != 0)
+    assert evaluate(**arguments)["mean"] == pytest.approx(4.5)  # the job lives
+
+
+class AroundTheSteps(v1.train.SessionRunHook):
+    """Adds up over the ranks before the first batch and after the last one."""
+
+    found = None
+
+    def begin(self):
+        self.sum = hvd.allreduce(tf.ones([]), op=hvd.Sum, name="around", ignore_name_scope=True)
+
+    def after_create_session(self, session, coord):
+        self.found = [session.run(self.sum)]
+
+    def after_run(self, run_context, run_values):
+        session = run_context.session
+        session.run(v1.train.get_global_step(session.graph))
+
+    def end(self, session):
+        self.found.append(session.run(self.sum))
+
+
+def test_a_hook_may_reduce_before_and_after_the_batches():
+    hook = AroundTheSteps()
+    hooks = [hvd.BroadcastGlobalVariablesHook(0), hook]
+    found = evaluate(hooks, changed=no_collective, where="update", alone=False)
+    assert found["mean"] == pytest.approx(4.5)
+    assert hook.found == [hvd.size()] * 2
+
+
+def test_a_hook_that_needs_all_ranks_is_refused_where_rank_0_evaluates_alone():
+    hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+    arguments = {"changed": no_collective, "where": "update", "alone": True}
+    if hvd.size() == 1:
+        assert evaluate(hooks, **arguments)["mean"] == pytest.approx(4.5)
+        return
+    with pytest.raises((ValueError, RuntimeError), match="alone, but BroadcastGlobalVariablesHook"):
+        evaluate(hooks, **arguments)
