@@ -6,6 +6,7 @@ The records are numbers. Their mean and their count tell which were evaluated.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cases import needs_estimator
 from shares import write_tfrecords
 
 import hvd_tf as hvd
+from hvd_tf.data.contents import contents_of, difference_of
 from hvd_tf.data.marks import is_exact
 
 RANKS = (2,)
@@ -103,6 +105,51 @@ def test_arrays_that_are_cut_by_hand_are_refused(records):
     what = "arrays or the names of files" if records == RECORDS else "length of the dataset"
     with pytest.raises(ValueError, match=f"evaluate: the {what}.* differ.* Dataset.shard"):
         evaluate(lambda: tf.data.Dataset.from_tensor_slices(mine).batch(1))
+
+
+@pytest.mark.parametrize("records", [RECORDS, 100_000])
+@pytest.mark.parametrize("changed", ["order", "signs", "element"])
+def test_arrays_of_another_order_or_with_other_elements_are_refused(changed, records):
+    """Values that are almost equal, such as points in time, and a sum that stays."""
+    mine = np.float64(1e6) + np.arange(records) * 1000.0 / records
+    expected = np.mean(mine)
+    check_mean(mine, expected)
+    if hvd.rank() != 0:
+        if changed == "order":
+            np.random.default_rng(1).shuffle(mine)
+        elif changed == "signs":
+            mine[::2] *= -1
+        else:
+            mine[records // 2] += 1e5
+    with pytest.raises(ValueError, match="arrays or the names of files of its dataset differ.*mix"):
+        check_mean(mine, expected)
+
+
+def check_mean(values, expected):
+    found = evaluate(lambda: tf.data.Dataset.from_tensor_slices(values).batch(10_000))
+    assert found["mean"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values", [[], [np.inf, 1.0, np.nan], [0.0, -0.0], [1e308, 1e308, -1e308], [1e200] * 9]
+)
+def test_arrays_that_are_equal_are_alike(values):
+    content = contents_of(tf.data.Dataset.from_tensor_slices(np.float64(values)))
+    everyones = json.loads(json.dumps([content] * 2))
+    assert difference_of(everyones) == ""
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_that_differ_in_last_bits_are_alike_and_mixed_ones_are_not(dtype):
+    def contents(array):
+        return contents_of(tf.data.Dataset.from_tensor_slices(array))
+
+    generator = np.random.default_rng(2)
+    array = generator.uniform(-9, 9, (700, 300)).astype(dtype)
+    nearby = np.nextafter(array, generator.choice([-np.inf, np.inf], array.shape).astype(dtype))
+    assert difference_of([contents(array), contents(nearby)]) == ""
+    rows = generator.permutation(array)
+    assert "mixture" in difference_of([contents(array), contents(rows)])
 
 
 @pytest.mark.parametrize("reader", [tf.data.TFRecordDataset, tf.data.TextLineDataset])
