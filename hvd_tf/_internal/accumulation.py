@@ -25,7 +25,8 @@ class _Call(NamedTuple):
 
     variables: set[Any]  # their keys
     results: set[tf.Operation]
-    is_last: tf.Tensor  # whether the current pass is the k-th of this call
+    is_last: tf.Tensor  # makes a pass of this call, and tells whether it is the k-th
+    pass_number: tf.Variable  # 0 after a k-th pass
 
 
 class GradientAccumulator:
@@ -100,7 +101,7 @@ class GradientAccumulator:
         reduced = list(results) if isinstance(results, (list, tuple)) else [results]
         keys = {variable_key(variable) for variable in variables}
         calls = self._calls.setdefault(_outermost_graph(), [])
-        calls.append(_Call(keys, {result.op for result in reduced}, is_last))
+        calls.append(_Call(keys, {result.op for result in reduced}, is_last, pass_number))
         return reduced
 
     def apply(
@@ -113,13 +114,14 @@ class GradientAccumulator:
         """Run `apply_gradients`, which returns an operation, on the k-th pass of `pairs` only.
 
         That is a pass of the call of `reduce` that their gradients are made from. Of gradients that
-        are made from none, it is the last call's for any of their variables.
+        are made from none, such as fed ones, it is the last pass that the last call for any of
+        their variables has made.
 
         It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
         hooks and `max_steps` end a training at the same pass as with Horovod.
         """
-        call = self._call_of([(g, variable) for g, variable in pairs if g is not None])
-        if call is None:  # the gradients are the caller's own, already complete
+        is_last = self._is_last_of([(g, variable) for g, variable in pairs if g is not None])
+        if is_last is None:  # the gradients are the caller's own, already complete
             return apply_gradients()
 
         def applied() -> tf.Tensor:
@@ -133,18 +135,24 @@ class GradientAccumulator:
 
         train_ops = v1.get_collection_ref(v1.GraphKeys.TRAIN_OP)
         earlier = list(train_ops)
-        update = tf.group(tf.cond(call.is_last, applied, counted), name=name)
+        update = tf.group(tf.cond(is_last, applied, counted), name=name)
         train_ops[:] = [*earlier, update]  # without the operation inside the branch
         return update
 
-    def _call_of(self, pairs: Sequence[tuple[Gradient, Variable]]) -> Optional[_Call]:
+    def _is_last_of(self, pairs: Sequence[tuple[Gradient, Variable]]) -> Optional[tf.Tensor]:
         calls = self._calls.get(_outermost_graph(), [])
         results = {result: call for call in calls for result in call.results}
-        made_from = _nearest_of(results, [gradient for gradient, _ in pairs])
+        gradients = [gradient for gradient, _ in pairs]
+        made_from = _nearest_of(results, gradients)
         if made_from is not None:
-            return results[made_from]
+            return results[made_from].is_last
         keys = {variable_key(variable) for _, variable in pairs}
-        return next((call for call in reversed(calls) if call.variables & keys), None)
+        call = next((call for call in reversed(calls) if call.variables & keys), None)
+        if call is None:
+            return None
+        parts = tf.nest.flatten(gradients, expand_composites=True)
+        with tf.control_dependencies([part for part in parts if tf.is_tensor(part)]):
+            return tf.equal(call.pass_number.read_value(), 0)
 
 
 def _nearest_of(

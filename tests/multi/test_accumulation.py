@@ -186,6 +186,36 @@ def test_two_losses_of_the_same_variables(rank, size, changed, within_a_branch):
             np.testing.assert_allclose(session.run(weights), [[expected]] * 2)
 
 
+def by_hand(session, gradient, weights, optimizer):
+    """One run makes a pass, another one applies what the first has returned."""
+    fed = v1.placeholder(gradient.dtype, gradient.shape)
+    update = optimizer.apply_gradients([(fed, weights)])
+    return lambda: session.run(update, {fed: session.run(gradient)})
+
+
+def by_a_variable(session, gradient, weights, optimizer):
+    kept = v1.get_variable("kept", initializer=np.zeros(1), trainable=False, use_resource=True)
+    with tf.control_dependencies([kept.assign(gradient)]):
+        update = optimizer.apply_gradients([(kept.read_value(), weights)])
+    return lambda: session.run(update)
+
+
+@pytest.mark.parametrize("build", [by_hand, by_a_variable])
+def test_gradients_on_detours(rank, size, build):
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(1))
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
+        )
+        ((gradient, _),) = optimizer.compute_gradients(weights * (rank + 1.0), [weights])
+        run_pass = build(session, gradient, weights, optimizer)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        for run in range(1, 6):
+            run_pass()
+            expected = -(run // 2 * 2) * (size + 1) / 2
+            np.testing.assert_allclose(session.run(weights), [expected])
+
+
 def test_a_training_ends_at_a_pass():
     """StopAtStepHook counts passes: 7 of 3 each are two updates, and one pass more."""
     with tf.Graph().as_default():
@@ -206,13 +236,16 @@ def test_a_training_ends_at_a_pass():
         assert result.tolist() == [-6.0]
 
 
-def test_own_gradients_are_applied_at_once():
+@pytest.mark.parametrize("has_other_gradients", [False, True])
+def test_own_gradients_are_applied_at_once(has_other_gradients):
     with tf.Graph().as_default(), v1.Session() as session:
         weights = v1.get_variable("weights", initializer=np.zeros(2))
         optimizer = hvd_tf.DistributedOptimizer(
             train.GradientDescentOptimizer(1.0), backward_passes_per_step=2
         )
-        update = optimizer.apply_gradients([(tf.constant([1.0, 2.0], tf.float64), weights)])
-        session.run(v1.global_variables_initializer())
+        if has_other_gradients:
+            optimizer.compute_gradients(tf.reduce_sum(weights), [weights])
+        update = optimizer.apply_gradients([(np.array([1.0, 2.0]), weights)])
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         session.run(update)
         assert session.run(weights).tolist() == [-1.0, -2.0]
