@@ -77,7 +77,7 @@ class GradientAccumulator:
     def _accumulate(self, gradients: list[tf.Tensor], variables: list[Variable]) -> list[tf.Tensor]:
         with v1.name_scope("gradient_accumulation"):
             sums = [_zeros(gradient, variable) for gradient, variable in zip(gradients, variables)]
-            pass_number = local_variable(tf.zeros([], tf.int64), "pass_number")
+            pass_number = local_variable(lambda: tf.zeros([], tf.int64), "pass_number")
             # The value is read once, here. What assign_add returns is read where it is used, which
             # may be after the reset.
             added = [add_to(total, gradient) for total, gradient in zip(sums, gradients)]
@@ -197,17 +197,21 @@ def add_to(variable: tf.Variable, delta: Any) -> tf.Tensor:
         return variable.read_value()
 
 
-def local_variable(initial_value: tf.Tensor, name: str) -> tf.Variable:
-    """One that `tf.compat.v1.local_variables_initializer` resets. Checkpoints do not have it."""
-    return v1.Variable(
-        initial_value,
-        trainable=False,
-        collections=[v1.GraphKeys.LOCAL_VARIABLES],
-        use_resource=True,
-        name=name,
-    )
+def local_variable(initial_value: Callable[[], tf.Tensor], name: str) -> tf.Variable:
+    """One that `tf.compat.v1.local_variables_initializer` resets. Checkpoints do not have it.
+
+    It is made outside of the loop or function that is being built.
+    """
+    with tf.init_scope():
+        return v1.Variable(
+            initial_value,
+            trainable=False,
+            collections=[v1.GraphKeys.LOCAL_VARIABLES],
+            use_resource=True,
+            name=name,
+        )
 
 
 def _zeros(gradient: tf.Tensor, variable: Variable) -> tf.Variable:
     name = variable.name.split(":")[0].replace("/", "_")
-    return local_variable(tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")
+    return local_variable(lambda: tf.zeros(variable.shape, gradient.dtype), f"sum_{name}")

@@ -116,7 +116,7 @@ class DeltaOptimizer(OptimizerWrapper):
         """
         with v1.name_scope("delta_accumulation"):
             starts = [_start_of(variable) for variable in variables]
-            pass_number = local_variable(tf.zeros([], tf.int64), "pass_number")
+            pass_number = local_variable(lambda: tf.zeros([], tf.int64), "pass_number")
 
             def begin() -> tf.Tensor:
                 kept = [
@@ -150,7 +150,9 @@ def _copy(variable: Variable) -> tf.Tensor:
 
 def _start_of(variable: Variable) -> tf.Variable:
     name = variable.name.split(":")[0].replace("/", "_")
-    return local_variable(tf.zeros(variable.shape, variable.dtype.base_dtype), f"start_{name}")
+    return local_variable(
+        lambda: tf.zeros(variable.shape, variable.dtype.base_dtype), f"start_{name}"
+    )
 
 
 def _ops(operation: Any) -> list[Any]:

@@ -216,6 +216,39 @@ def test_gradients_on_detours(rank, size, build):
             np.testing.assert_allclose(session.run(weights), [expected])
 
 
+def in_a_loop(step, passes):
+    def body(number):
+        with tf.control_dependencies([step()]):
+            return number + 1
+
+    return tf.while_loop(lambda number: number < passes, body, [0], parallel_iterations=1)
+
+
+def in_a_function(step, passes):
+    return tf.function(lambda: in_a_loop(step, passes))()
+
+
+@pytest.mark.parametrize("op", [hvd_tf.Sum, hvd_tf.Adasum])
+@pytest.mark.parametrize("build", [in_a_loop, in_a_function])
+def test_several_passes_in_one_run(rank, size, build, op):
+    """The sums are made outside of loops and functions."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", initializer=np.zeros(1), use_resource=True)
+        optimizer = hvd_tf.DistributedOptimizer(
+            train.GradientDescentOptimizer(1.0), backward_passes_per_step=2, op=op
+        )
+
+        def step():
+            return optimizer.apply_gradients(optimizer.compute_gradients(weights * 3.0, [weights]))
+
+        run = build(step, 4)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        session.run(run)
+        # Adasum of equal steps is their average.
+        expected = -4 * 3.0 * (size if op == hvd_tf.Sum else 1)
+        np.testing.assert_allclose(session.run(weights), [expected])
+
+
 def test_a_training_ends_at_a_pass():
     """StopAtStepHook counts passes: 7 of 3 each are two updates, and one pass more."""
     with tf.Graph().as_default():
