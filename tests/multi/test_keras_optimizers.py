@@ -371,6 +371,11 @@ def test_xla_is_refused_where_it_is_asked_for(hvd, size):
 # --- What makes no sense -------------------------------------------------------
 
 
+def with_passes_of_its_own(optimizer):
+    optimizer.gradient_accumulation_steps = 3  # Keras 3 has an argument for it
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -393,6 +398,12 @@ def test_xla_is_refused_where_it_is_asked_for(hvd, size):
                 keras.optimizers.SGD(), backward_passes_per_step=0
             ),
             "at least 1. Received: 0",
+        ),
+        (
+            lambda: hvd_keras.DistributedOptimizer(
+                with_passes_of_its_own(keras.optimizers.SGD()), backward_passes_per_step=2
+            ),
+            "step=2 of an optimizer that has gradient_accumulation_steps=3",
         ),
         (
             lambda: hvd_keras.PartialDistributedOptimizer(keras.optimizers.SGD(), local_layers=[3]),

@@ -141,10 +141,17 @@ def distribute(
     """The optimizer in a distributed form. They share all state: slots, iterations, rates.
 
     Raises:
-      ValueError: it is distributed already, or of a Keras whose backend is not TensorFlow.
+      ValueError: it is distributed already, or of a Keras whose backend is not TensorFlow, or both
+        it and this one add up passes.
     """
     if isinstance(optimizer, Reducing):
         raise ValueError("optimizer is distributed already: wrap it once")
+    own_passes = getattr(optimizer, "gradient_accumulation_steps", None)  # of Keras 3
+    if passes > 1 and own_passes:
+        raise ValueError(
+            f"backward_passes_per_step={passes} of an optimizer that has "
+            f"gradient_accumulation_steps={own_passes}: it counts passes, so leave out one of both"
+        )
     base: Any = type(optimizer)
     if hasattr(base, "_compute_gradients"):
         family: type[Reducing] = _Legacy
