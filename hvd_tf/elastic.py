@@ -30,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal import blame, commits, runtime
+from hvd_tf._internal.accumulation import first_pass
 from hvd_tf._internal.causes import Kind
 from hvd_tf._internal.commits import CommitFile
 from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, v1
@@ -209,6 +210,7 @@ class TensorFlowState(ObjectState):
         self._values: list[np.ndarray] = []
         self._assign: Any = None
         self._broadcast: Any = None
+        self._first_pass: Any = None
         super().__init__(**kwargs)
         self._values = self._read(self._all_variables())
 
@@ -218,8 +220,13 @@ class TensorFlowState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Go back to the copies."""
+        """Go back to the copies. In a session, with several passes, the next one is the first."""
         self._write(self._all_variables(), self._values)
+        session = self._current_session()
+        if session is not None:
+            if self._first_pass is None:
+                self._first_pass = first_pass(session.graph)
+            session.run(self._first_pass)
         super().restore()
 
     def sync(self) -> None:

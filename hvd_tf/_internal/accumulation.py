@@ -19,6 +19,8 @@ from hvd_tf._internal.compat import (
 )
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 
+_OF_PASSES = "_hvd_of_passes"  # marks the variables that count passes, and their sums
+
 
 class _Call(NamedTuple):
     """One call of `GradientAccumulator.reduce`."""
@@ -203,13 +205,22 @@ def local_variable(initial_value: Callable[[], tf.Tensor], name: str) -> tf.Vari
     It is made outside of the loop or function that is being built.
     """
     with tf.init_scope():
-        return v1.Variable(
+        variable = v1.Variable(
             initial_value,
             trainable=False,
             collections=[v1.GraphKeys.LOCAL_VARIABLES],
             use_resource=True,
             name=name,
         )
+    setattr(variable, _OF_PASSES, True)
+    return variable
+
+
+def first_pass(graph: tf.Graph) -> tf.Operation:
+    """An operation after which all optimizers of the graph begin with the first of k passes."""
+    local = graph.get_collection(v1.GraphKeys.LOCAL_VARIABLES)
+    with graph.as_default():
+        return v1.variables_initializer([one for one in local if hasattr(one, _OF_PASSES)])
 
 
 def _zeros(gradient: tf.Tensor, variable: Variable) -> tf.Variable:

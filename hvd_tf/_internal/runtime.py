@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Union
 
-from hvd_tf._internal import failure, native, notices, stacks
+from hvd_tf._internal import failure, native, new_starts, notices, stacks
 from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
@@ -154,6 +154,7 @@ def restart() -> None:
         # sys.excepthook stays ours, because peers may wait in init for this rank.
         forget_all()
         stacks.stop()
+    new_starts.begin()
     init(*_latest_arguments)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf._internal import new_starts
 from hvd_tf._internal.compat import made_from
 from hvd_tf._internal.facts import Facts, check_same, exchange
 from hvd_tf._internal.names import DATA_PREFIX
@@ -108,6 +109,8 @@ class Steps:
         self._instance: Optional[int] = None
         self._iterations: dict[int, Agreement] = {}
         self._count = 0
+        self._start = new_starts.number()
+        self._count_at_start = 0
 
     def exchange(self, facts: Facts) -> list[Facts]:
         """Every rank's facts, like `facts.exchange`. Call it once, before `agreed`."""
@@ -150,7 +153,11 @@ class Steps:
     def _begin(self) -> np.int64:
         number = self._count
         self._count += 1
-        name = f"{DATA_PREFIX}{self._instance}/{number}"
+        if self._start != new_starts.number():
+            self._start = new_starts.number()
+            self._count_at_start = number
+        of_start = number - self._count_at_start
+        name = f"{DATA_PREFIX}{self._instance}/{self._start}/{of_start}"
         self._iterations[number] = Agreement(name, self.uneven, self.process_set)
         return np.int64(number)
 

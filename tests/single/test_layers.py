@@ -109,8 +109,8 @@ FLOORS = [
     "estimator",
     "optimizer tape hooks",
     "keras",
-    "delta_optimizer",
-    "optimizer_wrapper accumulation root_variables meeting elastic",
+    "delta_optimizer elastic",
+    "optimizer_wrapper accumulation root_variables meeting",
     "run_rank",
     "gradients functions facts last_rank sync_batch_norm",
     "ops",
@@ -121,13 +121,13 @@ FLOORS = [
     "blame scopes step_data",
     "native names op_names graph_names graph_order unique_rows",
     "compat notices version run",
-    "failure_report build_stamp causes commits exceptions nccl",
+    "failure_report build_stamp causes commits exceptions nccl new_starts",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
     # Ranks agree on the number of batches by a collective. They say when they stop early. The
     # Estimator's toolkit may use it.
-    "data": "facts ops runtime process_sets native names compat blame causes",
+    "data": "facts ops runtime process_sets native names compat blame causes new_starts",
     "launch": "launcher failure_report",
     "launcher": "failure_report notices build_stamp commits config_file nccl",
     # It reads YAML, which the standard library does not.

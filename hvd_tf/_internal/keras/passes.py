@@ -8,8 +8,10 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal import new_starts
 from hvd_tf._internal.compat import (
     Variable,
+    eager_mode,
     executing_eagerly_outside_functions,
     tf_variable,
     variable_key,
@@ -36,6 +38,7 @@ class Passes:
         self._begun: Optional[tf.Variable] = None  # the place of this step's set in that list
         self._fitted: set[Any] = set()  # the keys of what the last `fit` has trained
         self.is_applying = False  # within a call of `apply`: this is a k-th pass
+        new_starts.add_forgetful(self)
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -158,6 +161,12 @@ class Passes:
         self._pass_number().assign(0)
         for total in self._sums.values():
             total.assign(tf.zeros_like(total))
+
+    def on_new_start(self) -> None:
+        """Begin with the first of k passes, if there was one."""
+        if self._sums:
+            with eager_mode():
+                self.reset()
 
     def apply(self, apply: Callable[[], Any], skip: Callable[[], Any]) -> Any:
         """Call `apply` after a k-th pass, else `skip`. A tf.function traces both.
