@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
-# The same at all starts of one job.
+# The same at all starts of one job. `hvdrun` makes one up where there is none.
 JOB_VARIABLE = "HVD_ELASTIC_JOB"
 # Of a function that hvd_tf.run calls, whose program is always the same.
 PROGRAM_VARIABLE = "HVD_ELASTIC_PROGRAM"
@@ -41,17 +41,33 @@ class _Start(NamedTuple):
 
     job: str
     """Empty: nobody says which job it is."""
-    number: tuple[int, ...]
+    number: int
+    """0 for its first start."""
+    slurm_job: str = ""
+    """Slurm's number of it. It may run several jobs of `hvdrun`, one after another."""
+    slurm_number: int = 0
+    """How often Slurm has started it again."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> _Start:
-        """As Slurm says it where it started the job, and `hvdrun` within it."""
-        job = environ.get("SLURM_JOB_ID") or environ.get(JOB_VARIABLE, "")
-        texts = (environ.get(name, "") for name in ("SLURM_RESTART_COUNT", "HVD_RESTART"))
-        return cls(job, tuple(int(text) if text.isdecimal() else 0 for text in texts))
+        """As `hvdrun` says it, and Slurm where it has started `hvdrun`."""
+
+        def number(name: str) -> int:
+            text = environ.get(name, "")
+            return int(text) if text.isdecimal() else 0
+
+        return cls(
+            environ.get(JOB_VARIABLE, ""),
+            number("HVD_RESTART"),
+            environ.get("SLURM_JOB_ID", ""),
+            number("SLURM_RESTART_COUNT"),
+        )
 
     def follows(self, other: _Start) -> bool:
-        """Whether the same job was started again since."""
+        """Whether the same job was started again since, by `hvdrun` or by Slurm."""
+        is_of_slurm_job = self.slurm_job != "" and self.slurm_job == other.slurm_job
+        if is_of_slurm_job and self.slurm_number != other.slurm_number:
+            return self.slurm_number > other.slurm_number
         return self.job != "" and self.job == other.job and self.number > other.number
 
 
@@ -173,8 +189,7 @@ class CommitFile:
     def _is_of_a_finished_run(self) -> bool:
         """Whether its training has come to its end, and this one is no new start of its program."""
         try:
-            job, number = json.loads(self._mark.read_text())
-            return not self._start.follows(_Start(job, tuple(number)))
+            return not self._start.follows(_Start(*json.loads(self._mark.read_text())))
         except FileNotFoundError:
             return False
         except (OSError, ValueError, TypeError):  # of another kind, or half of one

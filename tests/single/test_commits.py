@@ -118,6 +118,11 @@ SLURM = {"SLURM_JOB_ID": "7", "HVD_ELASTIC_JOB": "a", "HVD_RESTART": "3"}
         # Slurm starts hvdrun again, which is another one.
         (SLURM, {**FIRST, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
         (SLURM, {**FIRST, "SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}, False),
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "7"}, False),
+        (SLURM, {**SLURM, "HVD_RESTART": "4"}, True),
+        # Another hvdrun of the same Slurm job.
+        (SLURM, {**SLURM, "HVD_ELASTIC_JOB": "b", "HVD_RESTART": "4"}, False),
     ],
 )
 def test_a_training_that_has_come_to_its_end(
