@@ -7,6 +7,7 @@ other hosts. So do the results, back to rank 0. Nothing listens on a port.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 from hvd_tf._internal import commits
@@ -124,7 +126,8 @@ def run(
     if verbose:
         words.append("--verbose")
     # The modules that the call needs are found by the path, which therefore comes first.
-    payload = pickle.dumps((sys.path, _pickled(func, tuple(args), dict(kwargs or {}))))
+    args, kwargs = tuple(args), dict(kwargs or {})
+    payload = pickle.dumps((sys.path, _pickled(func, args, kwargs)))
     python = executable or sys.executable
     with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:  # mode 0700
         Path(directory, CALL).write_bytes(payload)
@@ -133,6 +136,7 @@ def run(
             *commits.program(),
             getattr(func, "__module__", ""),
             getattr(func, "__qualname__", type(func).__qualname__),
+            _digest((args, sorted(kwargs.items()))),
         )
         status = subprocess.run(
             [sys.executable, "-m", "hvd_tf.launch", *words, *rank],
@@ -143,6 +147,17 @@ def run(
             raise RuntimeError(f"run: the job failed with status {status}: its output says why")
         results: list[Any] = pickle.loads(Path(directory, RESULTS).read_bytes())
     return results
+
+
+def _digest(arguments: Any) -> str:
+    """Tells arguments from others, for commits. Not of their repr: that of an array is cut short.
+
+    Equal ones may differ, as sets of strings do in another process. Their training begins anew.
+    """
+    pickler: Any = sys.modules.get("cloudpickle", pickle)
+    digest = hashlib.sha256()
+    pickler.dump(arguments, SimpleNamespace(write=digest.update))
+    return digest.hexdigest()
 
 
 def _pickled(func: Callable[..., Any], args: Any, kwargs: Any) -> bytes:

@@ -61,3 +61,22 @@ def fail() -> None:
     hvd.init()
     if hvd.rank() == 1:
         raise KeyError("wrong shoe size")
+
+
+def train_from_commit(rate: float, *, mark: str) -> tuple[float, int]:
+    """Fails where the file is not there yet, and makes it. Returns the step at which it began."""
+    import hvd_tf as hvd
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state: Any) -> int:
+        began = int(state.step)
+        state.step = 6
+        state.commit()
+        if not os.path.exists(mark):
+            open(mark, "x").close()
+            raise ValueError("wrong shoe size")
+        return began
+
+    return rate, train(hvd.elastic.ObjectState(step=0))

@@ -35,6 +35,18 @@ def test_a_failed_job(private: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert list(private.iterdir()) == []
 
 
+def test_commits_are_of_a_call_with_these_arguments(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (private / "commits").mkdir()
+    monkeypatch.setenv("HVD_ELASTIC_DIR", str(private / "commits"))
+    mark = {"mark": str(private / "mark")}
+    with pytest.raises(RuntimeError, match="the job failed"):
+        hvd_tf.run(run_functions.train_from_commit, (0.5,), mark)
+    assert hvd_tf.run(run_functions.train_from_commit, (0.01,), mark) == [(0.01, 0)]
+    assert hvd_tf.run(run_functions.train_from_commit, (0.5,), mark) == [(0.5, 6)]
+
+
 def test_ranks_that_are_jobs_of_their_own(private: Path) -> None:
     assert hvd_tf.run(run_functions.ranks_alone, np=2) == [1, 11]
 
