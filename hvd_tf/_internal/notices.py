@@ -25,19 +25,23 @@ LEAVING = "leaving"
 _STDERR = 2
 
 
-def write(what: str, rank: int, environ: Mapping[str, str] = os.environ) -> None:
+def write(
+    what: str, rank: int, environ: Mapping[str, str] = os.environ, of_some: bool = False
+) -> None:
     """Tells the launcher. Does nothing if no launcher asks.
 
     Args:
       what: STARTED or LEAVING.
       rank: as the launcher counts.
       environ: where the launcher's variables are.
+      of_some: with STARTED: not all ranks that were launched need call init().
     """
     word = environ.get(VARIABLE)
     if not word:
         return
     directory = environ.get(failure_report.DIRECTORY_VARIABLE)
     facts = {"host": os.uname().nodename, "pid": os.getpid(), "time_ns": time.time_ns()}
+    facts |= {"of_some": True} if of_some else {}
     text = json.dumps({"what": what, "rank": rank, **facts}).encode()
     try:
         if directory and Path(directory).is_dir():

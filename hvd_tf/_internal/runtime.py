@@ -110,7 +110,8 @@ def init(
     communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(sets, communicator)
-    notices.write(notices.STARTED, failure.launched_rank(os.environ))
+    launched_rank = failure.launched_rank(os.environ)
+    notices.write(notices.STARTED, launched_rank, of_some=comm is not None)
     global _initialised_by
     _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]

@@ -75,6 +75,8 @@ def test_the_first_of_the_ranks() -> None:
     [
         (ended(0), RankState(started=Notice("started", 1, "a", 12, 55)), True),
         (ended(0), RankState(process=Notice("running", 1, "a", 11, 1)), False),
+        # hvd.init(comm=[1])
+        (ended(0), RankState(started=Notice("started", 1, "a", 12, 55, of_some=True)), False),
         # `python a.py || python b.py`
         (replace(ended(0), started=Notice("started", 0, "a", 8, 55)), None, False),
         (RUNS, RankState(started=Notice("started", 1, "a", 12, 55)), False),

@@ -41,7 +41,10 @@ def never_comes(end: Notice, states: States) -> bool:
 
     Open MPI ends the others only where they were in `init` before this end.
     """
-    others = any(state.started and not state.leaving for state in states.values())
+    others = any(
+        state.started and not state.started.of_some and not state.leaving
+        for state in states.values()
+    )
     return end.status == 0 and not states[end.rank].started and others
 
 

@@ -34,6 +34,8 @@ class Notice:
     """Of a process that has ended: as subprocess has it."""
     told: bool = False
     """Of a process that has ended: it was asked to from outside, as mpirun does."""
+    of_some: bool = False
+    """Of a call of init(): other ranks may do without."""
 
     @property
     def heading(self) -> str:
@@ -154,5 +156,6 @@ def _parsed(text: bytes) -> Notice | None:
     except (ValueError, TypeError):
         return None
     numbers = (notice.rank, notice.pid, notice.time_ns, notice.status)
-    of_type = all(type(n) is int for n in numbers) and type(notice.told) is bool
+    flags = (notice.told, notice.of_some)
+    of_type = all(type(n) is int for n in numbers) and all(type(flag) is bool for flag in flags)
     return notice if of_type and type(notice.host) is str and notice.rank >= 0 else None
