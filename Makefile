@@ -232,6 +232,16 @@ test-python-modern: $(addprefix $(DONE)/,$(MODERN_STEPS))
 	  $(if $(ARGS),:,TF_USE_LEGACY_KERAS=1 HVD_TEST_ONE_SIZE=1 $(BIN)/pytest $(KERAS_2_TESTS) \
 	  $(if $(HVD_TEST_ALL),$(MORE_KERAS_2_TESTS))))
 
+# What CI has no time for. Headers of TensorFlow that the adapter needs differ between them.
+VERSIONS := 2.13.1 2.14.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0
+.PHONY: test-versions
+test-versions: # Builds for the other versions of TensorFlow and tries the operations in each
+	@for version in $(VERSIONS); do \
+	  $(MAKE) --no-print-directory TF=$$version .venv-$$version/.done/native \
+	    .venv-$$version/.done/test-tools && HVD_TEST_ONE_SIZE=1 .venv-$$version/bin/pytest -q \
+	    tests/multi/test_ops.py tests/multi/test_gpu_lane.py tests/multi/test_keras_fit.py || exit; \
+	done
+
 lint: $(LINT)/.done ## Checks style and types: ruff, mypy and clang-format
 	@$(LINT)/bin/ruff check .
 	@$(LINT)/bin/ruff format --check .
