@@ -74,13 +74,14 @@ class LateRootVariables:
         self._rows = v1.placeholder(tf.int32, [], f"{ROOT_PREFIX}rows")
         updates = []
         for variable, name in zip(variables, variable_names(variables)):
-            row = tf.expand_dims(tf.identity(variable), 0)[: self._rows]
-            gathered = ops.allgather(
-                row,
-                name=f"{ROOT_PREFIX}late/{name}",
-                ignore_name_scope=True,
-                process_set=global_process_set,
-            )
+            value = tf.identity(variable)  # read where the variable is
+            with tf.device("CPU"):  # GPUs may lack room for all twice
+                gathered = ops.allgather(
+                    tf.expand_dims(value, 0)[: self._rows],
+                    name=f"{ROOT_PREFIX}late/{name}",
+                    ignore_name_scope=True,
+                    process_set=global_process_set,
+                )
             updates.append(variable.assign(gathered[0]).op)
         self._update = tf.group(*updates)
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, Optional
 
 from hvd_tf._internal import commits
@@ -149,14 +149,28 @@ def run(
     return results
 
 
+class _Digester(pickle.Pickler):
+    """Classes and functions count by their names, so that those of __main__ and lambdas do too."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, (type, FunctionType)):
+            return None
+        code = getattr(obj, "__code__", None)
+        return obj.__module__, obj.__qualname__, code.co_code if code else b""
+
+
 def _digest(arguments: Any) -> str:
     """Tells arguments from others, for commits. Not of their repr: that of an array is cut short.
 
-    Equal ones may differ, as sets of strings do in another process. Their training begins anew.
+    Equal ones may differ, as sets of strings do in another process. Their training begins anew. So
+    does that of what only cloudpickle can pickle.
     """
-    pickler: Any = sys.modules.get("cloudpickle", pickle)
     digest = hashlib.sha256()
-    pickler.dump(arguments, SimpleNamespace(write=digest.update))
+    target: Any = SimpleNamespace(write=digest.update)
+    try:
+        _Digester(target).dump(arguments)
+    except Exception:  # pickle lets through whatever __reduce__ raises
+        digest.update(os.urandom(16))
     return digest.hexdigest()
 
 

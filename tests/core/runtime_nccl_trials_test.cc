@@ -38,8 +38,8 @@ TEST(a_trial_that_hangs_does_not_end_the_job) {
   const Lines lines;
   CardJob job = OfSets({{0, 1}});
   job.options.stall_warning_s = 0;
-  job.options.stall_shutdown_s = 2;
-  job.connect_limit = seconds(20);
+  job.options.stall_shutdown_s = 10;
+  job.connect_limit = seconds(60);
   RunOnCards(
       2,
       [&](int rank, Runtime* runtime, TestCard* card) {
@@ -125,8 +125,8 @@ TEST(a_card_that_comes_late_to_the_trial) {
   FakeNccl::HoldConnect();
   const Lines lines;
   CardJob job;
-  const milliseconds limit(500);
-  job.change_owner = [](LaneOwner* owner) { owner->stall_shutdown_s = 1; };
+  const milliseconds limit(3000);
+  job.change_owner = [](LaneOwner* owner) { owner->stall_shutdown_s = 6; };
   RunOnCards(
       2,
       [&](int rank, Runtime* runtime, TestCard* card) {
@@ -135,7 +135,7 @@ TEST(a_card_that_comes_late_to_the_trial) {
         card->card().Queue(card->framework_stream(),
                            [is_open] { return is_open->load(); });
         FakeNccl::ReleaseConnect(rank);
-        PassTime(runtime, 4 * limit);
+        PassTime(runtime, limit + limit / 3);
         *is_open = true;
         EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
       },

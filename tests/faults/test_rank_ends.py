@@ -127,23 +127,3 @@ def test_a_rank_that_ends_well_without_init(way: str, words: str, tracebacks: in
     line = last_line(result)
     assert re.fullmatch(rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) {words}", line), result.text
     assert result.text.count("ZeroDivisionError") == tracebacks and result.returncode == 1
-
-
-def test_a_rank_that_has_no_part_in_the_job_ends_well_before_the_others() -> None:
-    """`init(comm=[0])` on rank 0. The other calls no init, as one that reads data for it may."""
-    text = """
-import os, time
-from mpi4py import MPI
-if MPI.COMM_WORLD.rank == 0:
-    import hvd_tf
-    hvd_tf.init(comm=[0])
-    path = os.environ['HVD_JOB_DIR'] + '/rank-1.process'
-    MPI.COMM_WORLD.send('go', 1)
-    time.sleep(8)  # longer than hvdrun waits before it ends a job that a rank has left
-    print('trained alone', flush=True)
-else:
-    MPI.COMM_WORLD.recv(source=0)
-    MPI.Finalize()
-"""
-    result = run_command(2, [sys.executable, "-c", text])
-    assert "trained alone" in result.text and result.returncode == 0, result.text

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,19 @@ class Unpicklable:
 
     def __reduce__(self) -> Any:
         raise pickle.PicklingError("no, thanks")
+
+
+def test_arguments_of_a_class_of_the_program_are_known_again() -> None:
+    """By another process, whatever pickles it otherwise."""
+    text = (
+        "import dataclasses, hvd_tf._internal.run as run\n"
+        "@dataclasses.dataclass\n"
+        "class Config:\n"
+        "    rate: float\n"
+        "    scale: object = lambda x: 2 * x\n"
+        "print(*(run._digest(((Config(rate),), [])) for rate in (0.5, 0.1)))\n"
+    )
+    command = [sys.executable, "-c", text]
+    first, second = (subprocess.check_output(command, text=True).split() for _ in range(2))
+    assert first == second
+    assert len(set(first)) == 2

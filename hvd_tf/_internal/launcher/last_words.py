@@ -45,7 +45,7 @@ def never_comes(end: Notice, states: States) -> bool:
         state.started and not state.started.of_some and not state.leaving
         for state in states.values()
     )
-    return end.status == 0 and not states[end.rank].started and others
+    return end.status == 0 and not end.told and not states[end.rank].started and others
 
 
 def of_end(end: Notice) -> str:
