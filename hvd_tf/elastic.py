@@ -351,8 +351,8 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     - when a collective fails because of another rank that is still alive,
     - when it raises HostsUpdatedInterrupt; the state is not restored then.
 
-    Make an optimizer before it, or anew in each call. One that is made in the first call and kept
-    has another name than on a rank that had failed before it made its own.
+    Make optimizers before it. One that is made within it has another name in the second call, but
+    not on a rank that had failed before it made its first one.
 
     Every rank must come to the same: where one has left for good, by the end of its program or by
     `shutdown`, the others raise the error. After three failures without a commit in between, the

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from hvd_tf._internal import new_starts
 from hvd_tf._internal.compat import (
     Variable,
     graph_chain,
@@ -99,19 +98,14 @@ class InstanceName:
     Instances are numbered for each outermost graph, in the order in which they first ask for a name
     there. So a rank that builds further graphs, for example for an evaluation, has the same numbers
     as the others.
-
-    Those that are made in different starts of the runtime are numbered apart: in the start that has
-    failed, not all ranks may have come to make theirs.
     """
 
-    # By outermost graph: how many instances have the same name, process set and start. Serials,
-    # because the members of a set that has the id of a removed one may have made different calls
-    # in that.
-    _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int, int]]] = WeakKeyDictionary()
+    # By outermost graph: how many instances have the same name and process set. Serials, because
+    # the members of a set that has the id of a removed one may have made different calls in that.
+    _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int]]] = WeakKeyDictionary()
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._start = new_starts.number()
         self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
 
     def for_call(self, set_serial: int) -> str:
@@ -124,9 +118,8 @@ class InstanceName:
         *_, outermost = graph_chain()
         if outermost not in self._ordinals:
             counts = self._instances.setdefault(outermost, Counter())
-            key = (self.name, set_serial, self._start)
+            key = (self.name, set_serial)
             self._ordinals[outermost] = counts[key]
             counts[key] += 1
         ordinal = self._ordinals[outermost]
-        of_start = f".start_{self._start}" if self._start else ""
-        return self.name + of_start + (f"_{ordinal}" if ordinal else "")
+        return self.name + (f"_{ordinal}" if ordinal else "")

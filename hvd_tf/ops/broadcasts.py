@@ -105,7 +105,7 @@ def fit_one_kernel(variables: Sequence[Any]) -> bool:
     devices = {str(variable.device) for variable in variables}
     unknown = {device for device in devices if "device:" not in device}
     if has_gpu_lane():
-        return len(variables) == 1 or (len(devices) == 1 and not unknown)
+        return len(devices) == 1
     if not all("device:CPU" in device for device in devices - unknown):
         return False
     # Where a graph leaves it to TensorFlow, that takes a GPU. The kernel would make it a CPU.
@@ -174,7 +174,7 @@ def _broadcast_values(
         )
         done = variable.assign(value, read_value=False)
         with tf.control_dependencies([done] if done is not None else []):
-            return tf.identity(variable)
+            return variable.read_value()
 
     if len(variables) == 1:
         return [run(variables[0], names)]

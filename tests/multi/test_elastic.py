@@ -325,19 +325,6 @@ def first_time_on_the_last(hvd, tries):
         raise HorovodInternalError("an input that could not be opened this time")
 
 
-def test_an_optimizer_made_within_the_function(hvd, rank, size):
-    weight, tries = tf.Variable(1.0), []
-
-    @hvd.elastic.run
-    def train(state):
-        first_time_on_the_last(hvd, tries)
-        optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1))
-        optimizer.minimize(lambda: weight * float(1 + rank), [weight])
-
-    train(hvd.elastic.TensorFlowState([weight]))
-    np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (1 + size) / 2, rtol=1e-6)
-
-
 def test_data_made_before_the_function(hvd, rank, size):
     unknown = tf.data.Dataset.range(3 + rank).filter(lambda x: x >= 0)
     dataset, tries = hvd.data.equal_steps(unknown), []
