@@ -92,8 +92,8 @@ class BroadcastVariablesKernel : public tf::AsyncOpKernel {
     const size_t count = names_.size();
     const CallSite site = CallSiteOf(ctx);
     auto pending = std::make_shared<PendingCalls>(ctx, count, std::move(done));
-    Status
-        memory;  // TensorFlow waits for seconds before it says that it has none
+    // Why a variable had none: TensorFlow waits for seconds before it says so.
+    Status memory;
     for (size_t i = 0; i < count; ++i) {
       auto call = std::make_shared<VariableCall>(pending, i);
       Describe(ctx, *set.value(), static_cast<int>(i), call.get(), &memory);
