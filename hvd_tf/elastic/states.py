@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of Python objects, and what all states have."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from hvd_tf._internal import commits, runtime
+from hvd_tf._internal.commits import CommitFile
+from hvd_tf.functions import broadcast_object
+
+_numbers = itertools.count()
+
+
+class State:
+    """What a training needs to go on from a commit. The base of all states."""
+
+    # Of the class, because a derived one may leave out __init__.
+    _commits = 0
+    _reset_callbacks: Sequence[Callable[[], Any]] = ()
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        """For derived classes, which find the arguments in the attributes that Horovod's have."""
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
+        """Have these called after each new start of the runtime, before the function goes on."""
+        self._reset_callbacks = [*self._reset_callbacks, *callbacks]
+
+    def on_reset(self) -> None:
+        """Call `reset` and the callbacks."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: Any) -> None:
+        """Horovod's driver calls it. Hosts do not come and go here, so nothing does."""
+
+    def commit(self) -> None:
+        """Save the state. Every rank commits at the same point of the program."""
+        self.save()
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise HostsUpdatedInterrupt if hosts came or went. They do not."""
+
+    def save(self) -> None:
+        """Keep the state in memory. On rank 0, where the job may start again, in a file too."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the state that was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give every rank the state of rank 0, and save it. A collective call of all ranks."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Called after each new start of the runtime."""
+
+    def _finish(self) -> None:
+        """Called when the function of `run` has returned."""
+
+
+class ObjectState(State):
+    """Python objects: attributes of the state, which pickle can store."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] = broadcast_object,
+        get_rank: Callable[[], int] = runtime.rank,
+        **kwargs: Any,
+    ) -> None:
+        """For one training.
+
+        Args:
+          bcast_object: gives every rank the object of rank 0, which is its only argument.
+          get_rank: this rank.
+          **kwargs: the attributes with their first values, such as epoch=0.
+        """
+        super().__init__()
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._names = list(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self._saved: dict[str, Any] = copy.deepcopy(kwargs)
+        self._number = next(_numbers)
+        self._file: Optional[CommitFile] = None
+
+    def save(self) -> None:
+        """Keep copies of the attributes, and of what `_content` adds."""
+        self._saved = self._copied()
+        content = self._content()
+        if self._rank() == 0:
+            self._commit_file().write((self._saved, content))
+
+    def restore(self) -> None:
+        """Go back to the copies."""
+        self._set(self._saved)
+
+    def sync(self) -> None:
+        """Give every rank the attributes of rank 0."""
+        self._load()
+        # A function of the program need not know names.
+        named = self._bcast_object is broadcast_object
+        name = {"name": f"elastic/{self._number}"} if named else {}
+        self._set(self._bcast_object(self._copied(), **name))
+        self.save()
+
+    def _content(self) -> Any:
+        """What else a file needs. Derived classes keep it in memory too."""
+        return None
+
+    def _set_content(self, content: Any) -> None:
+        """Take what a file had."""
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            self._file.finish()
+
+    def _load(self) -> None:
+        """Before the first `sync` rank 0 goes on from what an earlier start of the job left."""
+        if self._file is None and self._rank() == 0:
+            found = self._commit_file().read()
+            if found is not None:
+                values, content = found
+                self._set(values)
+                self._set_content(content)
+
+    def _commit_file(self) -> CommitFile:
+        if self._file is None:
+            of_state = f"{type(self).__module__}.{type(self).__qualname__}"
+            identity = (*commits.program(), of_state, *self._names)
+            self._file = CommitFile(self._number, identity=identity)
+        return self._file
+
+    def _copied(self) -> dict[str, Any]:
+        return copy.deepcopy({name: getattr(self, name) for name in self._names})
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in copy.deepcopy(values).items():
+            setattr(self, name, value)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of TensorFlow variables and of Keras models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_tf._internal import runtime
+from hvd_tf._internal.accumulation import first_pass
+from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, v1
+from hvd_tf._internal.compat.keras import (
+    broadcast_variables_of,
+    create_optimizer_variables,
+    get_session,
+    reset_passes,
+    variables_of,
+)
+from hvd_tf.elastic.states import ObjectState
+from hvd_tf.functions import broadcast_variables
+
+
+class TensorFlowState(ObjectState):
+    """TensorFlow variables beside Python objects."""
+
+    def __init__(
+        self,
+        variables: Optional[Sequence[Variable]] = None,
+        session: Optional[v1.Session] = None,
+        **kwargs: Any,
+    ) -> None:
+        """For one training.
+
+        Args:
+          variables: None for all global variables of a graph of TF 1.
+          session: of that graph.
+          **kwargs: see `ObjectState`.
+        """
+        self._session = session
+        self._variables = list(v1.global_variables() if variables is None else variables)
+        self._values: list[np.ndarray] = []
+        self._assign: Any = None
+        self._broadcast: Any = None
+        self._first_pass: Any = None
+        super().__init__(**kwargs)
+        self._values = self._read(self._all_variables())
+
+    def save(self) -> None:
+        """Keep copies in the host's memory."""
+        self._values = self._read(self._all_variables())
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to the copies. In a session, with several passes, the next one is the first."""
+        self._write(self._all_variables(), self._values)
+        session = self._current_session()
+        if session is not None:
+            if self._first_pass is None:
+                self._first_pass = first_pass(session.graph)
+            session.run(self._first_pass)
+        super().restore()
+
+    def sync(self) -> None:
+        """Give every rank the variables and attributes of rank 0."""
+        self._load()
+        session = self._current_session()
+        if session is None:
+            broadcast_variables(self._shared_variables(), 0)
+        elif runtime.size() > 1:
+            if self._broadcast is None:
+                with session.graph.as_default():
+                    self._broadcast = broadcast_variables(self._shared_variables(), 0)
+            session.run(self._broadcast)
+        super().sync()
+
+    def _current_session(self) -> Optional[v1.Session]:
+        """Has the variables, which are initialised. None: they are those of eager code."""
+        return self._session
+
+    def _all_variables(self) -> list[Variable]:
+        return self._variables
+
+    def _shared_variables(self) -> list[Variable]:
+        return self._variables
+
+    def _content(self) -> list[np.ndarray]:
+        return self._values
+
+    def _set_content(self, content: list[np.ndarray]) -> None:
+        self._write(self._all_variables(), content)
+
+    def _read(self, variables: list[Variable]) -> list[np.ndarray]:
+        session = self._current_session()
+        if session is None:
+            return [np.array(variable) for variable in variables]
+        return list(session.run(variables))
+
+    def _write(self, variables: list[Variable], values: list[np.ndarray]) -> None:
+        if len(values) != len(variables):
+            raise ValueError(
+                f"the commit has {len(values)} variables and this program {len(variables)}: it was "
+                "left by another model. Remove its file from HVD_ELASTIC_DIR"
+            )
+        session = self._current_session()
+        if session is None:
+            for variable, value in zip(variables, values):
+                variable.assign(value)
+            return
+        if self._assign is None:
+            with session.graph.as_default():
+                fed = [v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+                assign = tf.group(*[v.assign(value) for v, value in zip(variables, fed)])
+                self._assign = fed, assign
+        fed, assign = self._assign
+        session.run(assign, dict(zip(fed, values)))
+
+
+class TensorFlowKerasState(TensorFlowState):
+    """A model of Keras and its optimizer, beside Python objects."""
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        """For one training.
+
+        Args:
+          model: built, so that its variables exist.
+          optimizer: None for the model's own.
+          backend: Keras' module whose session a graph of TF 1 runs in. None for that of
+            tf.compat.v1.keras. Not used in eager code.
+          **kwargs: see `ObjectState`.
+        """
+        is_eager = executing_eagerly_outside_functions()
+        self._graph = None if is_eager else v1.get_default_graph()
+        self._get_session = getattr(backend, "get_session", get_session)
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        if not model.built:
+            raise ValueError(
+                f"the model {model.name} has no variables yet: build it, or call it once, before "
+                "its state is made"
+            )
+        super().__init__(variables=[], **kwargs)
+
+    def restore(self) -> None:
+        """Go back to the copies. With several passes, the next one is the first."""
+        super().restore()
+        reset_passes(self.optimizer)
+
+    def sync(self) -> None:
+        """Give every rank the state of rank 0. With several passes, the next one is the first."""
+        super().sync()
+        reset_passes(self.optimizer)
+
+    def _current_session(self) -> Optional[v1.Session]:
+        if self._graph is None:
+            return None
+        with self._graph.as_default():
+            return self._get_session()
+
+    def _all_variables(self) -> list[Variable]:
+        self._create_variables()
+        return variables_of(self.model, self.optimizer)
+
+    def _shared_variables(self) -> list[Variable]:
+        self._create_variables()
+        return broadcast_variables_of(self.model, (), self.optimizer)
+
+    def _create_variables(self) -> None:
+        """An optimizer makes its own late, and ranks may have come to different points."""
+        with nullcontext() if self._graph is None else self._graph.as_default():
+            create_optimizer_variables(self.optimizer, self.model.trainable_variables)
