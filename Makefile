@@ -34,12 +34,11 @@ DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip's own progress is a line for every package, or nothing: this shows the few that take time.
 INSTALL_SHOWN := $(BIN)/python _build/progress.py $(PIP) install -v --progress-bar off
-NATIVE_SOURCES := $(wildcard tf_ops/CMakeLists.txt tf_ops/*/*.cc tf_ops/*/*.h \
-  tf_ops/*/*.cu tf_ops/*/*/*.cc tf_ops/*/*/*.h tf_ops/*/*/*.cu tf_ops/*/*/*/*.cc _build/*.py \
-  setup.py pyproject.toml)
-PYTHON_SOURCES := $(wildcard hvd_tf/*.py hvd_tf/*/*.py hvd_tf/*/*/*.py)
+NATIVE_SOURCES := $(shell find tf_ops _build -name CMakeLists.txt -o -name '*.cc' -o -name '*.h' \
+  -o -name '*.cu' -o -name '*.py') setup.py pyproject.toml
+PYTHON_SOURCES := $(shell find hvd_tf -name '*.py')
 FLIGHTS := estimator_examples/flights
-CPP_FILES = $$(find tf_ops tests/core tests/card tests/gpu benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CPP_FILES = $$(find tf_ops tests/core tests/fakes tests/gpu benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 LINT := .venv-lint
 LINT_TOOLS := ruff==0.17.5 mypy==2.4.1 clang-format==23.1.5
@@ -176,7 +175,7 @@ NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: compile-gpu test-gpu
 # Needs no GPU. The toolkit's own folder, as CMake finds it by its compiler.
-GPU_PROGRAMS := card_kernels_test staging_test nccl_test gpu_copies gpu_row_sums gpu_staging \
+GPU_PROGRAMS := cuda_kernels_test staging_test nccl_test gpu_copies gpu_row_sums gpu_staging \
   cuda_waits
 compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its test
 	@echo "== compiling for GPUs"
@@ -191,7 +190,7 @@ compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its
 	  cmake --build build/cuda --target $(GPU_PROGRAMS) -- --quiet
 
 test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
-	@build/cuda/card_kernels_test && build/cuda/staging_test
+	@build/cuda/cuda_kernels_test && build/cuda/staging_test
 	@build/cuda/nccl_test || test $$? = 77
 	@build/cuda/gpu_copies && build/cuda/gpu_row_sums
 	@for ranks in 1 2 4; do $(BIN)/hvdrun -np $$ranks build/cuda/gpu_staging || exit; done

@@ -133,7 +133,7 @@ def has_gpu_kernels(build: Path) -> bool:
 def build_info(
     plan: environment.Plan, version: str, compiler: str, gpu_kernels: bool
 ) -> dict[str, str | bool]:
-    """What hvd_tf/_internal/native.py compares with what it finds at run time."""
+    """What hvd_tf/_internal/build_stamp.py compares with what it finds at run time."""
     assert plan.mpi is not None
     return {
         "hvd_tf": version,
@@ -141,7 +141,6 @@ def build_info(
         "tensorflow_version": plan.tensorflow.package.version,
         "mpi": plan.mpi.flavour,
         "compiler": compiler,
-        "with_mpi": True,
         "with_gpu_kernels": gpu_kernels,
     }
 

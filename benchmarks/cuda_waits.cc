@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the calls of CUDA's driver that may wait for a card, by thread.
+// Counts the calls of CUDA's driver that may wait for a GPU, by thread.
 //
 // `make compile-gpu` makes a library of it, which CUDA loads, and which needs
 // CUPTI of CUDA 13. A program calls CudaWaitsBegin and CudaWaitsPrint in it, as

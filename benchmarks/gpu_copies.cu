@@ -142,7 +142,7 @@ class Benchmark {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 50;
-  if (!hvd::PrintCard(rounds)) return 1;
+  if (!hvd::PrintGpu(rounds)) return 1;
   std::printf("| tensors | count | size | way | GB/s | of a copy |\n");
   std::printf("|---|---|---|---|---|---|\n");
   hvd::Benchmark("ResNet-50", hvd::ResNet50()).Run(rounds);

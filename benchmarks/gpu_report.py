@@ -44,7 +44,7 @@ class Run:
 
 
 def programs() -> list[Run]:
-    alone = ["card_kernels_test", "staging_test", "nccl_test", "gpu_copies", "gpu_row_sums"]
+    alone = ["cuda_kernels_test", "staging_test", "nccl_test", "gpu_copies", "gpu_row_sums"]
     runs = [Run("programs", name, [BUILT / name]) for name in alone]
     for ranks in (1, 2, 4):
         command = [BIN / "hvdrun", "-np", str(ranks), BUILT / "gpu_staging"]

@@ -31,16 +31,16 @@ struct Tables {
   int64_t row_count;  // elements of a row
 };
 
-void* OnCard(size_t bytes) {
+void* OnGpu(size_t bytes) {
   void* memory = nullptr;
   Check(cudaMalloc(&memory, bytes));
   Check(cudaMemset(memory, 0, bytes));
   return memory;
 }
 
-const uint32_t* OnCard(const std::vector<uint32_t>& numbers) {
+const uint32_t* OnGpu(const std::vector<uint32_t>& numbers) {
   const size_t bytes = numbers.size() * sizeof(uint32_t);
-  void* const memory = OnCard(bytes);
+  void* const memory = OnGpu(bytes);
   Check(cudaMemcpy(memory, numbers.data(), bytes, cudaMemcpyHostToDevice));
   return static_cast<const uint32_t*>(memory);
 }
@@ -73,13 +73,12 @@ void Run(const Tables& tables, int rounds) {
   std::vector<RowSums> sums;
   for (int t = 0; t < tables.count; ++t) {
     const RowTerms terms = RandomTerms(tables, &random);
-    sums.push_back({OnCard(listed * 4), OnCard(written * 4),
-                    OnCard(terms.begins), OnCard(terms.sources), written,
-                    tables.row_count});
+    sums.push_back({OnGpu(listed * 4), OnGpu(written * 4), OnGpu(terms.begins),
+                    OnGpu(terms.sources), written, tables.row_count});
   }
   const int64_t bytes = tables.count * (listed + written) * 4;
-  void* const from = OnCard(bytes / 2);
-  void* const to = OnCard(bytes / 2);
+  void* const from = OnGpu(bytes / 2);
+  void* const to = OnGpu(bytes / 2);
   cudaStream_t stream = nullptr;
   Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const RowSumOperation operation = {
@@ -108,7 +107,7 @@ void Run(const Tables& tables, int rounds) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 50;
-  if (!hvd::PrintCard(rounds)) return 1;
+  if (!hvd::PrintGpu(rounds)) return 1;
   std::printf("| rows | size | copy, GB/s | sums, GB/s | of a copy |\n");
   std::printf("|---|---|---|---|---|\n");
   // Criteo's categories at 2048 examples a rank, and one large table.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a sum of a tensor on a GPU takes when it is staged on the host. The
-// ranks are processes, which share the card. One rank alone has NCCL, where its
+// ranks are processes, which share the GPU. One rank alone has NCCL, where its
 // library is found: then "lane" is what all but the sum takes.
 //
 //   mpirun -n RANKS gpu_staging [rounds]
@@ -70,32 +70,32 @@ class Staging {
         elements_(elements),
         rank_(runtime->topology().rank),
         size_(runtime->topology().size) {
-    CheckCuda(cudaMalloc(&on_card_, Bytes()));
+    CheckCuda(cudaMalloc(&on_gpu_, Bytes()));
     CheckCuda(cudaMallocHost(&pinned_, Bytes()));
     on_host_.resize(static_cast<size_t>(elements));
   }
   ~Staging() {
-    (void)cudaFree(on_card_);
+    (void)cudaFree(on_gpu_);
     (void)cudaFreeHost(pinned_);
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   void Run(int rounds) {
-    std::vector<double> copies, host, card;
+    std::vector<double> copies, host, gpu;
     for (int round = -3; round < rounds; ++round) {
       const double copy_s = TimeCopies(), host_s = TimeHost(),
-                   card_s = TimeCard();
+                   gpu_s = TimeGpu();
       if (round < 0) continue;
       copies.push_back(copy_s);
       host.push_back(host_s);
-      card.push_back(card_s);
+      gpu.push_back(gpu_s);
     }
     if (rank_ != 0) return;
     const double floor = Median(copies) + Median(host);
     std::printf("| %d | %9.3f | %9.1f | %9.1f | %9.1f | %5.2f |\n", size_,
                 static_cast<double>(Bytes()) / 1e6, Median(copies) * 1e6,
-                Median(host) * 1e6, Median(card) * 1e6, Median(card) / floor);
+                Median(host) * 1e6, Median(gpu) * 1e6, Median(gpu) / floor);
     std::fflush(stdout);
   }
 
@@ -124,10 +124,10 @@ class Staging {
   double TimeCopies() {
     Meet();
     const auto begin = std::chrono::steady_clock::now();
-    CheckCuda(cudaMemcpyAsync(pinned_, on_card_, Bytes(),
-                              cudaMemcpyDeviceToHost, stream_.get()));
-    CheckCuda(cudaMemcpyAsync(on_card_, pinned_, Bytes(),
-                              cudaMemcpyHostToDevice, stream_.get()));
+    CheckCuda(cudaMemcpyAsync(pinned_, on_gpu_, Bytes(), cudaMemcpyDeviceToHost,
+                              stream_.get()));
+    CheckCuda(cudaMemcpyAsync(on_gpu_, pinned_, Bytes(), cudaMemcpyHostToDevice,
+                              stream_.get()));
     CheckCuda(cudaStreamSynchronize(stream_.get()));
     return SecondsSince(begin);
   }
@@ -141,21 +141,21 @@ class Staging {
     CheckSum();
     return seconds;
   }
-  double TimeCard() {
+  double TimeGpu() {
     Fill();
     // On the stream that the sum waits for. Another one may still copy memory
     // that is not pinned when the call returns.
-    CheckCuda(cudaMemcpyAsync(on_card_, on_host_.data(), Bytes(),
+    CheckCuda(cudaMemcpyAsync(on_gpu_, on_host_.data(), Bytes(),
                               cudaMemcpyHostToDevice, stream_.get()));
     Meet();
     CheckCuda(cudaStreamSynchronize(stream_.get()));
     const auto begin = std::chrono::steady_clock::now();
-    GpuSum sum(runtime_, stream_, "card", DataType::kFloat32, on_card_,
+    GpuSum sum(runtime_, stream_, "gpu", DataType::kFloat32, on_gpu_,
                elements_);
     CheckOk(sum.Wait());
     const double seconds = SecondsSince(begin);
     CheckCuda(
-        cudaMemcpy(on_host_.data(), on_card_, Bytes(), cudaMemcpyDeviceToHost));
+        cudaMemcpy(on_host_.data(), on_gpu_, Bytes(), cudaMemcpyDeviceToHost));
     CheckSum();
     return seconds;
   }
@@ -164,7 +164,7 @@ class Staging {
   const int64_t elements_;
   const int rank_, size_;
   const FrameworkStream stream_;
-  void* on_card_ = nullptr;
+  void* on_gpu_ = nullptr;
   void* pinned_ = nullptr;
   std::vector<float> on_host_;
 };

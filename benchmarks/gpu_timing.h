@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What benchmarks of kernels have in common: times on the GPU, and the card's
+// What benchmarks of kernels have in common: times on the GPU, and the GPU's
 // name.
 #ifndef HVD_BENCHMARKS_GPU_TIMING_H_
 #define HVD_BENCHMARKS_GPU_TIMING_H_
@@ -49,17 +49,17 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// False: there is no card, or nothing to do.
-inline bool PrintCard(int rounds) {
-  cudaDeviceProp card;
-  if (cudaGetDeviceProperties(&card, 0) != cudaSuccess || rounds < 1) {
+// False: there is no GPU, or nothing to do.
+inline bool PrintGpu(int rounds) {
+  cudaDeviceProp gpu;
+  if (cudaGetDeviceProperties(&gpu, 0) != cudaSuccess || rounds < 1) {
     std::printf("no GPU is visible, or the argument is no number of rounds\n");
     return false;
   }
   int runtime = 0, driver = 0;
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaDriverGetVersion(&driver);
-  std::printf("%s, CUDA runtime %d, driver %d\n", card.name, runtime, driver);
+  std::printf("%s, CUDA runtime %d, driver %d\n", gpu.name, runtime, driver);
   return true;
 }
 

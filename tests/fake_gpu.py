@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU of a rank of tests/multi: one that is made up (`card/`), or the machine's own.
+"""The GPU of a rank of tests/multi: one that is made up (`fakes/`), or the machine's own.
 
 TensorFlow's builds for CPUs have no kernels for GPUs, so a program can do little on the one that is
 made up but copy tensors there and back, and call hvd_tf's operations.
@@ -21,9 +21,9 @@ IS_REAL = os.environ.get(GPU_VARIABLE) == "real"
 # it. NCCL takes ranks of one GPU for a mistake, unless they say that they are on several hosts.
 NCCL_VARIABLE = "HVD_TEST_NCCL"
 
-SOURCES = Path(__file__).parent / "card"
+SOURCES = Path(__file__).parent / "fakes"
 ENGINE = Path(__file__).parent.parent / "tf_ops"
-CACHE = Path(__file__).parent.parent / "build" / "card"
+CACHE = Path(__file__).parent.parent / "build" / "fakes"
 
 
 def library() -> Path:

@@ -44,7 +44,7 @@ def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
         # What needs kernels of TensorFlow has them there.
         counts = (_one_of(constants.get("RANKS") or (2,)),)
     if ONE_SIZE and not IS_REAL and constants.get("RANKS", (2,)):
-        return ()  # what differs between versions is how TensorFlow gets on with a card
+        return ()  # what differs between versions is how TensorFlow gets on with a GPU
     return (_one_of(counts),) if ONE_SIZE and counts else counts
 
 

@@ -105,7 +105,6 @@ __all__ = [
     "check_num_rank_power_of_2",
     "comm_stats",
     "compression",
-    "compression",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -57,7 +57,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_add_process_set": (ctypes.c_int, [_INTS, ctypes.c_int, ctypes.c_char_p, _INTS]),
     "hvd_remove_process_set": (ctypes.c_int, [ctypes.c_int]),
     "hvd_mpi_built": (ctypes.c_int, []),
-    "hvd_nccl_built": (ctypes.c_int, []),
     "hvd_cuda_built": (ctypes.c_int, []),
     "hvd_forget_runs": (None, []),
     "hvd_has_gpu_lane": (ctypes.c_int, []),

@@ -15,7 +15,6 @@ from hvd_tf.bench.cases import Case
 
 # The format of the JSON file. A reader of another format cannot read it.
 FORMAT = 1
-LIBRARIES = ("ours", "theirs")
 YARDSTICKS = ("memcpy", "mpi_allreduce")
 
 # What a job returned: "facts", and for each name of a case the results of its rounds.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDriver and CudaDevice: what a driver or a card may lack, and their order.
+// CudaDriver and CudaDevice: what a driver or a GPU may lack, and their order.
 #include "transport/cuda/cuda_device.h"
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness.h"
-#include "test_card.h"
+#include "test_gpu.h"
 
 namespace hvd {
 namespace {
@@ -48,13 +48,13 @@ TEST(AResultOfTheDriverIsNamed) {
 // A mark is a place: what the stream is given later does not count. CatchUp
 // counts it.
 TEST(AStreamWaitsForWhatWasQueuedBeforeTheMark) {
-  TestCard card;
+  TestGpu gpu;
   const auto is_open = std::make_shared<bool>(false);
-  const TestCard::Ready early = card.Mark();
-  card.ComputeOnce(is_open);
-  const TestCard::Ready late = card.Mark();
-  const auto record = [&](const TestCard::Ready& ready, bool catches_up) {
-    auto stream = Taken(card.device()->NewStream(ready));
+  const TestGpu::Ready early = gpu.Mark();
+  gpu.ComputeOnce(is_open);
+  const TestGpu::Ready late = gpu.Mark();
+  const auto record = [&](const TestGpu::Ready& ready, bool catches_up) {
+    auto stream = Taken(gpu.device()->NewStream(ready));
     EXPECT_TRUE(
         (catches_up ? stream->CatchUp(ready) : stream->Wait(ready)).ok());
     return std::make_pair(Taken(stream->Record([] {})), std::move(stream));
@@ -62,34 +62,34 @@ TEST(AStreamWaitsForWhatWasQueuedBeforeTheMark) {
   const auto after_early = record(early, false);
   const auto after_late = record(late, false);
   const auto caught_up = record(early, true);
-  for (int i = 0; i < 10; ++i) card.Step();
+  for (int i = 0; i < 10; ++i) gpu.Step();
   EXPECT_TRUE(after_early.first->IsReached().value());
   EXPECT_FALSE(after_late.first->IsReached().value());
   EXPECT_FALSE(caught_up.first->IsReached().value());
   *is_open = true;
-  for (int i = 0; i < 10; ++i) card.Step();
+  for (int i = 0; i < 10; ++i) gpu.Step();
   EXPECT_TRUE(after_late.first->IsReached().value());
   EXPECT_TRUE(caught_up.first->IsReached().value());
 }
 
-TEST(AnotherCardIsRefused) {
-  TestCard card, other;
-  auto stream = Taken(card.device()->NewStream(card.Mark()));
+TEST(AnotherGpuIsRefused) {
+  TestGpu gpu, other;
+  auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
   for (const Status& status :
        {stream->Wait(other.Mark()), stream->CatchUp(other.Mark())}) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_TRUE(Contains(status.message(), "on two GPUs; a rank uses one"));
   }
-  EXPECT_TRUE(stream->Wait(card.Mark()).ok());
+  EXPECT_TRUE(stream->Wait(gpu.Mark()).ok());
 }
 
 TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
-  TestCard card;
+  TestGpu gpu;
   CudaDriver full = *FakeDriver();
   full.new_stream = [](CudaStream*, unsigned) { return kCudaOutOfMemory; };
-  const TestCard::Ready ready =
-      MarkStream(&full, card.framework_stream()).value();
-  const Status status = card.device()->NewStream(ready).status();
+  const TestGpu::Ready ready =
+      MarkStream(&full, gpu.framework_stream()).value();
+  const Status status = gpu.device()->NewStream(ready).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(),
             "a GPU gave no stream: CUDA_ERROR_OUT_OF_MEMORY (2). Other "
@@ -102,75 +102,75 @@ TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
 bool calls_are_open = false;
 
 TEST(NothingWaitsForACallback) {
-  TestCard card;
+  TestGpu gpu;
   calls_are_open = false;
   CudaDriver slow = *FakeDriver();
   slow.call_back = [](CudaStream stream, CudaCallback callback, void* argument,
                       unsigned) {
-    auto* const of_card = reinterpret_cast<FakeCard::Stream*>(stream);
-    of_card->card->Queue(of_card, [=] {
+    auto* const of_gpu = reinterpret_cast<FakeGpu::Stream*>(stream);
+    of_gpu->gpu->Queue(of_gpu, [=] {
       if (calls_are_open) callback(stream, kCudaSuccess, argument);
       return calls_are_open;
     });
     return kCudaSuccess;
   };
-  const TestCard::Ready ready =
-      MarkStream(&slow, card.framework_stream()).value();
-  auto stream = Taken(card.device()->NewStream(ready));
+  const TestGpu::Ready ready =
+      MarkStream(&slow, gpu.framework_stream()).value();
+  auto stream = Taken(gpu.device()->NewStream(ready));
   int called = 0;
   const auto batch = Taken(stream->Record([&] { ++called; }));
   EXPECT_TRUE(stream->HoldFramework({ready}).ok());
   bool framework_goes_on = false;
-  card.Compute([&] { framework_goes_on = true; });
+  gpu.Compute([&] { framework_goes_on = true; });
   const auto next = Taken(stream->Record([&] { ++called; }));
-  for (int i = 0; i < 10; ++i) card.Step();
+  for (int i = 0; i < 10; ++i) gpu.Step();
   EXPECT_TRUE(batch->IsReached().value());
   EXPECT_TRUE(framework_goes_on);
   EXPECT_TRUE(next->IsReached().value());
   EXPECT_EQ(called, 0);
   calls_are_open = true;
-  for (int i = 0; i < 10; ++i) card.Step();
+  for (int i = 0; i < 10; ++i) gpu.Step();
   EXPECT_EQ(called, 2);
 }
 
-// Whoever waits for the end of a copy must hear of a card that fails too.
+// Whoever waits for the end of a copy must hear of a GPU that fails too.
 TEST(AStreamThatFailsCallsBack) {
-  TestCard card;
-  auto stream = Taken(card.device()->NewStream(card.Mark()));
-  auto pinned = card.device()->NewPinned(64).value();
-  const auto memory = card.Allocate(64);
+  TestGpu gpu;
+  auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
+  auto pinned = gpu.device()->NewPinned(64).value();
+  const auto memory = gpu.Allocate(64);
   std::vector<char> pageable(64);
   int called = 0;
   // A GPU cannot copy such memory without waiting, so it is a fault here.
   EXPECT_TRUE(stream->CopyBytes({{pageable.data(), memory.get(), 64}}).ok());
   auto event = Taken(stream->Record([&] { ++called; }));
   EXPECT_FALSE(event->IsReached().value());
-  card.Step();
+  gpu.Step();
   EXPECT_EQ(called, 1);
   EXPECT_EQ(event->IsReached().status().message(),
             "a GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700).");
   // It is of no use any more. Others are.
   EXPECT_TRUE(stream->CopyBytes({{pinned.get(), memory.get(), 64}}).ok());
   auto next = Taken(stream->Record([&] { ++called; }));
-  auto healthy = Taken(card.device()->NewStream(card.Mark()));
+  auto healthy = Taken(gpu.device()->NewStream(gpu.Mark()));
   EXPECT_TRUE(healthy->CopyBytes({{pinned.get(), memory.get(), 64}}).ok());
   auto fine = Taken(healthy->Record([&] { ++called; }));
-  card.Step();
+  gpu.Step();
   EXPECT_EQ(called, 3);
   EXPECT_FALSE(next->IsReached().ok());
   EXPECT_TRUE(fine->IsReached().value());
 }
 
 TEST(CopiesGoBothWays) {
-  TestCard card;
-  auto stream = Taken(card.device()->NewStream(card.Mark()));
-  const auto pinned = card.device()->NewPinned(32).value();
-  const auto memory = card.Allocate(16);
+  TestGpu gpu;
+  auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
+  const auto pinned = gpu.device()->NewPinned(32).value();
+  const auto memory = gpu.Allocate(16);
   auto* const host = static_cast<char*>(pinned.get());
   std::memcpy(host, "fifteen letters", 16);
   EXPECT_TRUE(stream->CopyBytes({{host, memory.get(), 16}}).ok());
   EXPECT_TRUE(stream->CopyBytes({{memory.get(), host + 16, 16}}).ok());
-  card.Step();
+  gpu.Step();
   EXPECT_EQ(std::string(host + 16), "fifteen letters");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DirectLane over an NCCL that is made up: the contract of transports, whose
-// tensors are on cards that work among themselves.
+// tensors are on GPUs that work among themselves.
 #include "transport/device/direct_lane.h"
 
 #include <sched.h>
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "card_backend.h"
 #include "fake_nccl.h"
+#include "gpu_backend.h"
 #include "harness.h"
-#include "test_card.h"
+#include "test_gpu.h"
 #include "thread_backend.h"
 #include "transport/cuda/nccl_communicator.h"
 #include "transport_contract.h"
@@ -31,7 +31,7 @@ Result<const NcclLibrary*> Nccl() {
   return &library.value();
 }
 
-// Makes lanes of a rank, whose cards work among themselves from the first batch
+// Makes lanes of a rank, whose GPUs work among themselves from the first batch
 // on. All members make them at the same time.
 class Lanes {
  public:
@@ -41,11 +41,11 @@ class Lanes {
   // They stop before the last meetings where these are not all.
   static constexpr int kMeetings = 4;
   std::unique_ptr<DirectLane> New(Transport* host, const HostMap& hosts,
-                                  const std::shared_ptr<TestCard>& card,
+                                  const std::shared_ptr<TestGpu>& gpu,
                                   int meetings = kMeetings) {
     if (queue_ == nullptr) {
       device_ = std::make_shared<CudaDevice>(kernels_);
-      queue_ = std::make_shared<CardQueue>(device_);
+      queue_ = std::make_shared<GpuQueue>(device_);
     }
     LaneOwner owner;
     owner.set_id = next_set_++;
@@ -61,17 +61,17 @@ class Lanes {
     Call warm({1.0f}, 1);
     Batch batch;
     batch.memory = MemoryKind::kCuda;
-    const auto memory = card->Allocate(sizeof(float));
+    const auto memory = gpu->Allocate(sizeof(float));
     Segment& segment = batch.segments.emplace_back();
     segment.in = segment.out = memory.get();
     segment.count = segment.rows = 1;
-    segment.ready = card->Mark();
+    segment.ready = gpu->Mark();
     warm.Start(lane.get(), std::move(batch));
     // Sets that have one rank of a host stay staged.
     const bool is_direct = hosts.host_count() == 1 || hosts.smallest_host() > 1;
     const auto step = [&] {
       const bool moved = host->Progress();
-      card->Step();
+      gpu->Step();
       if (!lane->Progress() && !moved) sched_yield();
     };
     // Each time all ask behind the same batch.
@@ -91,7 +91,7 @@ class Lanes {
   const void* const kernels_;
   const bool completes_in_stream_;
   std::shared_ptr<Device> device_;
-  std::shared_ptr<CardQueue> queue_;
+  std::shared_ptr<GpuQueue> queue_;
   int next_set_ = 0;
 };
 
@@ -105,7 +105,7 @@ struct Variant {
 
 std::set<std::string> Exceptions(int size, const Variant& variant) {
   const bool have_kernels = variant.kernels != nullptr;
-  // A card does one batch after another.
+  // A GPU does one batch after another.
   std::set<std::string> names = {"SmallBatchPassesALargeOne",
                                  "FrozenSetStopsNoOther", "FrozenBetweenPhases",
                                  "SmallBatchPassesTheSecondPhase",
@@ -115,14 +115,14 @@ std::set<std::string> Exceptions(int size, const Variant& variant) {
   names.insert("ChunksMayChangeBetweenBatches");
   // An allreduce is scaled before the sum and behind it, by our kernels.
   if (have_kernels) names.insert("ReducescatterHasTheBitsOfAllreduce");
-  // Where hosts go between cards, it is staged and adds up in rank order.
+  // Where hosts go between GPUs, it is staged and adds up in rank order.
   if (!variant.hosts.empty()) names.insert("ReducescatterOfAnyRows");
   // NCCL adds float16 as such, so it is divided by the ranks before that. The
   // smallest ones lose two bits more with four ranks.
   if (have_kernels && size > 2) names.insert("HalvesKeepTheirPrecision");
   // It is done before it is cancelled.
   if (variant.completes_in_stream) names.insert("CancelledInFlight");
-  // Cards need all ranks of a broadcast.
+  // GPUs need all ranks of a broadcast.
   names.insert("ReceiverOfABroadcastFailsAlone");
   // Where a rank looks for NaN, all stage.
   names.insert({"PoisonInThePhaseOfSizes", "SparseNaNAmongTheValues"});
@@ -144,13 +144,13 @@ void RunContract(int size, const std::vector<Kind>& kinds,
     const int before = test::failures;
     ThreadWorld world(size, variant.hosts, chunk_bytes);
     RunRanks(size, [&](int rank) {
-      CardBackend backend(
+      GpuBackend backend(
           world.Open(rank),
-          // They go before the backend's card does.
+          // They go before the backend's GPU does.
           [lanes = std::make_shared<Lanes>(variant.kernels,
                                            variant.completes_in_stream)](
-              Transport* host, const auto& hosts, const auto& card) {
-            return lanes->New(host, hosts, card);
+              Transport* host, const auto& hosts, const auto& gpu) {
+            return lanes->New(host, hosts, gpu);
           },
           variant.completes_in_stream);
       ContractRank self(&backend, 0, chunk_bytes);
@@ -201,7 +201,7 @@ TEST(ContractWith2Ranks) {
 TEST(ContractWith4Ranks) {
   RunContract(4, {Kind::kReduce, Kind::kReducescatter, Kind::kReceive});
 }
-TEST(SparseRowsGoFromCardToCard) {
+TEST(SparseRowsGoFromGpuToGpu) {
   RunContract(2, {Kind::kAllgather, Kind::kBroadcast}, Sparse());
 }
 TEST(ContractInTheOrderOfTheStream) {
@@ -217,31 +217,31 @@ TEST(TrialAndBatchInOppositeOrder) {
   ThreadWorld world(2, {}, 1024);
   RunRanks(2, [&](int rank) {
     const auto backend = world.Open(rank);
-    const auto card = std::make_shared<TestCard>();
+    const auto gpu = std::make_shared<TestGpu>();
     Lanes lanes(FakeKernelImage(), false);
     ContractRank self(backend.get(), 0, 1024);
     const auto host = self.NewTransport(), other_host = self.NewTransport();
-    const auto lane = lanes.New(host.get(), OneHost(2), card);
-    const auto other = lanes.New(other_host.get(), OneHost(2), card, 1);
+    const auto lane = lanes.New(host.get(), OneHost(2), gpu);
+    const auto other = lanes.New(other_host.get(), OneHost(2), gpu, 1);
     const auto step = [&] {
       bool moved = host->Progress() | other_host->Progress();
-      card->Step();
+      gpu->Step();
       moved |= lane->Progress() | other->Progress();
       if (!moved) sched_yield();
     };
-    const auto memory = card->Allocate(sizeof(float));
+    const auto memory = gpu->Allocate(sizeof(float));
     Call call({1.0f}, 1);
     Batch batch;
     batch.memory = MemoryKind::kCuda;
     Segment& segment = batch.segments.emplace_back();
     segment.in = segment.out = memory.get();
     segment.count = segment.rows = 1;
-    segment.ready = card->Mark();
+    segment.ready = gpu->Mark();
     if (rank == 1) other->Meet(true);
     call.Start(lane.get(), std::move(batch));
     if (rank == 0) {
-      while (lane->with_card().empty()) step();
-      // NCCL gives it to the card soon after.
+      while (lane->with_gpu().empty()) step();
+      // NCCL gives it to the GPU soon after.
       for (int i = 0; i < 20; ++i) step();
       other->Meet(true);
     }

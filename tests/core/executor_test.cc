@@ -97,7 +97,7 @@ TEST(executor_knows_the_entries_on_the_wire) {
   EXPECT_TRUE(executor.FindRunning(11) == nullptr);
 }
 
-// Ends a batch that is cancelled when it is told to, as a card's lane does.
+// Ends a batch that is cancelled when it is told to, as a GPU's lane does.
 class LateTransport : public Transport {
  public:
   int rank() const override { return 0; }
@@ -122,7 +122,7 @@ class LateTransport : public Transport {
   Status why_;
 };
 
-TEST(executor_waits_for_a_card_and_not_for_what_was_cancelled) {
+TEST(executor_waits_for_a_gpu_and_not_for_what_was_cancelled) {
   auto transport = std::make_unique<LateTransport>();
   LateTransport* late = transport.get();
   Executor executor(LaneTable::HostOnly(std::move(transport)));
@@ -179,7 +179,7 @@ TEST(executor_waits_for_a_batch_although_a_cancelled_one_has_left) {
   executor.Abandon(PeerLost("gone"));
 }
 
-TEST(executor_abandons_what_a_card_does_not_end) {
+TEST(executor_abandons_what_a_gpu_does_not_end) {
   auto transport = std::make_unique<LateTransport>();
   LateTransport* late = transport.get();
   Executor executor(LaneTable::HostOnly(std::move(transport)));

@@ -16,15 +16,15 @@
 #include <utility>
 #include <vector>
 
-#include "card/fake_card.h"
 #include "fake_nccl_kernel.h"
+#include "fakes/fake_gpu.h"
 #include "transport/cuda/nccl_library.h"
 
 namespace {
 
 using namespace hvd::fake_nccl;
 using hvd::DataType;
-using hvd::FakeCard;
+using hvd::FakeGpu;
 
 constexpr int kSystemError = 2;
 constexpr int kInvalidArgument = 4;
@@ -41,9 +41,9 @@ int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
 int links_fail_on = -1, trials_fail_on = -1;
 int abort_waits_on = -1;
 constexpr std::chrono::seconds kLongestAbort{30};
-// Kernels that have not ended, by card.
+// Kernels that have not ended, by GPU.
 using Count = std::shared_ptr<std::atomic<int>>;
-std::map<FakeCard*, Count> running;
+std::map<FakeGpu*, Count> running;
 
 // Kernels may outlive the handle.
 std::map<ncclComm*, std::shared_ptr<ncclComm>> communicators;
@@ -51,7 +51,7 @@ std::map<ncclComm*, std::shared_ptr<ncclComm>> communicators;
 struct OpenGroup {
   int depth = 0;
   std::shared_ptr<ncclComm> comm;
-  FakeCard::Stream* stream = nullptr;
+  FakeGpu::Stream* stream = nullptr;
   std::vector<Call> calls;
 };
 thread_local OpenGroup open_group;
@@ -126,7 +126,7 @@ int Abort(ncclComm* comm) {
   std::unique_lock<std::mutex> lock(mutex);
   comm->is_aborted = true;
   const auto never = std::exchange(comm->begin, nullptr);
-  if (abort_waits_on == comm->rank) to_end = running[comm->card];
+  if (abort_waits_on == comm->rank) to_end = running[comm->gpu];
   for (const auto& [number, group] : comm->world->groups) {
     if (group.done.count(comm->rank) > 0) ++early_ends;
   }
@@ -180,17 +180,16 @@ int Launch() {
                   [](const Call& call) { return !IsBetweenTwo(call.kind); });
   const int number = is_of_all ? comm.next_group++ : -1;
   for (const Call& call : group.calls) launched[call.kind] += number != 0;
-  comm.card = group.stream->card;
-  Count& count = running[comm.card];
+  comm.gpu = group.stream->gpu;
+  Count& count = running[comm.gpu];
   if (count == nullptr) count = std::make_shared<std::atomic<int>>(0);
   ++*count;
   const std::shared_ptr<void> until_it_ends(nullptr,
                                             [count](void*) { --*count; });
-  auto kernel =
-      NewKernel(group.comm, comm.card, number, std::move(group.calls));
-  comm.begin = [card = comm.card, stream = group.stream,
+  auto kernel = NewKernel(group.comm, comm.gpu, number, std::move(group.calls));
+  comm.begin = [gpu = comm.gpu, stream = group.stream,
                 kernel = std::move(kernel), until_it_ends] {
-    card->Queue(stream, [kernel, until_it_ends] { return kernel(); });
+    gpu->Queue(stream, [kernel, until_it_ends] { return kernel(); });
   };
   return hvd::kNcclInProgress;
 }
@@ -211,7 +210,7 @@ int Make(Call call, ncclComm* comm, CUstream_st* stream) {
       return kInvalidArgument;
     open_group.comm = communicators.at(comm);
   }
-  open_group.stream = reinterpret_cast<FakeCard::Stream*>(stream);
+  open_group.stream = reinterpret_cast<FakeGpu::Stream*>(stream);
   open_group.calls.push_back(std::move(call));
   return open_group.depth > 0 ? hvd::kNcclSuccess : Launch();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL on cards that are made up, whose ranks are threads of this process.
+// NCCL on GPUs that are made up, whose ranks are threads of this process.
 #ifndef HVD_TESTS_CORE_FAKE_NCCL_H_
 #define HVD_TESTS_CORE_FAKE_NCCL_H_
 
@@ -38,7 +38,7 @@ class FakeNccl {
   // The rank's kernels have read, but do not end before ReleaseKernels.
   static void HoldKernels(int rank);
   static void ReleaseKernels();
-  // Aborting a communicator of the rank waits for all kernels of its card, as
+  // Aborting a communicator of the rank waits for all kernels of its GPU, as
   // NCCL may do.
   static void AbortWaits(int rank);
   // Groups of calls that kernels of all ranks have completed. The first group
@@ -48,7 +48,7 @@ class FakeNccl {
   static int calls(CommunicatorCall::Kind kind);
   // Calls of a rank that a peer's do not fit to.
   static int misfitting();
-  // Communicators that went while a peer's card had still to do with them.
+  // Communicators that went while a peer's GPU had still to do with them.
   static int gone_early();
   // Identities that were asked for.
   static int identities();

@@ -120,10 +120,10 @@ namespace {
 // does with single peers.
 class Kernel {
  public:
-  Kernel(std::shared_ptr<ncclComm> comm, FakeCard* card, int number,
+  Kernel(std::shared_ptr<ncclComm> comm, FakeGpu* gpu, int number,
          std::vector<Call> calls)
       : comm_(std::move(comm)),
-        card_(card),
+        gpu_(gpu),
         number_(number),
         calls_(std::move(calls)) {}
 
@@ -161,7 +161,7 @@ class Kernel {
     const DataType dtype = TypeOf(call->dtype);
     const size_t count = InputCount(*call, comm_->rank, size());
     std::vector<unsigned char> bytes(count * SizeOf(dtype));
-    card_->Read(bytes.data(), call->in, bytes.size());
+    gpu_->Read(bytes.data(), call->in, bytes.size());
     call->values = ToDoubles(dtype, bytes, count);
     if (call->op < kFirstScaledSum) return;
     for (double& value : call->values) {
@@ -240,7 +240,7 @@ class Kernel {
   void WriteOutput(const Call& call, const Doubles& values) {
     const std::vector<unsigned char> bytes =
         ToBytes(TypeOf(call.dtype), values);
-    card_->Write(call.out, bytes.data(), bytes.size());
+    gpu_->Write(call.out, bytes.data(), bytes.size());
   }
 
   Doubles Sum(const Group& group, size_t i) {
@@ -255,7 +255,7 @@ class Kernel {
   }
 
   const std::shared_ptr<ncclComm> comm_;
-  FakeCard* const card_;
+  FakeGpu* const gpu_;
   const int number_;
   std::vector<Call> calls_;
   bool has_read_ = false;
@@ -264,18 +264,18 @@ class Kernel {
 
 }  // namespace
 
-FakeCard::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeCard* card,
-                         int number, std::vector<Call> calls) {
+FakeGpu::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeGpu* gpu,
+                        int number, std::vector<Call> calls) {
   const auto of_two = std::stable_partition(
       calls.begin(), calls.end(),
       [](const Call& call) { return !IsBetweenTwo(call.kind); });
   const auto parts = std::make_shared<std::deque<Kernel>>();
   if (of_two != calls.begin()) {
-    parts->emplace_back(comm, card, number,
+    parts->emplace_back(comm, gpu, number,
                         std::vector<Call>(calls.begin(), of_two));
   }
   if (of_two != calls.end()) {
-    parts->emplace_back(comm, card, -1, std::vector<Call>(of_two, calls.end()));
+    parts->emplace_back(comm, gpu, -1, std::vector<Call>(of_two, calls.end()));
   }
   return [parts] {
     while (!parts->empty()) {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "card/fake_card.h"
 #include "core/types.h"
+#include "fakes/fake_gpu.h"
 #include "transport/cuda/nccl_library.h"
 #include "transport/device/communicator_calls.h"
 
@@ -74,11 +74,11 @@ bool IsBetweenTwo(Kind kind);
 struct ncclComm {
   std::shared_ptr<hvd::fake_nccl::World> world;
   int rank = 0;
-  hvd::FakeCard* card = nullptr;  // once it was given work
+  hvd::FakeGpu* gpu = nullptr;  // once it was given work
   int next_group = 0;
   int in_progress = 0;  // times to be asked for before it is ready
   // Of a group that was launched and has not begun: puts its kernel on the
-  // card, and the peers' ends of links that it needs.
+  // GPU, and the peers' ends of links that it needs.
   std::function<void()> begin;
   std::set<std::tuple<bool, int, int>> needs;
   int error = hvd::kNcclSuccess;
@@ -89,11 +89,11 @@ struct ncclComm {
 
 namespace hvd::fake_nccl {
 
-// The kernel of a rank, as work of its card's stream: it reads, waits for the
+// The kernel of a rank, as work of its GPU's stream: it reads, waits for the
 // other ranks' to have read, and writes. Group `number` of those that all ranks
 // make. What two of them do with each other comes last.
-FakeCard::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeCard* card,
-                         int number, std::vector<Call> calls);
+FakeGpu::Work NewKernel(std::shared_ptr<ncclComm> comm, FakeGpu* gpu,
+                        int number, std::vector<Call> calls);
 
 }  // namespace hvd::fake_nccl
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostStaging on a card that is made up: the contract of transports, whose
-// tensors are on the card, and what only a card can do wrong.
+// HostStaging on a GPU that is made up: the contract of transports, whose
+// tensors are on the GPU, and what only a GPU can do wrong.
 #include "transport/device/host_staging.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "card_backend.h"
+#include "gpu_backend.h"
 #include "harness.h"
-#include "on_card.h"
-#include "test_card.h"
+#include "on_gpu.h"
+#include "test_gpu.h"
 #include "thread_backend.h"
 #include "transport/device/pinned_memory.h"
 #include "transport_contract.h"
@@ -36,11 +36,11 @@ void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
     const int before = test::failures;
     ThreadWorld world(size, {}, chunk_bytes);
     RunRanks(size, [&](int rank) {
-      CardBackend backend(world.Open(rank),
-                          [=](Transport* host, const auto&, const auto& card) {
-                            return std::make_unique<HostStaging>(
-                                host, card->device(), [] {}, least_piece_bytes);
-                          });
+      GpuBackend backend(world.Open(rank),
+                         [=](Transport* host, const auto&, const auto& gpu) {
+                           return std::make_unique<HostStaging>(
+                               host, gpu->device(), [] {}, least_piece_bytes);
+                         });
       ContractRank self(&backend, 0, chunk_bytes);
       one.run(&self);
     });
@@ -58,18 +58,18 @@ TEST(ContractWith2Ranks) { RunContract(2, 4096, kLeastPieceBytes); }
 TEST(ContractWith2RanksInPieces) { RunContract(2, 1024, 512); }
 #endif
 
-// --- What only a card can do ---
+// --- What only a GPU can do ---
 
-// Some ones on a card, which are added up.
-class CardSum {
+// Some ones on a GPU, which are added up.
+class GpuSum {
  public:
-  CardSum(TestCard* card, int64_t count, float value)
-      : card_(card),
+  GpuSum(TestGpu* gpu, int64_t count, float value)
+      : gpu_(gpu),
         count_(count),
-        in_(card->Allocate(Bytes())),
-        out_(card->Allocate(Bytes())) {
+        in_(gpu->Allocate(Bytes())),
+        out_(gpu->Allocate(Bytes())) {
     const std::vector<float> values(static_cast<size_t>(count), value);
-    card->card().Write(in_.get(), values.data(), Bytes());
+    gpu->gpu().Write(in_.get(), values.data(), Bytes());
   }
 
   // Its inputs are there when the framework's stream has come to this.
@@ -80,7 +80,7 @@ class CardSum {
     segment.in = in_.get();
     segment.out = out_.get();
     segment.count = segment.rows = count_;
-    segment.ready = card_->Mark();
+    segment.ready = gpu_->Mark();
     id = lane->Start(std::move(batch), [this](const Status& why) {
       EXPECT_FALSE(done);
       done = true;
@@ -90,7 +90,7 @@ class CardSum {
 
   bool Is(float value) const {
     std::vector<float> found(static_cast<size_t>(count_));
-    card_->card().Read(found.data(), out_.get(), Bytes());
+    gpu_->gpu().Read(found.data(), out_.get(), Bytes());
     return std::count(found.begin(), found.end(), value) == count_;
   }
 
@@ -101,7 +101,7 @@ class CardSum {
  private:
   size_t Bytes() const { return static_cast<size_t>(count_) * sizeof(float); }
 
-  TestCard* const card_;
+  TestGpu* const gpu_;
   const int64_t count_;
   const std::shared_ptr<void> in_, out_;
 };
@@ -113,12 +113,12 @@ struct Rank {
     std::vector<int> ranks(static_cast<size_t>(size));
     std::iota(ranks.begin(), ranks.end(), 0);
     host = std::move(backend->NewTransport(0, ranks).value());
-    lane = std::make_unique<HostStaging>(host.get(), card->device(),
+    lane = std::make_unique<HostStaging>(host.get(), gpu->device(),
                                          [this] { ++woken; });
   }
 
   void Pass() {
-    card->Step();
+    gpu->Step();
     lane->Progress();
     host->Progress();
   }
@@ -138,7 +138,7 @@ struct Rank {
   const int rank;
   int woken = 0;
   std::unique_ptr<WireBackend> backend;
-  std::shared_ptr<TestCard> card = std::make_shared<TestCard>();
+  std::shared_ptr<TestGpu> gpu = std::make_shared<TestGpu>();
   std::unique_ptr<Transport> host;
   std::unique_ptr<HostStaging> lane;
 };
@@ -151,13 +151,13 @@ void OnRanks(int size, const std::function<void(Rank*)>& body) {
   });
 }
 
-// Both kinds are in one order on the host transport, however long a card takes.
+// Both kinds are in one order on the host transport, however long a GPU takes.
 TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(false);
-    CardSum slow(self->card.get(), 3000, 1.0f), quick(self->card.get(), 5, 2);
+    GpuSum slow(self->gpu.get(), 3000, 1.0f), quick(self->gpu.get(), 5, 2);
     Call host(std::vector<float>(700, 3.0f), 700);
-    self->card->ComputeOnce(is_open);
+    self->gpu->ComputeOnce(is_open);
     slow.Start(self->lane.get());
     host.Start(self->host.get(), {});
     if (self->rank == 0) *is_open = true;  // rank 1's comes later
@@ -175,9 +175,9 @@ TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
 
 TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
   OnRanks(3, [](Rank* self) {
-    CardSum sum(self->card.get(), 2000, 1.0f), later(self->card.get(), 9, 1);
-    if (self->rank == 1) self->card->card().FailNextCopy();
-    for (CardSum* one : {&sum, &later}) {
+    GpuSum sum(self->gpu.get(), 2000, 1.0f), later(self->gpu.get(), 9, 1);
+    if (self->rank == 1) self->gpu->gpu().FailNextCopy();
+    for (GpuSum* one : {&sum, &later}) {
       one->Start(self->lane.get());
       self->Drive([&] { return one->done; });
       EXPECT_EQ(one->status.message(),
@@ -194,10 +194,10 @@ TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
 
 TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
   OnRanks(2, [](Rank* self) {
-    CardSum sum(self->card.get(), 2000, 1.0f);
+    GpuSum sum(self->gpu.get(), 2000, 1.0f);
     sum.Start(self->lane.get());
-    self->card->Step();
-    if (self->rank == 1) self->card->card().FailNextCopy();
+    self->gpu->Step();
+    if (self->rank == 1) self->gpu->gpu().FailNextCopy();
     self->Drive([&] { return sum.done; });
     EXPECT_EQ(sum.status.message(),
               self->rank == 1
@@ -210,8 +210,8 @@ TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
 
 TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
   OnRanks(2, [](Rank* self) {
-    CardSum sum(self->card.get(), 2000, 1.0f);
-    if (self->rank == 1) self->card->card().RunOutOfPinned();
+    GpuSum sum(self->gpu.get(), 2000, 1.0f);
+    if (self->rank == 1) self->gpu->gpu().RunOutOfPinned();
     sum.Start(self->lane.get());
     self->Drive([&] { return sum.done; });
     EXPECT_EQ(sum.status.message(),
@@ -223,11 +223,11 @@ TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
   });
 }
 
-TEST(ABatchThatIsCancelledEndsWhenItsCardHasCopied) {
+TEST(ABatchThatIsCancelledEndsWhenItsGpuHasCopied) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(false);
-    CardSum sum(self->card.get(), 2000, 1.0f);
-    self->card->ComputeOnce(is_open);
+    GpuSum sum(self->gpu.get(), 2000, 1.0f);
+    self->gpu->ComputeOnce(is_open);
     sum.Start(self->lane.get());
     if (self->rank == 0) {
       *is_open = true;
@@ -246,20 +246,20 @@ TEST(ABatchThatIsCancelledEndsWhenItsCardHasCopied) {
                   : "rank 1 aborted its step while the data was on the way.");
     self->lane->Cancel(sum.id, Cancelled("too late"));
     self->Drive([&] { return self->host->in_flight() == 0; });
-    CardSum after(self->card.get(), 7, 1.0f);
+    GpuSum after(self->gpu.get(), 7, 1.0f);
     after.Start(self->lane.get());
     self->Drive([&] { return after.done; });
     EXPECT_TRUE(after.status.ok() && after.Is(2));
   });
 }
 
-// A rank whose card hangs keeps nobody else from the host's batches, and its
+// A rank whose GPU hangs keeps nobody else from the host's batches, and its
 // peers can leave the batch.
 TEST(ACardThatHangsIsLeft) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(self->rank == 0);
-    CardSum sum(self->card.get(), 2000, 1.0f);
-    self->card->ComputeOnce(is_open);
+    GpuSum sum(self->gpu.get(), 2000, 1.0f);
+    self->gpu->ComputeOnce(is_open);
     sum.Start(self->lane.get());
     Call host({1.0f}, 1);
     host.Start(self->host.get(), {});
@@ -274,25 +274,25 @@ TEST(ACardThatHangsIsLeft) {
   });
 }
 
-// Of a large batch some is on the wire, or back on the card, while the rest has
+// Of a large batch some is on the wire, or back on the GPU, while the rest has
 // not been copied in.
 TEST(PiecesOfALargeBatchOverlap) {
   OnRanks(2, [](Rank* self) {
     constexpr int64_t kPieceBytes = 64 << 10;
     const int64_t count = kPieceBytes / 4;
     self->lane = std::make_unique<HostStaging>(
-        self->host.get(), self->card->device(), [] {}, kPieceBytes);
+        self->host.get(), self->gpu->device(), [] {}, kPieceBytes);
     const auto is_open = std::make_shared<bool>(false);
-    const TestCard::Ready early = self->card->Mark();
-    self->card->ComputeOnce(is_open);
-    const TestCard::Ready late = self->card->Mark();
+    const TestGpu::Ready early = self->gpu->Mark();
+    self->gpu->ComputeOnce(is_open);
+    const TestGpu::Ready late = self->gpu->Mark();
     Batch batch;
     batch.memory = MemoryKind::kCuda;
     std::array<std::shared_ptr<void>, 3> memory;
     const std::vector<float> ones(static_cast<size_t>(count), 1.0f);
     for (size_t i = 0; i < 3; ++i) {
-      memory[i] = self->card->Allocate(ones.size() * 4);
-      self->card->card().Write(memory[i].get(), ones.data(), ones.size() * 4);
+      memory[i] = self->gpu->Allocate(ones.size() * 4);
+      self->gpu->gpu().Write(memory[i].get(), ones.data(), ones.size() * 4);
       Segment& segment = batch.segments.emplace_back();
       segment.in = segment.out = memory[i].get();
       segment.count = segment.rows = count;
@@ -309,12 +309,12 @@ TEST(PiecesOfALargeBatchOverlap) {
     EXPECT_EQ(self->lane->count_of(id), 3);
     const auto is = [&](size_t i, float value) {
       std::vector<float> found(ones.size());
-      self->card->card().Read(found.data(), memory[i].get(), found.size() * 4);
+      self->gpu->gpu().Read(found.data(), memory[i].get(), found.size() * 4);
       return std::count(found.begin(), found.end(), value) == count;
     };
     const auto last_is_two = [&](size_t i) {
       float last = 0;
-      self->card->card().Read(
+      self->gpu->gpu().Read(
           &last, static_cast<float*>(memory[i].get()) + count - 1, 4);
       return last == 2;
     };
@@ -333,22 +333,22 @@ TEST(PinnedMemoryIsUsedAgain) {
   OnRanks(2, [](Rank* self) {
     size_t first_bytes = 0;
     for (int i = 0; i < 20; ++i) {
-      CardSum sum(self->card.get(), 5000 - i, 1.0f);
+      GpuSum sum(self->gpu.get(), 5000 - i, 1.0f);
       sum.Start(self->lane.get());
       self->Drive([&] { return sum.done; });
       EXPECT_TRUE(sum.Is(2));
       self->Drive([&] { return self->host->in_flight() == 0; });
-      if (i == 0) first_bytes = self->card->card().pinned_bytes();
+      if (i == 0) first_bytes = self->gpu->gpu().pinned_bytes();
     }
-    EXPECT_EQ(self->card->card().pinned_bytes(), first_bytes);
+    EXPECT_EQ(self->gpu->gpu().pinned_bytes(), first_bytes);
   });
 }
 
-// Nothing is staged any more, once cards reduce among themselves.
+// Nothing is staged any more, once GPUs reduce among themselves.
 TEST(PinnedMemoryThatNobodyNeedsGoes) {
-  TestCard card;
-  const auto stream = card.device()->NewStream(card.Mark());
-  PinnedMemory pinned(card.device(), std::chrono::hours(0));
+  TestGpu gpu;
+  const auto stream = gpu.device()->NewStream(gpu.Mark());
+  PinnedMemory pinned(gpu.device(), std::chrono::hours(0));
   {
     const auto block = pinned.Take(1 << 20).value();
   }
@@ -360,28 +360,28 @@ TEST(PinnedMemoryThatNobodyNeedsGoes) {
 
 // All that a step needs is there for the next one, however much it is.
 TEST(PinnedMemoryOfAStepIsKept) {
-  TestCard card;
-  const auto stream = card.device()->NewStream(card.Mark());
-  PinnedMemory pinned(card.device(), std::chrono::hours(1));
+  TestGpu gpu;
+  const auto stream = gpu.device()->NewStream(gpu.Mark());
+  PinnedMemory pinned(gpu.device(), std::chrono::hours(1));
   size_t of_one_step = 0;
   for (int step = 0; step < 3; ++step) {
     std::vector<std::shared_ptr<std::byte>> blocks;
     for (int i = 0; i < 10; ++i) {
       blocks.push_back(pinned.Take(size_t{4} << 20).value());
     }
-    if (step == 0) of_one_step = card.card().pinned_bytes();
+    if (step == 0) of_one_step = gpu.gpu().pinned_bytes();
     EXPECT_EQ(pinned.kept_bytes(), 0u);
   }
-  EXPECT_EQ(card.card().pinned_bytes(), of_one_step);
+  EXPECT_EQ(gpu.gpu().pinned_bytes(), of_one_step);
   EXPECT_EQ(pinned.kept_bytes(), of_one_step);
 }
 
 TEST(PinnedMemoryThatNobodyNeedsIsFreed) {
-  TestCard card;
-  const auto stream = card.device()->NewStream(card.Mark());
+  TestGpu gpu;
+  const auto stream = gpu.device()->NewStream(gpu.Mark());
   std::shared_ptr<std::byte> outlives;
   {
-    PinnedMemory pinned(card.device(), std::chrono::seconds(0));
+    PinnedMemory pinned(gpu.device(), std::chrono::seconds(0));
     std::vector<std::shared_ptr<std::byte>> blocks;
     for (int i = 0; i < 4; ++i) blocks.push_back(pinned.Take(4000).value());
     EXPECT_EQ(pinned.kept_bytes(), 0u);
@@ -392,7 +392,7 @@ TEST(PinnedMemoryThatNobodyNeedsIsFreed) {
     // One is used, and one of the others is freed.
     EXPECT_TRUE(pinned.Take(1).ok());
     EXPECT_EQ(pinned.kept_bytes(), 2 * 4096u);
-    card.card().RunOutOfPinned();
+    gpu.gpu().RunOutOfPinned();
     EXPECT_TRUE(pinned.Take(1).ok());
     EXPECT_FALSE(pinned.Take(9000).ok());
   }

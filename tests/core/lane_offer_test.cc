@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other of their cards, and the library that they need.
+// What ranks tell each other of their GPUs, and the library that they need.
 #include "transport/device/lane_offer.h"
 
 #include <cstring>
@@ -14,56 +14,56 @@
 namespace hvd {
 namespace {
 
-LaneOffer OfCard(char number) {
+LaneOffer OfGpu(char number) {
   LaneOffer offer;
   offer.version = 22707;
-  offer.card[LaneOffer::kCardBytes - 1] = number;
+  offer.gpu[LaneOffer::kGpuBytes - 1] = number;
   return offer;
 }
 
-TEST(RanksOfDifferentCardsAgree) {
-  EXPECT_TRUE(Decide({OfCard(1)}, OneHost(1)).ok());
-  EXPECT_TRUE(Decide({OfCard(1), OfCard(2), OfCard(3)}, OneHost(3)).ok());
+TEST(RanksOfDifferentGpusAgree) {
+  EXPECT_TRUE(Decide({OfGpu(1)}, OneHost(1)).ok());
+  EXPECT_TRUE(Decide({OfGpu(1), OfGpu(2), OfGpu(3)}, OneHost(3)).ok());
 }
 
 TEST(TheFirstReasonIsGiven) {
-  LaneOffer newer = OfCard(3);
+  LaneOffer newer = OfGpu(3);
   newer.version = 22805;
-  EXPECT_EQ(Decide({OfCard(1), OfCard(2), newer}, OneHost(3)).message(),
+  EXPECT_EQ(Decide({OfGpu(1), OfGpu(2), newer}, OneHost(3)).message(),
             "NCCL's version is 22707 on rank 0 and 22805 on rank 2");
-  EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}, OneHost(3)).message(),
+  EXPECT_EQ(Decide({OfGpu(1), OfGpu(2), OfGpu(1)}, OneHost(3)).message(),
             "rank 0 and rank 2 share a GPU");
-  EXPECT_EQ(Decide({OfCard(1), OfCard(2), OfCard(1)}, OneHost(3), {3, 5, 8})
-                .message(),
-            "rank 3 and rank 8 share a GPU");
+  EXPECT_EQ(
+      Decide({OfGpu(1), OfGpu(2), OfGpu(1)}, OneHost(3), {3, 5, 8}).message(),
+      "rank 3 and rank 8 share a GPU");
   LaneOffer refusal;
   refusal.Refuse("no");
-  EXPECT_EQ(Decide({OfCard(1), refusal, OfCard(1)}, OneHost(3)).message(),
+  EXPECT_EQ(Decide({OfGpu(1), refusal, OfGpu(1)}, OneHost(3)).message(),
             "rank 1 says: no");
   EXPECT_EQ(Decide({refusal}, OneHost(1)).code(),
             StatusCode::kFailedPrecondition);
 }
 
 TEST(RanksThatAllMayShareACardAgree) {
-  LaneOffer sharer = OfCard(1);
-  sharer.may_share_card = 1;
+  LaneOffer sharer = OfGpu(1);
+  sharer.may_share_gpu = 1;
   EXPECT_TRUE(Decide({sharer, sharer}, OneHost(2)).ok());
-  EXPECT_EQ(Decide({sharer, sharer, OfCard(1)}, OneHost(3)).message(),
+  EXPECT_EQ(Decide({sharer, sharer, OfGpu(1)}, OneHost(3)).message(),
             "rank 0 and rank 2 share a GPU");
 }
 
 TEST(ALongReasonLosesItsEnd) {
-  LaneOffer refusal = OfCard(1);
+  LaneOffer refusal = OfGpu(1);
   refusal.Refuse(std::string(5000, 'x'));
   EXPECT_EQ(Decide({refusal}, OneHost(1)).message(),
             "rank 0 says: " + std::string(LaneOffer::kTextBytes - 1, 'x'));
-  LaneOffer silent = OfCard(1);
+  LaneOffer silent = OfGpu(1);
   silent.Refuse("");
   EXPECT_FALSE(Decide({silent}, OneHost(1)).ok());
 }
 
 TEST(TheFirstLackOfKernelsIsTold) {
-  std::vector<LaneOffer> offers = {OfCard(1), OfCard(2), OfCard(3)};
+  std::vector<LaneOffer> offers = {OfGpu(1), OfGpu(2), OfGpu(3)};
   for (LaneOffer& offer : offers) offer.has_kernels = 1;
   EXPECT_EQ(LackOfKernels(offers, {}), "");
   offers[1].HasNoKernels("a GPU's driver loads no kernels: SOMETHING (222).");
@@ -76,7 +76,7 @@ TEST(TheFirstLackOfKernelsIsTold) {
 
 // Such as that of a rank that has only waited for the other one.
 TEST(AGuessIsToldIfThereIsNoOtherReason) {
-  LaneOffer guess = OfCard(1), reason = OfCard(2);
+  LaneOffer guess = OfGpu(1), reason = OfGpu(2);
   guess.is_guess = 1;
   guess.Refuse("it took too long");
   EXPECT_EQ(Decide({guess, reason}, OneHost(2)).message(),
@@ -90,7 +90,7 @@ TEST(ByHostWhereARankSaysSo) {
   const auto of_ranks = [](size_t count) {
     std::vector<LaneOffer> offers;
     for (size_t rank = 0; rank < count; ++rank) {
-      offers.push_back(OfCard(static_cast<char>(rank + 1)));
+      offers.push_back(OfGpu(static_cast<char>(rank + 1)));
       offers.back().has_kernels = 1;
     }
     return offers;

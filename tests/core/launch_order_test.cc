@@ -67,7 +67,7 @@ TEST(ABatchThatGoesOnIsBeforeWhatIsNotLaunched) {
   order.End(first);
   const Place again = order.BeginAgain(3);
   EXPECT_TRUE(first < again && again < second);
-  // From here on the card has it.
+  // From here on the GPU has it.
   order.Launch(second);
   // The first one goes on, as a batch of this set and of another do.
   const Place later = order.BeginAgain(3), other = order.BeginAgain(1);
@@ -78,15 +78,14 @@ TEST(ABatchThatGoesOnIsBeforeWhatIsNotLaunched) {
   EXPECT_TRUE(order.Begin(0) > third);
 }
 
-// Cards that run one batch at a time, which all ranks of its set must have
+// GPUs that run one batch at a time, which all ranks of its set must have
 // begun: they would stand still if two had two batches in opposite order. Each
 // batch is launched twice, and there is a time between.
-class Cards {
+class Gpus {
  public:
   // A rank tells its proposal for a batch when fewer than `window` batches of
   // its set are between it and the oldest one that has not ended.
-  Cards(std::vector<std::vector<int>> sets, int ranks, unsigned seed,
-        int window)
+  Gpus(std::vector<std::vector<int>> sets, int ranks, unsigned seed, int window)
       : sets_(std::move(sets)),
         window_(window),
         ranks_(static_cast<size_t>(ranks)),
@@ -123,7 +122,7 @@ class Cards {
     std::map<Batch, Place> proposed;
     std::map<int, std::deque<Batch>> untold;  // by set
     Batch launching = {-1, -1};
-    std::vector<Batch> queue;  // of the card
+    std::vector<Batch> queue;  // of the GPU
   };
 
   int Draw(int below) {
@@ -238,14 +237,14 @@ class Cards {
   int finished_ = 0;
 };
 
-TEST(CardsOfOverlappingSetsDoNotWaitForEachOther) {
+TEST(GpusOfOverlappingSetsDoNotWaitForEachOther) {
   const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2},
                                               {2, 3, 0},    {0, 3}, {1}};
   for (unsigned seed = 0; seed < 200; ++seed) {
-    Cards cards(sets, 4, seed, kNoWindow);
-    ASSERT_TRUE(cards.Run(6));
-    EXPECT_TRUE(cards.AllHaveFinished());
-    EXPECT_EQ(cards.finished(), 2 * 6 * (4 + 2 + 2 + 3 + 2 + 1));
+    Gpus gpus(sets, 4, seed, kNoWindow);
+    ASSERT_TRUE(gpus.Run(6));
+    EXPECT_TRUE(gpus.AllHaveFinished());
+    EXPECT_EQ(gpus.finished(), 2 * 6 * (4 + 2 + 2 + 3 + 2 + 1));
     if (test::failures > 0) return;
   }
 }
@@ -253,10 +252,10 @@ TEST(CardsOfOverlappingSetsDoNotWaitForEachOther) {
 // Many are begun, and only some of them can be told to the other ranks.
 TEST(ABatchThatGoesOnWaitsForNoneThatItHoldsUp) {
   for (unsigned seed = 0; seed < 200; ++seed) {
-    Cards cards({{0, 1, 2}}, 3, seed, 2);
-    ASSERT_TRUE(cards.Run(20));
-    EXPECT_TRUE(cards.AllHaveFinished());
-    EXPECT_EQ(cards.finished(), 2 * 20 * 3);
+    Gpus gpus({{0, 1, 2}}, 3, seed, 2);
+    ASSERT_TRUE(gpus.Run(20));
+    EXPECT_TRUE(gpus.AllHaveFinished());
+    EXPECT_EQ(gpus.finished(), 2 * 20 * 3);
     if (test::failures > 0) return;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests need of jobs whose cards work among themselves by FakeNccl.
+// What tests need of jobs whose GPUs work among themselves by FakeNccl.
 #ifndef HVD_TESTS_CORE_NCCL_JOBS_H_
 #define HVD_TESTS_CORE_NCCL_JOBS_H_
 
@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "card_calls.h"
 #include "core/log.h"
 #include "core/runtime.h"
 #include "fake_nccl.h"
+#include "gpu_calls.h"
 #include "harness.h"
 #include "runtime_calls.h"
 
@@ -32,14 +32,14 @@ inline Options InStreamOrder() {
   return options;
 }
 
-inline CardJob WithOptions(Options options) {
-  CardJob job;
+inline GpuJob WithOptions(Options options) {
+  GpuJob job;
   job.options = std::move(options);
   return job;
 }
 
-inline CardJob OfSets(std::vector<std::vector<int>> sets) {
-  CardJob job;
+inline GpuJob OfSets(std::vector<std::vector<int>> sets) {
+  GpuJob job;
   job.sets = std::move(sets);
   return job;
 }
@@ -48,20 +48,20 @@ inline bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-inline void SumOnce(int rank, int size, Runtime* runtime, TestCard* card,
+inline void SumOnce(int rank, int size, Runtime* runtime, TestGpu* gpu,
                     int set = 0) {
-  CardCall sum(card, runtime, CardAsk{"warm", ReduceOp::kSum, 1, 1, set},
-               Filled(10, 1.0f + rank));
+  GpuCall sum(gpu, runtime, GpuAsk{"warm", ReduceOp::kSum, 1, 1, set},
+              Filled(10, 1.0f + rank));
   EXPECT_EQ(sum.Wait().message(), "");
   EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
 }
 
 // The ranks sum up until `met` on all of them. False when it is not in time.
-inline bool SumUntil(int rank, int size, Runtime* runtime, TestCard* card,
+inline bool SumUntil(int rank, int size, Runtime* runtime, TestGpu* gpu,
                      const std::function<bool()>& met, int set = 0) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (;;) {
-    SumOnce(rank, size, runtime, card, set);
+    SumOnce(rank, size, runtime, gpu, set);
     // All ranks must leave together, so they agree on it.
     const float mine = met()                                    ? 2.0f
                        : std::chrono::steady_clock::now() > end ? 1.0f
@@ -77,11 +77,11 @@ inline bool SumUntil(int rank, int size, Runtime* runtime, TestCard* card,
 }
 
 // Until NCCL carries the sums of a set, which has all ranks.
-inline bool BecomesDirect(int rank, int size, Runtime* runtime, TestCard* card,
+inline bool BecomesDirect(int rank, int size, Runtime* runtime, TestGpu* gpu,
                           int set = 0) {
   const int before = FakeNccl::completed();
   return SumUntil(
-      rank, size, runtime, card,
+      rank, size, runtime, gpu,
       [before] { return FakeNccl::completed() > before; }, set);
 }
 
@@ -111,28 +111,28 @@ class Lines {
 
 inline constexpr char kStaysStaged[] = "reduced in host memory, not by NCCL: ";
 
-// Sums up until a line says why cards do not, and for some time after.
-inline void StayStaged(int rank, int size, Runtime* runtime, TestCard* card,
+// Sums up until a line says why GPUs do not, and for some time after.
+inline void StayStaged(int rank, int size, Runtime* runtime, TestGpu* gpu,
                        const Lines& lines) {
-  EXPECT_TRUE(SumUntil(rank, size, runtime, card,
+  EXPECT_TRUE(SumUntil(rank, size, runtime, gpu,
                        [&] { return !lines.With(kStaysStaged).empty(); }));
-  for (int i = 0; i < 20; ++i) SumOnce(rank, size, runtime, card);
+  for (int i = 0; i < 20; ++i) SumOnce(rank, size, runtime, gpu);
   EXPECT_EQ(FakeNccl::completed(), 0);
 }
 
-inline void Nothing(int, Runtime*, TestCard*) {}
+inline void Nothing(int, Runtime*, TestGpu*) {}
 
-// Cards of the job do not reduce among themselves, and one line says why.
+// GPUs of the job do not reduce among themselves, and one line says why.
 inline void CheckStaged(
-    int size, const std::function<void(int, Runtime*, TestCard*)>& prepare,
+    int size, const std::function<void(int, Runtime*, TestGpu*)>& prepare,
     const std::function<Result<const NcclLibrary*>(int)>& find,
-    const std::string& why, const CardJob& job = {}) {
+    const std::string& why, const GpuJob& job = {}) {
   const Lines lines;
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        prepare(rank, runtime, card);
-        StayStaged(rank, size, runtime, card, lines);
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        prepare(rank, runtime, gpu);
+        StayStaged(rank, size, runtime, gpu, lines);
       },
       find, job);
   const std::vector<std::string> found = lines.With(kStaysStaged);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows a card adds up, also where they are added up in parts.
+// Which rows a GPU adds up, also where they are added up in parts.
 #include "transport/device/row_terms.h"
 
 #include <cstdint>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with tensors on a card that is made up, which works by itself.
+// Runtime with tensors on a GPU that is made up, which works by itself.
 #include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "card_calls.h"
 #include "core/runtime.h"
+#include "gpu_calls.h"
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
@@ -15,13 +15,13 @@
 namespace hvd {
 namespace {
 
-TEST(runtime_carries_tensors_of_the_host_and_of_a_card) {
+TEST(runtime_carries_tensors_of_the_host_and_of_a_gpu) {
   for (int size : {1, 3}) {
-    RunOnCards(
+    RunOnGpus(
         size,
-        [size](int rank, Runtime* runtime, TestCard* card) {
+        [size](int rank, Runtime* runtime, TestGpu* gpu) {
           for (int step = 0; step < 20; ++step) {
-            std::vector<std::unique_ptr<CardCall>> calls;
+            std::vector<std::unique_ptr<GpuCall>> calls;
             std::vector<PendingPtr> of_host;
             // Each rank in an order of its own.
             for (int i = 0; i < 6; ++i) {
@@ -30,8 +30,8 @@ TEST(runtime_carries_tensors_of_the_host_and_of_a_card) {
               const size_t count = static_cast<size_t>(t) * 977;
               of_host.push_back(Start(runtime, {"host" + name},
                                       {Filled(count, 2.0f + step)}));
-              calls.push_back(std::make_unique<CardCall>(
-                  card, runtime, name, Filled(count, rank + 1.0f + step)));
+              calls.push_back(std::make_unique<GpuCall>(
+                  gpu, runtime, name, Filled(count, rank + 1.0f + step)));
             }
             for (int i = 0; i < 6; ++i) {
               const size_t count =
@@ -50,15 +50,15 @@ TEST(runtime_carries_tensors_of_the_host_and_of_a_card) {
   }
 }
 
-// The end of a rank whose card hangs waits for it, but not for ever.
-TEST(runtime_ends_although_a_card_hangs) {
-  RunOnCards(
+// The end of a rank whose GPU hangs waits for it, but not for ever.
+TEST(runtime_ends_although_a_gpu_hangs) {
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        CardCall first(card, runtime, "first", Filled(10, 1.0f));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        GpuCall first(gpu, runtime, "first", Filled(10, 1.0f));
         EXPECT_EQ(first.Wait().message(), "");
-        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
-        CardCall sum(card, runtime, "sum", Filled(100000, 1.0f));
+        if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        GpuCall sum(gpu, runtime, "sum", Filled(100000, 1.0f));
         if (rank == 0) {
           const Status status = sum.Wait();
           EXPECT_EQ(status.code(), StatusCode::kPeerLost);

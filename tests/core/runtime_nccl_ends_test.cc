@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with cards that work among themselves by NCCL: joins, sets that share
+// Runtime with GPUs that work among themselves by NCCL: joins, sets that share
 // ranks, steps that are aborted, and what ends the job.
 #include <algorithm>
 #include <atomic>
@@ -33,39 +33,39 @@ Status JoinAll(Runtime* runtime) {
 TEST(a_rank_that_has_joined) {
   FakeNccl::Reset();
   const int size = 3;
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         for (const bool before : {true, false}) {
           // First before they are direct, and then after it.
           if (!before) {
-            ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
+            ASSERT_TRUE(BecomesDirect(rank, size, runtime, gpu));
           }
           if (rank != 1) {
             for (int step = 0; step < 5; ++step) {
-              CardCall sum(card, runtime, "sum", Filled(10, 1.0f + rank));
+              GpuCall sum(gpu, runtime, "sum", Filled(10, 1.0f + rank));
               EXPECT_EQ(sum.Wait().message(), "");
               EXPECT_TRUE(sum.Values() == Filled(10, 4.0f));
             }
           }
           EXPECT_EQ(JoinAll(runtime).message(), "");
         }
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, size, runtime, gpu));
       },
       Nccl);
 }
 
-void SumUp(int rank, Runtime* runtime, TestCard* card, float sum) {
-  CardCall call(card, runtime, "sum", Filled(10, 1.0f + rank));
+void SumUp(int rank, Runtime* runtime, TestGpu* gpu, float sum) {
+  GpuCall call(gpu, runtime, "sum", Filled(10, 1.0f + rank));
   EXPECT_EQ(call.Wait().message(), "");
   EXPECT_TRUE(call.Values() == Filled(10, sum));
 }
 
 // All of three ranks know of the communicator once rank 0 has given it an
 // identity, and some batches have followed.
-void UntilAllConnect(int rank, Runtime* runtime, TestCard* card) {
+void UntilAllConnect(int rank, Runtime* runtime, TestGpu* gpu) {
   for (int after = 0; after < 3;) {
-    SumUp(rank, runtime, card, 6.0f);
+    SumUp(rank, runtime, gpu, 6.0f);
     const float mine = FakeNccl::identities() == 1 ? 1.0f : 0.0f;
     PendingPtr all =
         Start(runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
@@ -81,19 +81,19 @@ TEST(a_rank_that_joins_while_it_connects) {
   for (int round = 0; round < 10; ++round) {
     FakeNccl::Reset();
     FakeNccl::HoldConnect();
-    RunOnCards(
+    RunOnGpus(
         size,
-        [&](int rank, Runtime* runtime, TestCard* card) {
-          UntilAllConnect(rank, runtime, card);
+        [&](int rank, Runtime* runtime, TestGpu* gpu) {
+          UntilAllConnect(rank, runtime, gpu);
           FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
           if (rank != 1) {
             for (int step = 0; step < 40; ++step) {
-              SumUp(rank, runtime, card, 4.0f);
+              SumUp(rank, runtime, gpu, 4.0f);
               if (rank == 0 && step == 10 + round) FakeNccl::ReleaseConnect(1);
             }
           }
           ASSERT_EQ(JoinAll(runtime).message(), "");
-          EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+          EXPECT_TRUE(BecomesDirect(rank, size, runtime, gpu));
         },
         Nccl);
     if (test::failures > 0) return;
@@ -108,7 +108,7 @@ TEST(a_rank_that_joins_while_another_cannot_connect) {
   FakeNccl::FailConnect(2);
   const int size = 3;
   std::atomic<int> asked{0}, answered{0};  // by all ranks together
-  CardJob job;
+  GpuJob job;
   job.change_owner = [&](LaneOwner* owner) {
     owner->ask_to_meet = [&, ask = std::move(owner->ask_to_meet)](auto answer) {
       ++asked;
@@ -119,19 +119,19 @@ TEST(a_rank_that_joins_while_another_cannot_connect) {
     };
   };
   const Lines lines;
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        UntilAllConnect(rank, runtime, card);
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        UntilAllConnect(rank, runtime, gpu);
         FakeNccl::ReleaseConnect(rank == 1 ? 0 : rank);
         if (rank != 1) {
           for (int step = 0; step < 40; ++step) {
-            SumUp(rank, runtime, card, 4.0f);
+            SumUp(rank, runtime, gpu, 4.0f);
             if (rank == 0 && step == 20) FakeNccl::ReleaseConnect(1);
           }
         }
         ASSERT_EQ(JoinAll(runtime).message(), "");
-        StayStaged(rank, size, runtime, card, lines);
+        StayStaged(rank, size, runtime, gpu, lines);
         // They ask behind a batch, and there are no more. Who leaves answers.
         const auto limit =
             std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -147,16 +147,16 @@ TEST(a_rank_that_joins_while_another_cannot_connect) {
   EXPECT_TRUE(Contains(reasons[0], "rank 2 says: NCCL failed"));
 }
 
-// Each rank comes to its sets in an order of its own. The card does one batch
+// Each rank comes to its sets in an order of its own. The GPU does one batch
 // at a time.
 TEST(sets_that_share_ranks) {
   FakeNccl::Reset();
   const std::vector<std::vector<int>> sets = {
       {0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {2}};
   std::atomic<int> direct{0};
-  RunOnCards(
+  RunOnGpus(
       3,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         std::mt19937 draw(static_cast<unsigned>(rank));
         for (int step = 0; step < 60; ++step) {
           std::vector<int> mine;
@@ -165,13 +165,13 @@ TEST(sets_that_share_ranks) {
             if (std::count(set.begin(), set.end(), rank) > 0) mine.push_back(i);
           }
           std::shuffle(mine.begin(), mine.end(), draw);
-          std::map<int, std::unique_ptr<CardCall>> calls;
+          std::map<int, std::unique_ptr<GpuCall>> calls;
           for (const int i : mine) {
             const auto values = Filled(static_cast<size_t>(i) * 31 + 1,
                                        static_cast<float>(rank + step));
-            calls[i] = std::make_unique<CardCall>(
-                card, runtime,
-                CardAsk{"t" + std::to_string(i), ReduceOp::kSum, 1, 1, i % 5},
+            calls[i] = std::make_unique<GpuCall>(
+                gpu, runtime,
+                GpuAsk{"t" + std::to_string(i), ReduceOp::kSum, 1, 1, i % 5},
                 values);
           }
           for (const auto& [i, call] : calls) {
@@ -195,15 +195,15 @@ TEST(sets_that_share_ranks) {
   EXPECT_EQ(FakeNccl::gone_early(), 0);
 }
 
-// Its card has done with the last batch long before the other's has.
+// Its GPU has done with the last batch long before the other's has.
 TEST(a_rank_that_leaves_first) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
-        CardCall sum(card, runtime, "last", Filled(100, 1.0f + rank));
+        GpuCall sum(gpu, runtime, "last", Filled(100, 1.0f + rank));
         if (rank == 1) {
           std::this_thread::sleep_for(milliseconds(500));
           FakeNccl::ReleaseKernels();
@@ -225,22 +225,22 @@ void SumAlone(Runtime* runtime, int times) {
   }
 }
 
-// Its entry ends with the step's words, though the cards complete the batch
+// Its entry ends with the step's words, though the GPUs complete the batch
 // once its time is over. The next step is right.
 TEST(a_step_that_is_aborted) {
   FakeNccl::Reset();
   const int size = 2;
   std::atomic<bool> is_unwanted{false};
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, size, runtime, gpu));
         const auto is_open = std::make_shared<std::atomic<bool>>(rank != 1);
-        card->card().Queue(card->framework_stream(),
-                           [is_open] { return is_open->load(); });
-        CardCall sum(card, runtime, CardAsk{"slow", ReduceOp::kSum, 1, 1, 0, 5},
-                     Filled(1000, 1.0f));
-        // It is with the cards, where rank 1's is late.
+        gpu->gpu().Queue(gpu->framework_stream(),
+                         [is_open] { return is_open->load(); });
+        GpuCall sum(gpu, runtime, GpuAsk{"slow", ReduceOp::kSum, 1, 1, 0, 5},
+                    Filled(1000, 1.0f));
+        // It is with the GPUs, where rank 1's is late.
         std::this_thread::sleep_for(milliseconds(100));
         EXPECT_FALSE(sum.told());
         if (rank == 0) {
@@ -254,28 +254,28 @@ TEST(a_step_that_is_aborted) {
         *is_open = true;
         const Status status = sum.Wait();
         if (rank == 0) EXPECT_EQ(status.message(), "the step was aborted");
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, size, runtime, gpu));
       },
       Nccl, OfSets({{0}}));
 }
 
 // --- What ends the job ---
 
-TEST(a_card_that_hangs) {
+TEST(a_gpu_that_hangs) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
-        CardCall sum(card, runtime, "sum", Filled(100000, 1.0f));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
+        if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        GpuCall sum(gpu, runtime, "sum", Filled(100000, 1.0f));
         if (rank == 0) {
           const Status status = sum.Wait();
           EXPECT_EQ(status.code(), StatusCode::kPeerLost);
           EXPECT_TRUE(Contains(status.message(), "rank 1"));
           return;
         }
-        // Until the batch is with the cards.
+        // Until the batch is with the GPUs.
         std::this_thread::sleep_for(milliseconds(200));
         runtime->Stop();
         EXPECT_FALSE(sum.Wait().ok());
@@ -285,12 +285,12 @@ TEST(a_card_that_hangs) {
 
 TEST(a_launch_that_fails) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::FailLaunch(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         const Status status = sum.Wait();
         EXPECT_FALSE(status.ok());
         EXPECT_TRUE(Contains(status.message(), "unhandled system error"));
@@ -299,20 +299,20 @@ TEST(a_launch_that_fails) {
       Nccl);
 }
 
-// It has no cause beside the rank's own memory, and peers wait for its card.
-TEST(a_card_without_memory_at_the_launch) {
+// It has no cause beside the rank's own memory, and peers wait for its GPU.
+TEST(a_gpu_without_memory_at_the_launch) {
   FakeNccl::Reset();
   std::atomic<bool> is_full{false};
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         while (rank == 0 && !is_full) {
           std::this_thread::sleep_for(milliseconds(1));
         }
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         if (rank == 1) {
-          card->card().RunOutOfEvents(0);
+          gpu->gpu().RunOutOfEvents(0);
           is_full = true;
         }
         const Status status = sum.Wait();
@@ -321,7 +321,7 @@ TEST(a_card_without_memory_at_the_launch) {
           return;
         }
         // Its own sum may be there.
-        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
         const Status of_next = next.Wait();
         EXPECT_EQ(of_next.code(), StatusCode::kPeerLost);
         EXPECT_TRUE(Contains(of_next.message(), "rank 1"));
@@ -333,27 +333,27 @@ TEST(a_card_without_memory_at_the_launch) {
 // communicator is aborted first.
 TEST(a_peer_that_goes_while_two_sets_wait_for_it) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
         const auto start = [&](const std::string& name, int set) {
-          return std::make_unique<CardCall>(
-              card, runtime, CardAsk{name, ReduceOp::kSum, 1, 1, set},
+          return std::make_unique<GpuCall>(
+              gpu, runtime, GpuAsk{name, ReduceOp::kSum, 1, 1, set},
               Filled(100, 1.0f));
         };
         for (const int set : {1, 0}) {
-          ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card, set));
+          ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu, set));
         }
         EXPECT_EQ(FakeNccl::identities(), 2);
         FakeNccl::AbortWaits(0);
-        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
+        if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
         const auto first = start("first", 1);
         std::this_thread::sleep_for(milliseconds(100));
         const auto second = start("second", 0);
         std::this_thread::sleep_for(milliseconds(200));
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 1) runtime->Stop();
-        for (CardCall* call : {first.get(), second.get()}) {
+        for (GpuCall* call : {first.get(), second.get()}) {
           const Status status = call->Wait();
           EXPECT_FALSE(status.ok());
           if (rank == 0) EXPECT_TRUE(Contains(status.message(), "rank 1"));
@@ -366,34 +366,34 @@ TEST(a_peer_that_goes_while_two_sets_wait_for_it) {
 
 TEST(an_error_that_comes_later) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::FailAsync(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         const Status status = sum.Wait();
         if (rank == 1) {
           EXPECT_FALSE(status.ok());
           EXPECT_TRUE(Contains(status.message(), "remote process exited"));
         }
-        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
         EXPECT_FALSE(next.Wait().ok());
       },
       Nccl);
 }
 
 // Nobody makes another call, at which it would be seen.
-TEST(an_error_while_a_card_works) {
+TEST(an_error_while_a_gpu_works) {
   FakeNccl::Reset();
   std::atomic<bool> is_over{false};
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
-        // Until the batch is with the cards.
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
+        // Until the batch is with the GPUs.
         std::this_thread::sleep_for(milliseconds(300));
         if (rank == 1) FakeNccl::FailNow(1);
         const Status status = sum.Wait();
@@ -411,15 +411,15 @@ TEST(an_error_while_a_card_works) {
 // Who was told that a batch is done hears of it by the next one.
 TEST(an_error_after_a_batch_was_said_to_be_done) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         EXPECT_EQ(sum.Wait().message(), "");
         if (rank == 1) FakeNccl::FailNow(1);
-        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
         const Status status = next.Wait();
         if (rank == 1) {
           EXPECT_TRUE(Contains(status.message(), "remote process exited"));

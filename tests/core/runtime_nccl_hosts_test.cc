@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with cards that work among themselves within hosts only, whose sums
+// Runtime with GPUs that work among themselves within hosts only, whose sums
 // go between the hosts by the host transport.
 #include <algorithm>
 #include <chrono>
@@ -15,35 +15,35 @@ namespace {
 
 using Kind = CommunicatorCall::Kind;
 
-CardJob OfHosts(std::vector<std::string> hosts) {
-  CardJob job;
+GpuJob OfHosts(std::vector<std::string> hosts) {
+  GpuJob job;
   job.options.hierarchical_allreduce = 1;
   job.hosts = std::move(hosts);
   return job;
 }
 
 // Each host has three ranks.
-CardJob OfTwoHosts() { return OfHosts({"a", "a", "b", "b", "a", "b"}); }
+GpuJob OfTwoHosts() { return OfHosts({"a", "a", "b", "b", "a", "b"}); }
 
-TEST(cards_reduce_by_host) {
+TEST(gpus_reduce_by_host) {
   for (const bool in_stream_order : {false, true}) {
     FakeNccl::Reset();
-    CardJob job = OfTwoHosts();
+    GpuJob job = OfTwoHosts();
     job.options.async_completion = in_stream_order ? 1 : 0;
     const int size = 6;
-    RunOnCards(
+    RunOnGpus(
         size,
-        [&](int rank, Runtime* runtime, TestCard* card) {
-          ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
+        [&](int rank, Runtime* runtime, TestGpu* gpu) {
+          ASSERT_TRUE(BecomesDirect(rank, size, runtime, gpu));
           // One for each host.
           EXPECT_EQ(FakeNccl::identities(), 2);
           // Several are under way at once, of any size.
-          std::vector<std::unique_ptr<CardCall>> calls;
+          std::vector<std::unique_ptr<GpuCall>> calls;
           for (int t = 0; t < 60; ++t) {
             const auto count = static_cast<size_t>((t % 7) * 1000 + t);
-            calls.push_back(std::make_unique<CardCall>(
-                card, runtime,
-                CardAsk{"t" + std::to_string(t), ReduceOp::kAverage, 0.5, 3},
+            calls.push_back(std::make_unique<GpuCall>(
+                gpu, runtime,
+                GpuAsk{"t" + std::to_string(t), ReduceOp::kAverage, 0.5, 3},
                 Filled(count, static_cast<float>(rank + t))));
           }
           for (int t = 0; t < 60; ++t) {
@@ -64,10 +64,10 @@ TEST(cards_reduce_by_host) {
 
 TEST(ops_by_host) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       6,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 6, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 6, runtime, gpu));
         const struct {
           ReduceOp op;
           float result;
@@ -78,8 +78,8 @@ TEST(ops_by_host) {
                      {ReduceOp::kProduct, 720}};
         for (const auto& one : cases) {
           const int before = FakeNccl::calls(Kind::kReducescatter);
-          CardCall call(card, runtime, {Name(one.op), one.op},
-                        Filled(33, rank + 1.0f));
+          GpuCall call(gpu, runtime, {Name(one.op), one.op},
+                       Filled(33, rank + 1.0f));
           EXPECT_EQ(call.Wait().message(), "");
           EXPECT_TRUE(call.Values() == Filled(33, one.result));
           // NCCL loses NaN in the least and the most.
@@ -100,10 +100,10 @@ TEST(hosts_that_are_not_alike_are_staged) {
 
 TEST(a_single_host_needs_no_other) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
       },
       Nccl, OfHosts({"a", "a"}));
   EXPECT_TRUE(FakeNccl::calls(Kind::kAllreduce) > 0);
@@ -112,37 +112,37 @@ TEST(a_single_host_needs_no_other) {
 TEST(hosts_that_nccl_does_not_connect_are_told_what_helps) {
   FakeNccl::Reset();
   FakeNccl::HoldConnect();
-  CardJob job = OfHosts({"a", "a", "b", "b"});
+  GpuJob job = OfHosts({"a", "a", "b", "b"});
   job.options.hierarchical_allreduce = 0;
   job.connect_limit = std::chrono::milliseconds(50);
   CheckStaged(4, Nothing, Nccl, "HVD_HIERARCHICAL_ALLREDUCE=1 needs it", job);
 }
 
 // Ranks submit in orders of their own, to sets that share ranks and hosts.
-TEST(sets_that_share_cards_by_host) {
+TEST(sets_that_share_gpus_by_host) {
   FakeNccl::Reset();
-  CardJob job = OfTwoHosts();
+  GpuJob job = OfTwoHosts();
   // Two of each host, and one of each: the latter are staged.
   job.sets = {{0, 1, 2, 3}, {4, 5}};
   const std::vector<std::vector<int>> members = {
       {0, 1, 2, 3, 4, 5}, {0, 1, 2, 3}, {4, 5}};
-  RunOnCards(
+  RunOnGpus(
       6,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 6, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 6, runtime, gpu));
         std::mt19937 random(static_cast<unsigned>(rank));
         for (int step = 0; step < 30; ++step) {
           std::vector<int> order = {0, 1, 2, 3, 4, 5};
           std::shuffle(order.begin(), order.end(), random);
-          std::vector<std::unique_ptr<CardCall>> calls(6);
+          std::vector<std::unique_ptr<GpuCall>> calls(6);
           for (const int t : order) {
             const int set = t % 3;
             const auto& ranks = members[set];
             if (!std::count(ranks.begin(), ranks.end(), rank)) continue;
-            CardAsk ask{"t" + std::to_string(t)};
+            GpuAsk ask{"t" + std::to_string(t)};
             ask.set = set;
-            calls[t] = std::make_unique<CardCall>(
-                card, runtime, ask,
+            calls[t] = std::make_unique<GpuCall>(
+                gpu, runtime, ask,
                 Filled(static_cast<size_t>(t * 700 + 1),
                        static_cast<float>(rank + step)));
           }
@@ -163,21 +163,21 @@ TEST(sets_that_share_cards_by_host) {
 }
 
 // All ranks of both hosts hear of it, and none waits for its peers.
-TEST(a_card_without_memory_for_its_shard) {
+TEST(a_gpu_without_memory_for_its_shard) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       4,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 4, runtime, card));
-        if (rank == 1) card->RunOutOfBuffers();
-        CardCall large(card, runtime, "large", Filled(5000, 1.0f));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 4, runtime, gpu));
+        if (rank == 1) gpu->RunOutOfBuffers();
+        GpuCall large(gpu, runtime, "large", Filled(5000, 1.0f));
         const Status status = large.Wait();
         EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
         EXPECT_TRUE(Contains(status.message(), rank == 1
                                                    ? "has no memory for"
                                                    : "rank 1 had no memory"));
         // The buffer that it has is large enough for these.
-        EXPECT_TRUE(BecomesDirect(rank, 4, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, 4, runtime, gpu));
       },
       Nccl, OfHosts({"a", "a", "b", "b"}));
 }
@@ -189,10 +189,10 @@ TEST(a_failure_of_one_host_ends_on_all) {
   enum class Way { kLaunch, kKernel, kNow };
   for (const Way way : {Way::kLaunch, Way::kKernel, Way::kNow}) {
     FakeNccl::Reset();
-    RunOnCards(
+    RunOnGpus(
         4,
-        [&](int rank, Runtime* runtime, TestCard* card) {
-          ASSERT_TRUE(BecomesDirect(rank, 4, runtime, card));
+        [&](int rank, Runtime* runtime, TestGpu* gpu) {
+          ASSERT_TRUE(BecomesDirect(rank, 4, runtime, gpu));
           if (rank == 0) {
             if (way == Way::kLaunch) FakeNccl::FailLaunch(1);
             if (way == Way::kKernel) FakeNccl::FailAsync(1);
@@ -200,13 +200,13 @@ TEST(a_failure_of_one_host_ends_on_all) {
           }
           Status status;
           for (int step = 0; step < 200 && status.ok(); ++step) {
-            CardCall sum(card, runtime, "sum", Filled(1000, 1.0f));
+            GpuCall sum(gpu, runtime, "sum", Filled(1000, 1.0f));
             status = sum.Wait();
             if (status.ok()) EXPECT_TRUE(sum.Values() == Filled(1000, 4.0f));
           }
           EXPECT_FALSE(status.ok());
           // The job lives on, and says so in each step.
-          CardCall again(card, runtime, "again", Filled(10, 1.0f));
+          GpuCall again(gpu, runtime, "again", Filled(10, 1.0f));
           EXPECT_FALSE(again.Wait().ok());
         },
         Nccl, OfHosts({"a", "a", "b", "b"}));

@@ -20,25 +20,25 @@ using std::chrono::milliseconds;
 // Steps of right sums until rank 0 has said why they are staged, and one more.
 // Returns that.
 std::string UntilStaged(
-    int size, const CardJob& job,
-    const std::function<void(int, Runtime*, TestCard*)>& prepare = Nothing) {
+    int size, const GpuJob& job,
+    const std::function<void(int, Runtime*, TestGpu*)>& prepare = Nothing) {
   const Lines lines;
   const auto reason = [&] {
     const std::vector<std::string> found = lines.With(kStaysStaged);
     EXPECT_TRUE(found.size() <= 1);
     return found.empty() ? std::string() : found[0];
   };
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        prepare(rank, runtime, card);
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        prepare(rank, runtime, gpu);
         for (bool is_known = false; !is_known;) {
           const float mine = reason().empty() ? 0.0f : 1.0f;
           PendingPtr all = Start(
               runtime, {"known", Verb::kAllreduce, ReduceOp::kMin}, {{mine}});
           ASSERT_EQ(all->Wait().message(), "");
           is_known = all->out[0][0] > 0;
-          CardCall sum(card, runtime, "sum", Filled(10, 1.0f + rank));
+          GpuCall sum(gpu, runtime, "sum", Filled(10, 1.0f + rank));
           ASSERT_EQ(sum.Wait().message(), "");
           EXPECT_TRUE(sum.Values() == Filled(10, size * (size + 1) / 2.0f));
         }
@@ -53,8 +53,8 @@ void ExpectWords(const std::string& text, const std::string& words) {
   if (!Contains(text, words)) std::printf("%s\n", text.c_str());
 }
 
-CardJob WithLimit(milliseconds limit, bool in_stream_order = false) {
-  CardJob job;
+GpuJob WithLimit(milliseconds limit, bool in_stream_order = false) {
+  GpuJob job;
   job.connect_limit = limit;
   job.options.async_completion = in_stream_order ? 1 : 0;
   // The trial is no batch of theirs.
@@ -88,7 +88,7 @@ TEST(a_first_launch_that_fails) {
               "(2)");
 }
 
-// Its card has the trial, and does not end it.
+// Its GPU has the trial, and does not end it.
 TEST(a_first_kernel_that_does_not_end) {
   FakeNccl::Reset();
   FakeNccl::HoldKernels(1);
@@ -96,11 +96,11 @@ TEST(a_first_kernel_that_does_not_end) {
               "NCCL did not move its first numbers within 0 s");
 }
 
-TEST(a_card_without_memory_for_the_trial) {
+TEST(a_gpu_without_memory_for_the_trial) {
   FakeNccl::Reset();
-  ExpectWords(UntilStaged(2, CardJob(),
-                          [](int rank, Runtime*, TestCard* card) {
-                            if (rank == 1) card->RunOutOfBuffers();
+  ExpectWords(UntilStaged(2, GpuJob(),
+                          [](int rank, Runtime*, TestGpu* gpu) {
+                            if (rank == 1) gpu->RunOutOfBuffers();
                           }),
               "rank 1 says: this rank's GPU has no memory for 16 bytes");
 }
@@ -108,12 +108,12 @@ TEST(a_card_without_memory_for_the_trial) {
 // What is wanted first later on, such as a link for an alltoall.
 TEST(a_link_that_does_not_come_later) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         FakeNccl::HoldLinks();
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         const Status status = sum.Wait();
         EXPECT_FALSE(status.ok());
         if (status.code() == StatusCode::kInternal) {
@@ -133,7 +133,7 @@ TEST(nccl_is_asked_to_make_its_links_at_once) {
   EXPECT_EQ(std::string(getenv("NCCL_RUNTIME_CONNECT")), "1");
 }
 
-TEST(a_full_card_has_a_remedy) {
+TEST(a_full_gpu_has_a_remedy) {
   NcclLibrary nccl;
   nccl.text_of_error = [](int) { return "unhandled cuda error"; };
   nccl.last_error = [](NcclComm) { return "Cuda failure 2 'out of memory'"; };

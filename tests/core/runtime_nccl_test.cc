@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with tensors on cards that work among themselves by NCCL: how they
+// Runtime with tensors on GPUs that work among themselves by NCCL: how they
 // come to it, and what they leave to the host.
 #include <atomic>
 #include <chrono>
@@ -20,29 +20,29 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(cards_come_to_reduce_among_themselves) {
+TEST(gpus_come_to_reduce_among_themselves) {
   for (const int size : {1, 2, 4}) {
     FakeNccl::Reset();
     const Lines lines;
-    RunOnCards(
+    RunOnGpus(
         size,
-        [size](int rank, Runtime* runtime, TestCard* card) {
-          ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
+        [size](int rank, Runtime* runtime, TestGpu* gpu) {
+          ASSERT_TRUE(BecomesDirect(rank, size, runtime, gpu));
           EXPECT_EQ(FakeNccl::identities(), 1);
         },
         Nccl);
   }
 }
 
-TEST(tensors_of_the_host_and_of_cards_in_any_order) {
+TEST(tensors_of_the_host_and_of_gpus_in_any_order) {
   FakeNccl::Reset();
   const int size = 3;
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         // It becomes direct somewhere in between.
         for (int step = 0; step < 40; ++step) {
-          std::vector<std::unique_ptr<CardCall>> calls(6);
+          std::vector<std::unique_ptr<GpuCall>> calls(6);
           std::vector<PendingPtr> of_host(6);
           for (int i = 0; i < 6; ++i) {
             const int t = (i + rank * 2) % 6;
@@ -50,8 +50,8 @@ TEST(tensors_of_the_host_and_of_cards_in_any_order) {
             const std::string name = "t" + std::to_string(t);
             of_host[t] =
                 Start(runtime, {"host" + name}, {Filled(count, 2.0f + step)});
-            calls[t] = std::make_unique<CardCall>(
-                card, runtime, name, Filled(count, rank + 1.0f + step));
+            calls[t] = std::make_unique<GpuCall>(
+                gpu, runtime, name, Filled(count, rank + 1.0f + step));
           }
           for (int t = 0; t < 6; ++t) {
             const size_t count = static_cast<size_t>(t) * 977;
@@ -61,7 +61,7 @@ TEST(tensors_of_the_host_and_of_cards_in_any_order) {
             EXPECT_TRUE(of_host[t]->out[0] == Filled(count, 6.0f + 3 * step));
           }
         }
-        EXPECT_TRUE(BecomesDirect(rank, size, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, size, runtime, gpu));
       },
       Nccl);
 }
@@ -69,13 +69,13 @@ TEST(tensors_of_the_host_and_of_cards_in_any_order) {
 TEST(ops_and_scales) {
   FakeNccl::Reset();
   const int size = 3;
-  RunOnCards(
+  RunOnGpus(
       size,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, size, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, size, runtime, gpu));
         const int before = FakeNccl::completed();
         const struct {
-          CardAsk ask;
+          GpuAsk ask;
           float result;
         } cases[] = {
             {{"sum", ReduceOp::kSum}, 9},
@@ -91,14 +91,14 @@ TEST(ops_and_scales) {
             {{"scaled product", ReduceOp::kProduct, 2.0, 0.5}, 96},
         };
         for (const auto& one : cases) {
-          CardCall call(card, runtime, one.ask, Filled(33, rank + 2.0f));
+          GpuCall call(gpu, runtime, one.ask, Filled(33, rank + 2.0f));
           EXPECT_EQ(call.Wait().message(), "");
           for (const float value : call.Values()) {
             EXPECT_NEAR(value, one.result, 1e-6);
           }
         }
         // Nobody is ahead of the others by more than the last, which staged.
-        // By then all cards have done with them.
+        // By then all GPUs have done with them.
         EXPECT_EQ(
             Start(runtime, {"done", Verb::kAllreduce, ReduceOp::kMin}, {{1}})
                 ->Wait()
@@ -106,8 +106,8 @@ TEST(ops_and_scales) {
             "");
         // But for the least and the most of floats, where NCCL loses NaN.
         EXPECT_EQ(FakeNccl::completed() - before, 6);
-        CardCall bad(card, runtime, {"bad", ReduceOp::kMax},
-                     Filled(5, rank == 0 ? std::nanf("") : 1.0f));
+        GpuCall bad(gpu, runtime, {"bad", ReduceOp::kMax},
+                    Filled(5, rank == 0 ? std::nanf("") : 1.0f));
         EXPECT_EQ(bad.Wait().message(), "");
         for (const float value : bad.Values()) EXPECT_TRUE(std::isnan(value));
       },
@@ -120,10 +120,10 @@ TEST(the_timeline_says_which_way_a_batch_went) {
   const std::string path = directory.file("all.json");
   Options options = Options::Defaults();
   options.timeline = path;
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
       },
       Nccl, WithOptions(options));
   const std::string text = TextOf(path);
@@ -142,12 +142,12 @@ TEST(a_rank_without_the_library) {
   EXPECT_EQ(FakeNccl::identities(), 0);
 }
 
-TEST(ranks_that_share_a_card) {
+TEST(ranks_that_share_a_gpu) {
   FakeNccl::Reset();
   CheckStaged(
       3,
-      [](int rank, Runtime*, TestCard* card) {
-        card->card().set_identity(rank == 0 ? 7 : 8);
+      [](int rank, Runtime*, TestGpu* gpu) {
+        gpu->gpu().set_identity(rank == 0 ? 7 : 8);
       },
       Nccl, "rank 1 and rank 2 share a GPU");
 }
@@ -178,34 +178,34 @@ TEST(a_rank_that_does_not_connect) {
 TEST(ranks_that_cannot_reach_each_other) {
   FakeNccl::Reset();
   FakeNccl::HoldConnect();
-  CardJob job;
+  GpuJob job;
   job.connect_limit = milliseconds(50);
   CheckStaged(3, Nothing, Nccl, "NCCL did not connect within 0 s", job);
 }
 
 // --- Tensors that travel together ---
 
-// They are one call of NCCL where all cards can pack them.
+// They are one call of NCCL where all GPUs can pack them.
 TEST(tensors_travel_in_one_buffer) {
   for (const bool all_can : {true, false}) {
     FakeNccl::Reset();
-    CardJob job;
+    GpuJob job;
     job.kernels = [&](int rank) {
       return rank == 0 || all_can ? FakeKernelImage() : nullptr;
     };
-    RunOnCards(
+    RunOnGpus(
         2,
-        [&](int rank, Runtime* runtime, TestCard* card) {
-          ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        [&](int rank, Runtime* runtime, TestGpu* gpu) {
+          ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
           for (int step = 0; step < 10; ++step) {
-            std::vector<std::unique_ptr<CardCall>> calls;
+            std::vector<std::unique_ptr<GpuCall>> calls;
             for (int t = 0; t < 20; ++t) {
               // Larger than the buffer was before, and then smaller.
               const auto count =
                   static_cast<size_t>((step % 4) * 1000 + t * 77 + 1);
-              calls.push_back(std::make_unique<CardCall>(
-                  card, runtime,
-                  CardAsk{"t" + std::to_string(t), ReduceOp::kAverage, 0.5, 3},
+              calls.push_back(std::make_unique<GpuCall>(
+                  gpu, runtime,
+                  GpuAsk{"t" + std::to_string(t), ReduceOp::kAverage, 0.5, 3},
                   Filled(count, static_cast<float>(rank + step))));
             }
             for (const auto& call : calls) {
@@ -225,18 +225,18 @@ TEST(tensors_travel_in_one_buffer) {
 }
 
 // One rank's is enough. All sets are told of in one line.
-TEST(a_card_without_kernels_is_told_of_once) {
+TEST(a_gpu_without_kernels_is_told_of_once) {
   FakeNccl::Reset();
   const Lines lines;
-  CardJob job = OfSets({{0, 1}});
+  GpuJob job = OfSets({{0, 1}});
   job.kernels = [](int rank) {
     return rank == 1 ? nullptr : FakeKernelImage();
   };
-  RunOnCards(
+  RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
-        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card, 1));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu, 1));
       },
       Nccl, job);
   EXPECT_EQ(lines
@@ -246,16 +246,16 @@ TEST(a_card_without_kernels_is_told_of_once) {
             1u);
 }
 
-// The ranks whose cards have some hear of the one that has none, and go on.
-TEST(a_card_without_memory_for_them) {
+// The ranks whose GPUs have some hear of the one that has none, and go on.
+TEST(a_gpu_without_memory_for_them) {
   FakeNccl::Reset();
-  RunOnCards(
+  RunOnGpus(
       3,
-      [](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 3, runtime, card));
-        if (rank == 1) card->RunOutOfBuffers();
-        const CardAsk scaled = {"scaled", ReduceOp::kSum, 0.5};
-        CardCall large(card, runtime, scaled, Filled(5000, 1.0f));
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 3, runtime, gpu));
+        if (rank == 1) gpu->RunOutOfBuffers();
+        const GpuAsk scaled = {"scaled", ReduceOp::kSum, 0.5};
+        GpuCall large(gpu, runtime, scaled, Filled(5000, 1.0f));
         const Status status = large.Wait();
         EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
         EXPECT_TRUE(Contains(status.message(),
@@ -264,7 +264,7 @@ TEST(a_card_without_memory_for_them) {
         EXPECT_EQ(Contains(status.message(), "; the first is scaled"),
                   rank == 1);
         // Whole tensors go as they lie.
-        EXPECT_TRUE(BecomesDirect(rank, 3, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, 3, runtime, gpu));
       },
       Nccl);
 }

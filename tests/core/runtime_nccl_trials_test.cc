@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime while cards try NCCL for a set, and the trial does not end: what goes
+// Runtime while GPUs try NCCL for a set, and the trial does not end: what goes
 // on meanwhile, and when it is given up.
 #include <algorithm>
 #include <atomic>
@@ -31,28 +31,28 @@ void PassTime(Runtime* runtime, milliseconds time) {
   }
 }
 
-// Rank 1's card comes to what the other set does, and waits for that of rank 0,
+// Rank 1's GPU comes to what the other set does, and waits for that of rank 0,
 // which is at the trial. Without a limit of its own that would be a stall.
 TEST(a_trial_that_hangs_does_not_end_the_job) {
   FakeNccl::Reset();
   const Lines lines;
-  CardJob job = OfSets({{0, 1}});
+  GpuJob job = OfSets({{0, 1}});
   job.options.stall_warning_s = 0;
   job.options.stall_shutdown_s = 10;
   job.connect_limit = seconds(60);
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         // It knows that at once. Rank 0 only knows that no link comes.
         FakeNccl::FailTrials(1);
         PassTime(runtime, milliseconds(0));
-        EXPECT_TRUE(SumUntil(rank, 2, runtime, card, [&] {
-          SumOnce(rank, 2, runtime, card, 1);
+        EXPECT_TRUE(SumUntil(rank, 2, runtime, gpu, [&] {
+          SumOnce(rank, 2, runtime, gpu, 1);
           return IsKnown(lines);
         }));
         // Both sets go on.
-        for (const int set : {0, 1}) SumOnce(rank, 2, runtime, card, set);
+        for (const int set : {0, 1}) SumOnce(rank, 2, runtime, gpu, set);
       },
       Nccl, job);
   const auto found = lines.With(kStaysStaged);
@@ -65,16 +65,16 @@ TEST(the_shortest_limit_of_a_trial_holds_for_all) {
   FakeNccl::Reset();
   FakeNccl::HoldLinks();
   const Lines lines;
-  CardJob job;
+  GpuJob job;
   std::atomic<int> owners{0};
   job.change_owner = [&](LaneOwner* owner) {
     if (owners++ == 0) owner->stall_shutdown_s = 2;
   };
-  RunOnCards(
+  RunOnGpus(
       3,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         EXPECT_TRUE(
-            SumUntil(rank, 3, runtime, card, [&] { return IsKnown(lines); }));
+            SumUntil(rank, 3, runtime, gpu, [&] { return IsKnown(lines); }));
       },
       Nccl, job);
   const auto found = lines.With(kStaysStaged);
@@ -90,15 +90,15 @@ Clock::duration LongestStep(int batches_in_flight, milliseconds limit) {
   FakeNccl::Reset();
   FakeNccl::FailTrials(0);
   const Lines lines;
-  CardJob job;
+  GpuJob job;
   job.options.batches_in_flight = batches_in_flight;
   job.connect_limit = limit;
   Clock::duration longest{};
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         Clock::time_point last = Clock::now();
-        EXPECT_TRUE(SumUntil(rank, 2, runtime, card, [&] {
+        EXPECT_TRUE(SumUntil(rank, 2, runtime, gpu, [&] {
           const Clock::time_point now = Clock::now();
           if (rank == 0) longest = std::max(longest, now - last);
           last = now;
@@ -120,24 +120,24 @@ TEST(staged_batches_go_on_while_a_trial_hangs) {
 }
 
 // Its framework has more to do than NCCL has time for.
-TEST(a_card_that_comes_late_to_the_trial) {
+TEST(a_gpu_that_comes_late_to_the_trial) {
   FakeNccl::Reset();
   FakeNccl::HoldConnect();
   const Lines lines;
-  CardJob job;
+  GpuJob job;
   const milliseconds limit(3000);
   job.change_owner = [](LaneOwner* owner) { owner->stall_shutdown_s = 6; };
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        SumOnce(rank, 2, runtime, card);
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        SumOnce(rank, 2, runtime, gpu);
         const auto is_open = std::make_shared<std::atomic<bool>>(rank == 0);
-        card->card().Queue(card->framework_stream(),
-                           [is_open] { return is_open->load(); });
+        gpu->gpu().Queue(gpu->framework_stream(),
+                         [is_open] { return is_open->load(); });
         FakeNccl::ReleaseConnect(rank);
         PassTime(runtime, limit + limit / 3);
         *is_open = true;
-        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+        EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
       },
       Nccl, job);
   EXPECT_FALSE(IsKnown(lines));

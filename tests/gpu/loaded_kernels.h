@@ -9,17 +9,17 @@
 #include <cstdlib>
 
 #include "core/status.h"
-#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_driver.h"
+#include "transport/cuda/cuda_kernels.h"
 
 namespace hvd {
 
-inline const CardKernels& LoadedKernels() {
-  static const Result<CardKernels> kernels = [] {
+inline const CudaKernels& LoadedKernels() {
+  static const Result<CudaKernels> kernels = [] {
     (void)cudaFree(nullptr);  // now there is a context
     const Result<const CudaDriver*> driver = CudaDriver::OfMachine();
-    return driver.ok() ? CardKernels::Load(driver.value(), CardKernelImage())
-                       : Result<CardKernels>(driver.status());
+    return driver.ok() ? CudaKernels::Load(driver.value(), CudaKernelImage())
+                       : Result<CudaKernels>(driver.status());
   }();
   if (!kernels.ok()) {
     std::printf("%s\n", kernels.status().message().c_str());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of tensors on a real GPU, staged on the host. Ranks are threads, which
-// share the card.
+// share the GPU.
 //
 // Needs a GPU, and no TensorFlow. Exits with 77 where there is none.
 #include <cuda_runtime.h>
@@ -36,7 +36,7 @@ __global__ void WriteLate(float* memory, int64_t elements, float first) {
   }
 }
 
-// Memory of the card. Starts as NaN.
+// Memory of the GPU. Starts as NaN.
 class DeviceFloats {
  public:
   explicit DeviceFloats(int64_t elements) : elements_(elements) {

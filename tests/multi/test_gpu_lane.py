@@ -358,11 +358,11 @@ def test_an_aborted_step_ends_on_all_ranks(rank, size, flags):
             waited = tf.numpy_function(wait, [x], tf.float32)
         with tf.device("GPU:0"):
             # Of another shape, so that TensorFlow cannot take `waited` for it.
-            on_card = tf.reshape(waited, [2, 25_000])
-            early = hvd.allreduce(on_card, op=hvd.Sum, name="early")
+            on_gpu = tf.reshape(waited, [2, 25_000])
+            early = hvd.allreduce(on_gpu, op=hvd.Sum, name="early")
         with tf.device("CPU:0"):
             # Behind what `early` waits for: what fails ends the copies between devices.
-            checked = tf.numpy_function(fail, [tf.identity(on_card)], tf.float32)
+            checked = tf.numpy_function(fail, [tf.identity(on_gpu)], tf.float32)
         with tf.device("GPU:0"):
             late = hvd.allreduce(tf.identity(checked), op=hvd.Sum, name="late")
         return early, late

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More elements than an int holds. Skipped where there is not the memory for it.
 
-With 2 ranks they take minutes and run only where HVD_LARGE_TESTS is set.
+With 2 ranks they take minutes and run only where HVD_TEST_ALL is set.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PLACES = [0, 1, 2**31 - 1, 2**31, 2**31 + 1, COUNT - 1]
 @pytest.fixture(autouse=True)
 def memory(size):
     """Each rank holds an input and an output."""
-    if size > 1 and "HVD_LARGE_TESTS" not in os.environ:
-        pytest.skip("HVD_LARGE_TESTS is not set")
+    if size > 1 and "HVD_TEST_ALL" not in os.environ:
+        pytest.skip("HVD_TEST_ALL is not set")
     lines = Path("/proc/meminfo").read_text().splitlines()
     (available,) = [int(line.split()[1]) << 10 for line in lines if "MemAvailable" in line]
     wanted = int(2.2 * COUNT * size) + (2 << 30)

@@ -99,7 +99,9 @@ def public_names(package: Path) -> dict[str, set[str]]:
 def _all_of(path: Path) -> set[str]:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return set(ast.literal_eval(node.value))
+            names: list[str] = ast.literal_eval(node.value)
+            assert len(set(names)) == len(names), f"{path}: __all__ has a name twice"
+            return set(names)
     return set()
 
 

@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
-    "types status log options transport backend coding doorbell build_stamp batch_times comm_stats "
+    "types status log options transport backend doorbell build_stamp batch_times comm_stats "
     "host_map lanes"
 )
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
 # What the control plane may know of the core: words too. It decides, and executes nothing.
 CORE_FOR_CONTROL = (
-    "types status log options request ready_batch tuning shared_bytes coding decimal process_set "
-    "trace host_map"
+    "types status options request ready_batch tuning shared_bytes coding decimal process_set trace "
+    "host_map"
 )
 CHOOSER = "transport/backends.cc"
 # For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.
@@ -47,8 +47,8 @@ INCLUDES = {
 # Headers of others, and the only files that may include them.
 FOREIGN = {
     r"mpi(-ext)?\.h": r"transport/mpi/\w+\.(cc|h)",
-    r"nccl\w*\.h": r"transport/nccl/\w+\.(cc|cu|h)",
-    r"(cuda|cuda_runtime|cuda_fp16|cuda_bf16)\w*\.h": r"(transport/(cuda|nccl)/|adapter/)\w+\.\w+",
+    r"nccl\w*\.h": r"transport/cuda/\w+\.\w+",
+    r"(cuda|cuda_runtime|cuda_fp16|cuda_bf16)\w*\.h": r"transport/cuda/\w+\.\w+",
     r"(tensorflow|absl|tsl|xla|third_party|google|unsupported|Eigen)/.*": r"adapter/\w+\.(cc|h)",
 }
 
@@ -226,6 +226,26 @@ def _imports(path: Path, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 def test_cpp_layers() -> None:
     assert (ROOT / "tf_ops" / "core" / "runtime.h").is_file()
     assert cpp_violations(ROOT / "tf_ops") == []
+
+
+def test_the_tables_name_what_there_is() -> None:
+    """And allow no more than is used: else a rule that has lost its object goes unnoticed."""
+    tf_ops = ROOT / "tf_ops"
+    assert [folder for folder in INCLUDES if not (tf_ops / folder).exists()] == []
+    texts = {
+        path.relative_to(tf_ops).as_posix(): path.read_text()
+        for path in tf_ops.rglob("*")
+        if path.suffix in (".cc", ".h", ".cu")
+    }
+    for names, users in ((CORE_FOR_TRANSPORTS, "transport/"), (CORE_FOR_CONTROL, "core/control/")):
+        used = "".join(text for name, text in texts.items() if name.startswith(users))
+        assert [name for name in names.split() if f'"core/{name}.h"' not in used] == []
+    for homes in FOREIGN.values():
+        assert any(re.fullmatch(homes, name) for name in texts)
+    package = ROOT / "hvd_tf"
+    modules = {path.stem for path in [*package.iterdir(), *(package / "_internal").iterdir()]}
+    named = {*" ".join(FLOORS).split(), *BESIDE, *STDLIB_ONLY}
+    assert named - modules == set()
 
 
 def test_no_cpp_unit_includes_what_stands_on_it() -> None:

@@ -242,7 +242,6 @@ int hvd_process_set_ranks(int id, int* ranks, int capacity) {
 }
 
 int hvd_mpi_built() { return hvd::MpiBuilt() ? 1 : 0; }
-int hvd_nccl_built() { return hvd::NcclBuilt(); }
 int hvd_cuda_built() { return hvd::CudaBuilt() ? 1 : 0; }
 int hvd_has_gpu_lane() {
   return FromRuntime(

@@ -75,7 +75,6 @@ HVD_EXPORT int hvd_remove_process_set(int id);
 
 // What this build has. They may be called before hvd_init.
 HVD_EXPORT int hvd_mpi_built();
-HVD_EXPORT int hvd_nccl_built();  // NCCL's version code or 0
 HVD_EXPORT int hvd_cuda_built();
 // Whether ops have kernels for GPUs. -1 when hvd is not initialised.
 HVD_EXPORT int hvd_has_gpu_lane();

@@ -73,7 +73,7 @@ BackgroundLoop::BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
       end_relay_(backend->topology().rank,
                  MakeHostMap(backend->topology().host_of)),
       peer_watch_(backend, &channel_, options, std::move(stacks), awake_),
-      card_watch_(options, names_.Of(backend->topology().rank)) {}
+      gpu_watch_(options, names_.Of(backend->topology().rank)) {}
 
 BackgroundLoop::~BackgroundLoop() = default;
 

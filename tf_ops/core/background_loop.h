@@ -14,7 +14,6 @@
 
 #include "core/autotune_report.h"
 #include "core/backend.h"
-#include "core/card_watch.h"
 #include "core/comm_stats.h"
 #include "core/control/autotuner.h"
 #include "core/control/known_sets.h"
@@ -25,6 +24,7 @@
 #include "core/doorbell.h"
 #include "core/end_relay.h"
 #include "core/executor.h"
+#include "core/gpu_watch.h"
 #include "core/options.h"
 #include "core/peer_end.h"
 #include "core/peer_names.h"
@@ -148,8 +148,8 @@ class BackgroundLoop {
   // True: there was something to warn of.
   bool WatchPeers();
   bool WatchSets();
-  bool WatchCards();
-  void EndWithCard();
+  bool WatchGpus();
+  void EndWithGpu();
   // Fails everything on all ranks because of a rank that cannot say so itself.
   void GiveUp(const PeerWatch::Lost& lost);
   std::vector<std::string> WaitingNames() const;
@@ -202,10 +202,10 @@ class BackgroundLoop {
   Clock::time_point last_watch_;
   EndRelay end_relay_;
   PeerWatch peer_watch_;
-  CardWatch card_watch_;
-  // What is on the wire ends then, because this rank's card does not end it.
-  std::optional<Clock::time_point> card_deadline_;
-  std::string card_failure_;
+  GpuWatch gpu_watch_;
+  // What is on the wire ends then, because this rank's GPU does not end it.
+  std::optional<Clock::time_point> gpu_deadline_;
+  std::string gpu_failure_;
   bool flushing_ = false;
   bool ended_ = false;       // EndSelf was called
   bool announces_ = false;   // it failed, and failure_announced_ still waits

@@ -67,7 +67,7 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   owner.is_hierarchical = options_.hierarchical_allreduce != 0;
   owner.completes_in_stream = options_.async_completion != 0;
   owner.stall_shutdown_s = options_.stall_shutdown_s;
-  owner.may_share_card = options_.nccl == 2;
+  owner.may_share_gpu = options_.nccl == 2;
   if (options_.check_numerics != 0) {
     owner.refusal =
         "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";

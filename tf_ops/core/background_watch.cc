@@ -14,14 +14,14 @@ constexpr std::chrono::milliseconds kUntilPeersKnow{1000};
 
 void BackgroundLoop::Watch() {
   last_watch_ = now_;
-  EndWithCard();
+  EndWithGpu();
   peer_watch_.LookAtStacks(now_);
   const auto end = first_peer_end();
   if (ended_ || (end.has_value() && end->failed)) return;
   peer_watch_.AskPeers(awake_);
   bool warned = WatchPeers();
   warned |= WatchSets();
-  warned |= WatchCards();
+  warned |= WatchGpus();
   if (warned) peer_watch_.AskForStacks(now_, awake_);
 }
 
@@ -46,19 +46,19 @@ bool BackgroundLoop::WatchSets() {
   return warned;
 }
 
-bool BackgroundLoop::WatchCards() {
+bool BackgroundLoop::WatchGpus() {
   if (device_lanes_ == nullptr || ended_) return false;
-  CardWatch::Sets sets;
+  GpuWatch::Sets sets;
   for (Set& set : sets_) sets.emplace_back(set.serial, set.executor.get());
-  const CardWatch::Finding finding = card_watch_.Look(sets, awake_);
+  const GpuWatch::Finding finding = gpu_watch_.Look(sets, awake_);
   if (finding.failure.has_value()) {
     // Peers must not wait for them.
-    for (const CardWatch::Batch& batch : finding.batches) {
-      batch.executor->BreakDown(batch.on_card, Internal(*finding.failure));
+    for (const GpuWatch::Batch& batch : finding.batches) {
+      batch.executor->BreakDown(batch.on_gpu, Internal(*finding.failure));
     }
     Break(*finding.failure);
-    card_deadline_ = now_ + kUntilPeersKnow;
-    card_failure_ = *finding.failure;
+    gpu_deadline_ = now_ + kUntilPeersKnow;
+    gpu_failure_ = *finding.failure;
     return false;
   }
   for (const std::string& warning : finding.warnings) {
@@ -67,10 +67,10 @@ bool BackgroundLoop::WatchCards() {
   return !finding.warnings.empty();
 }
 
-void BackgroundLoop::EndWithCard() {
-  if (!card_deadline_.has_value() || now_ < *card_deadline_) return;
-  card_deadline_.reset();
-  const Status why = PeerLost("this rank failed: " + card_failure_);
+void BackgroundLoop::EndWithGpu() {
+  if (!gpu_deadline_.has_value() || now_ < *gpu_deadline_) return;
+  gpu_deadline_.reset();
+  const Status why = PeerLost("this rank failed: " + gpu_failure_);
   for (Set& set : sets_) set.executor->CancelAfter(0, why);
 }
 

@@ -19,7 +19,7 @@ namespace hvd {
 // in. Times are SteadyNow_ns; 0: it has not come to that. A large batch moves
 // in chunks, whose copies alternate with the wire, so these are sums.
 struct BatchTimes {
-  bool among_cards = false;   // cards reduced it by themselves
+  bool among_gpus = false;    // GPUs reduced it by themselves
   int64_t started_ns = 0;     // given to the transport
   int64_t first_in_ns = 0;    // the first copy of an input began
   int64_t packed_ns = 0;      // the last one ended that came before any output

@@ -106,7 +106,7 @@ void Executor::NoteBreakdown(uint64_t number, const Status& status) {
   }
 }
 
-void Executor::BreakDown(const OnCard& batch, const Status& why) {
+void Executor::BreakDown(const OnGpu& batch, const Status& why) {
   for (const auto& [number, running] : running_) {
     if (running.lane == batch.lane && running.id == batch.id) {
       NoteBreakdown(number, why);
@@ -168,7 +168,7 @@ int Executor::executed_in_flight() const {
 }
 
 int Executor::needed_in_flight() const {
-  const int count = in_flight() - cancelled_on_cards_;
+  const int count = in_flight() - cancelled_on_gpus_;
   return std::accumulate(
       cancelled_on_host_.begin(), cancelled_on_host_.end(), count,
       [&](int needed, BatchId id) { return needed - host().count_of(id); });
@@ -225,17 +225,16 @@ void Executor::AppendRunning(std::vector<std::string>* names) const {
   }
 }
 
-std::vector<Executor::OnCard> Executor::on_cards() const {
-  std::vector<OnCard> found;
+std::vector<Executor::OnGpu> Executor::on_gpus() const {
+  std::vector<OnGpu> found;
   for (const auto& lane : lanes_.transports) {
     if (lane == nullptr) continue;
-    for (const BatchId id : lane->with_card())
-      found.push_back({lane.get(), id});
+    for (const BatchId id : lane->with_gpu()) found.push_back({lane.get(), id});
   }
   return found;
 }
 
-std::vector<std::string> Executor::NamesOf(const OnCard& batch) const {
+std::vector<std::string> Executor::NamesOf(const OnGpu& batch) const {
   std::vector<std::string> names;
   for (const auto& [number, running] : running_) {
     if (running.lane != batch.lane || running.id != batch.id) continue;
@@ -262,7 +261,7 @@ void Executor::CancelAfter(uint64_t log_number, const Status& why) {
     if (running.lane == &host()) {
       cancelled_on_host_.push_back(running.id);
     } else {
-      cancelled_on_cards_ += running.lane->count_of(running.id);
+      cancelled_on_gpus_ += running.lane->count_of(running.id);
     }
   }
   for (const Running& running : late) running.lane->Cancel(running.id, why);

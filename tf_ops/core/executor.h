@@ -52,8 +52,8 @@ class Executor {
   // The batches that a peer may still need: all but those ended by CancelAfter.
   int needed_in_flight() const;
 
-  // See Transport::with_card.
-  struct OnCard {
+  // See Transport::with_gpu.
+  struct OnGpu {
     const Transport* lane;
     BatchId id;
   };
@@ -64,8 +64,8 @@ class Executor {
     Status status;
   };
   const std::optional<Breakdown>& breakdown() const { return breakdown_; }
-  // The same for one whose card does not end it.
-  void BreakDown(const OnCard& batch, const Status& why);
+  // The same for one whose GPU does not end it.
+  void BreakDown(const OnGpu& batch, const Status& why);
 
   // The request of an entry on the wire whose done is still to be called. Null
   // if there is none of that ticket.
@@ -80,9 +80,9 @@ class Executor {
   // What is on the wire here.
   void AppendRunning(std::vector<std::string>* names) const;
 
-  std::vector<OnCard> on_cards() const;
+  std::vector<OnGpu> on_gpus() const;
   // Those of its entries whose done is still to be called.
-  std::vector<std::string> NamesOf(const OnCard& batch) const;
+  std::vector<std::string> NamesOf(const OnGpu& batch) const;
 
   // See Transport::MemberEnded.
   void MemberEnded(const Status& why, bool has_failed);
@@ -91,7 +91,7 @@ class Executor {
   // no part in them. 0 ends all.
   void CancelAfter(uint64_t log_number, const Status& why);
 
-  // The same for all batches, and their dones are called now, although a card
+  // The same for all batches, and their dones are called now, although a GPU
   // may still have to do with their memory. Nothing is executed afterwards.
   void Abandon(const Status& why);
 
@@ -104,7 +104,7 @@ class Executor {
     size_t unwanted = 0;
     Status why;
     Clock::time_point limit;
-    // By CancelAfter. A card's lane may take some time to end it.
+    // By CancelAfter. A GPU's lane may take some time to end it.
     bool is_cancelled = false;
   };
 
@@ -132,9 +132,9 @@ class Executor {
   const LaneTable lanes_;
   std::map<uint64_t, Running> running_;  // by log number
   // By CancelAfter: batches of the host's lane, some of which may leave the
-  // wire in spite of it, and how many of in_flight() those of cards were.
+  // wire in spite of it, and how many of in_flight() those of GPUs were.
   std::vector<BatchId> cancelled_on_host_;
-  int cancelled_on_cards_ = 0;
+  int cancelled_on_gpus_ = 0;
   std::optional<Breakdown> breakdown_;  // the one with the lowest number
 };
 

@@ -34,7 +34,7 @@ struct LaneTable {
     return lanes;
   }
 };
-// A card's lane uses the host's, so it must go first. An array's last elements
+// A GPU's lane uses the host's, so it must go first. An array's last elements
 // do.
 static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 
@@ -52,27 +52,27 @@ struct LaneOwner {
   std::vector<int> job_ranks;
   // Which of its ranks share a host.
   HostMap hosts;
-  // Cards work among themselves within a host only. Between hosts, an allreduce
+  // GPUs work among themselves within a host only. Between hosts, an allreduce
   // goes by the hosts' transport.
   bool is_hierarchical = false;
-  // A batch that cards do among themselves is done once the framework's streams
+  // A batch that GPUs do among themselves is done once the framework's streams
   // wait for it. If it fails later, so does the next one.
   bool completes_in_stream = false;
   // A wait of so many seconds ends the job. 0: none does.
   double stall_shutdown_s = 0;
-  // Cards may be the same one: what connects them was told that they are not.
-  bool may_share_card = false;
-  // Why this rank's cards may not reduce among themselves. Empty: they may.
+  // GPUs may be the same one: what connects them was told that they are not.
+  bool may_share_gpu = false;
+  // Why this rank's GPUs may not reduce among themselves. Empty: they may.
   std::string refusal;
 };
 
-// Makes the lanes of a card's memory. It outlives them. Owner: the
+// Makes the lanes of a GPU's memory. It outlives them. Owner: the
 // Runtime, whose background thread alone uses it.
 class DeviceLanes {
  public:
   virtual ~DeviceLanes() = default;
   // One for a set, beside its host transport, which outlives it. Every member
-  // calls it. It touches no card, so it works without one.
+  // calls it. It touches no GPU, so it works without one.
   virtual std::unique_ptr<Transport> NewLane(Transport* host,
                                              LaneOwner owner) = 0;
 };

@@ -33,7 +33,7 @@ struct Key {
   }
 };
 
-// The barrier at which ranks meet for a lane of cards. No caller waits for it.
+// The barrier at which ranks meet for a lane of GPUs. No caller waits for it.
 inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
 
 struct KeyHash {
@@ -113,7 +113,7 @@ struct Entry {
   // As many. Of a verb whose first dimension varies: empty until `allocate` has
   // been called.
   std::vector<void*> outputs;
-  // Of a verb with ids, in a card's memory: see Segment::groups. One for each
+  // Of a verb with ids, in a GPU's memory: see Segment::groups. One for each
   // shape, or none.
   std::vector<std::shared_ptr<const RowGroups>> groups;
   // An alltoall alone: the rows of [shape][rank of the set] that this rank

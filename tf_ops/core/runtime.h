@@ -35,7 +35,7 @@ class TimelineFile;
 // methods, unless they say otherwise.
 class Runtime {
  public:
-  // `device_lanes` may be null: no memory of a card is served.
+  // `device_lanes` may be null: no memory of a GPU is served.
   Runtime(std::unique_ptr<Backend> backend, const Options& options,
           std::unique_ptr<DeviceLanes> device_lanes = nullptr);
   // Calls Stop, unless that was done.

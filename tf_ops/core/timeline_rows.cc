@@ -56,7 +56,7 @@ std::string PrefixOf(Carrier carrier) {
       return "MPI_";
     case Carrier::kShm:
       return "SHM_";
-    case Carrier::kCards:
+    case Carrier::kGpus:
       return "NCCL_";
   }
   return "";

@@ -145,9 +145,9 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
   event.batch = ready.log_number;
   event.is_ok = end.status.ok();
   if (end.times != nullptr) event.times = *end.times;
-  event.carrier = event.times.among_cards ? Carrier::kCards
-                  : end.within_host       ? Carrier::kShm
-                                          : Carrier::kMpi;
+  event.carrier = event.times.among_gpus ? Carrier::kGpus
+                  : end.within_host      ? Carrier::kShm
+                                         : Carrier::kMpi;
   encoder_.Add(event);
 }
 

@@ -49,9 +49,9 @@ struct AgreedEvent {
 
 // What a batch went through.
 enum class Carrier : uint8_t {
-  kMpi = 0,    // at least between hosts
-  kShm = 1,    // shared memory only
-  kCards = 2,  // by the library of the cards
+  kMpi = 0,   // at least between hosts
+  kShm = 1,   // shared memory only
+  kGpus = 2,  // by the library of the GPUs
 };
 
 // The wire is done with a batch.

@@ -38,7 +38,7 @@ struct Segment {
   const void* ids = nullptr;
   void* out_ids = nullptr;
   int64_t table_rows = -1;
-  // Sparse allreduce in a card's memory. Not null: `in` has a row for each of
+  // Sparse allreduce in a GPU's memory. Not null: `in` has a row for each of
   // the groups' places, and this rank's rows are the sums of these groups.
   std::shared_ptr<const RowGroups> groups = nullptr;
   // Opaque to all but the lane of the batch's memory: `in` may be read once
@@ -149,11 +149,11 @@ using BatchDone = std::function<void(const Status&)>;
 //   wrong numbers. On the other ranks it completes with the right ones, or
 //   fails with a Status that names that rank. An allreduce with a local_error
 //   always fails. The set goes on.
-// - In a card's memory outputs may be complete in the order of the framework's
+// - In a GPU's memory outputs may be complete in the order of the framework's
 //   stream: what it is given after `done` finds them, and the segments' memory
 //   is free for that.
-// - In a card's memory a batch that is cancelled may be done later, when the
-//   card no longer touches its memory. Progress calls `done` then.
+// - In a GPU's memory a batch that is cancelled may be done later, when the
+//   GPU no longer touches its memory. Progress calls `done` then.
 // - A batch may have several phases, such as the sizes and then the data. All
 //   of the above holds in each of them, and between two.
 class Transport {
@@ -196,15 +196,15 @@ class Transport {
   // How many of these nobody has started: the transport needs them itself.
   virtual int own_in_flight() const { return 0; }
   // How many of these a batch counts as: on the host 0 once it has left the
-  // wire, on a card as long as it is not done.
+  // wire, on a GPU as long as it is not done.
   virtual int count_of(BatchId) const { return 1; }
 
-  // Batches that a card still has to do with, in the order of Start. Those that
+  // Batches that a GPU still has to do with, in the order of Start. Those that
   // only wait for the hosts of peers are none of these.
-  virtual std::vector<BatchId> with_card() const { return {}; }
-  // Of one of these: whether this rank's card has not come to it, or copies it.
-  // Else cards do it among themselves, and this one may wait for a peer's.
-  virtual bool waits_for_own_card(BatchId) const { return false; }
+  virtual std::vector<BatchId> with_gpu() const { return {}; }
+  // Of one of these: whether this rank's GPU has not come to it, or copies it.
+  // Else GPUs do it among themselves, and this one may wait for a peer's.
+  virtual bool waits_for_own_gpu(BatchId) const { return false; }
 };
 
 }  // namespace hvd

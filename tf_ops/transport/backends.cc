@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
+#include "transport/cuda/cuda_kernels.h"
 #include "transport/cuda/cuda_lanes.h"
 #include "transport/cuda/nccl_library.h"
 #include "transport/shm/shm_backend.h"
@@ -80,7 +80,6 @@ Result<std::shared_ptr<const void>> MarkDeviceStream(
   return MarkStream(driver.value(), stream, std::move(new_buffer));
 }
 
-int NcclBuilt() { return 0; }
-bool CudaBuilt() { return CardKernelImage() != nullptr; }
+bool CudaBuilt() { return CudaKernelImage() != nullptr; }
 
 }  // namespace hvd

@@ -35,8 +35,8 @@ namespace hvd {
 
 // What Segment::ready is for tensors on a GPU: the place that a stream of the
 // framework has come to. `stream` is the platform's own, which outlives it. Any
-// thread that has the stream's card. Not Ok: the GPU's driver is of no use.
-// `new_buffer` allocates memory of the card for it, by any thread, or returns
+// thread that has the stream's GPU. Not Ok: the GPU's driver is of no use.
+// `new_buffer` allocates memory of the GPU for it, by any thread, or returns
 // null.
 [[nodiscard]] Result<std::shared_ptr<const void>> MarkDeviceStream(
     void* stream,
@@ -59,7 +59,6 @@ void AbortBackends(int exit_code);
 
 // What this build has.
 [[nodiscard]] bool MpiBuilt();
-[[nodiscard]] int NcclBuilt();
 [[nodiscard]] bool CudaBuilt();
 
 }  // namespace hvd

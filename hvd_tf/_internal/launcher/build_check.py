@@ -37,7 +37,7 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
             "built_for": info.get("tensorflow_version"),
             "installed": _installed(info.get("tensorflow_distribution")),
         },
-        "mpi": info.get("mpi") if info.get("with_mpi") else None,
+        "mpi": info.get("mpi"),
         "mpirun": launcher,
         # Every build can use them, and looks for them in `hvd.init`.
         "cuda_driver": _CUDA_DRIVER if nccl.can_load(_CUDA_DRIVER) else None,

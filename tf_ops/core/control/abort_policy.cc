@@ -188,7 +188,7 @@ void AbortPolicy::FailAll(const Status& status) {
   const SharedStatus why = Share(status);
   std::vector<Key> keys;
   for (const auto& [key, pending] : *matcher_) {
-    // Ranks may meet later, when they next have tensors on cards.
+    // Ranks may meet later, when they next have tensors on GPUs.
     if (key.name != kMeetingOfLanes) keys.push_back(key);
   }
   std::vector<StepOfRank> lost;

@@ -62,8 +62,8 @@ std::string StallWarning(const Stall& stall, const std::string& missing) {
          " not run the same operations." + kStacksFollow;
 }
 
-std::string CardWarning(const Stall& stall, bool is_own,
-                        const std::string& rank) {
+std::string GpuWarning(const Stall& stall, bool is_own,
+                       const std::string& rank) {
   // Nobody waits for the names of what was said to be done.
   const std::string what =
       stall.names.empty() ? "a batch" : CountTensors(stall.names.size());
@@ -102,7 +102,7 @@ std::string StallFailure(const Stall& stall, const std::string& others,
                       "it is only slow, give it longer.");
 }
 
-std::string CardFailure(const Stall& stall, bool is_own, double limit_s) {
+std::string GpuFailure(const Stall& stall, bool is_own, double limit_s) {
   const std::string names =
       stall.names.empty() ? "a batch" : NameSome(stall.names);
   return "for " + WholeSeconds(stall.waited_s) +

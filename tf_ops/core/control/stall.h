@@ -34,10 +34,10 @@ std::string WholeSeconds(double seconds);
 // The texts of warnings. `missing` and `rank` name ranks and their hosts.
 // `names` may be empty.
 std::string StallWarning(const Stall& stall, const std::string& missing);
-// Of what the card of `rank`, which is this one, has not come to, or, where not
-// `is_own`, of what cards of several ranks are in.
-std::string CardWarning(const Stall& stall, bool is_own,
-                        const std::string& rank);
+// Of what the GPU of `rank`, which is this one, has not come to, or, where not
+// `is_own`, of what GPUs of several ranks are in.
+std::string GpuWarning(const Stall& stall, bool is_own,
+                       const std::string& rank);
 std::string SilenceWarning(const Silence& silence, const std::string& rank,
                            const std::vector<std::string>& names);
 
@@ -48,7 +48,7 @@ std::string StallFailure(const Stall& stall, const std::string& others,
 std::string SilenceFailure(const Silence& silence,
                            const std::vector<std::string>& names,
                            double limit_s);
-std::string CardFailure(const Stall& stall, bool is_own, double limit_s);
+std::string GpuFailure(const Stall& stall, bool is_own, double limit_s);
 
 }  // namespace hvd
 

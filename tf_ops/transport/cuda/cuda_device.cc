@@ -53,7 +53,7 @@ Result<bool> HasReached(const CudaDriver* driver, CudaEvent event) {
 
 struct Mark {
   Mark(const CudaDriver* found_by, CudaContext of, CudaStream at,
-       NewCardBuffer by)
+       NewBufferOf by)
       : driver(found_by),
         context(of),
         stream(at),
@@ -63,7 +63,7 @@ struct Mark {
   const CudaDriver* const driver;
   const CudaContext context;
   const CudaStream stream;
-  const NewCardBuffer new_buffer;
+  const NewBufferOf new_buffer;
   OwnedEvent event;
 };
 
@@ -97,7 +97,7 @@ void CallAndDelete(CudaStream /*stream*/, int /*result*/, void* argument) {
   (*then)();
 }
 
-using LoadedKernels = std::shared_ptr<const Result<CardKernels>>;
+using LoadedKernels = std::shared_ptr<const Result<CudaKernels>>;
 
 class Stream final : public DeviceStream {
  public:
@@ -123,10 +123,10 @@ class Stream final : public DeviceStream {
     }
     const Status status = driver_->Check(result, "a GPU gave no stream");
     if (result != kCudaOutOfMemory) return status;
-    return ResourceExhausted(status.message() + " " + kFullCardHint);
+    return ResourceExhausted(status.message() + " " + kFullGpuHint);
   }
 
-  Status CheckCard(const std::shared_ptr<const void>& ready) const override {
+  Status CheckGpu(const std::shared_ptr<const void>& ready) const override {
     return CheckOf(MarkOf(ready));
   }
 
@@ -247,7 +247,7 @@ class Stream final : public DeviceStream {
 
 Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
                                                void* stream,
-                                               NewCardBuffer new_buffer) {
+                                               NewBufferOf new_buffer) {
   const auto at = static_cast<CudaStream>(stream);
   CudaContext context = nullptr;
   HVD_RETURN_IF_ERROR(driver->Check(driver->context_of_stream(at, &context),
@@ -260,19 +260,19 @@ Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
   return std::shared_ptr<const void>(std::move(mark));
 }
 
-CudaCard CardOf(const std::shared_ptr<const void>& ready) {
+CudaGpu GpuOf(const std::shared_ptr<const void>& ready) {
   return {MarkOf(ready).driver, MarkOf(ready).context};
 }
 
-Result<std::string> IdentityOf(const CudaCard& card) {
-  const InCudaContext within(card.driver, card.context);
+Result<std::string> IdentityOf(const CudaGpu& gpu) {
+  const InCudaContext within(gpu.driver, gpu.context);
   HVD_RETURN_IF_ERROR(within.status());
   int number = 0;
-  HVD_RETURN_IF_ERROR(card.driver->Check(card.driver->current_card(&number),
-                                         "a GPU's context has no GPU"));
+  HVD_RETURN_IF_ERROR(gpu.driver->Check(gpu.driver->current_gpu(&number),
+                                        "a GPU's context has no GPU"));
   CudaUuid uuid;
-  HVD_RETURN_IF_ERROR(card.driver->Check(card.driver->uuid(&uuid, number),
-                                         "a GPU has no identity"));
+  HVD_RETURN_IF_ERROR(gpu.driver->Check(gpu.driver->uuid(&uuid, number),
+                                        "a GPU has no identity"));
   return std::string(uuid.bytes, sizeof(uuid.bytes));
 }
 
@@ -287,8 +287,8 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
     context_ = MarkOf(ready).context;
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
-    kernels_ = std::make_shared<const Result<CardKernels>>(
-        CardKernels::Load(driver_, kernel_image_));
+    kernels_ = std::make_shared<const Result<CudaKernels>>(
+        CudaKernels::Load(driver_, kernel_image_));
   }
   auto stream = std::make_unique<Stream>(driver_, context_, kernels_);
   HVD_RETURN_IF_ERROR(stream->Open());
@@ -297,7 +297,7 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
 
 Result<std::shared_ptr<void>> CudaDevice::NewBuffer(
     const std::shared_ptr<const void>& ready, size_t bytes) {
-  const NewCardBuffer& make = MarkOf(ready).new_buffer;
+  const NewBufferOf& make = MarkOf(ready).new_buffer;
   std::shared_ptr<void> buffer = make ? make(bytes) : nullptr;
   if (buffer != nullptr) return buffer;
   return ResourceExhausted("this rank's GPU has no memory for " +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDevice: the card that a process's tensors are on, by CUDA's driver.
+// CudaDevice: the GPU that a process's tensors are on, by CUDA's driver.
 #ifndef HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
 #define HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
 
@@ -9,42 +9,42 @@
 #include <string>
 
 #include "core/status.h"
-#include "transport/cuda/card_kernels.h"
 #include "transport/cuda/cuda_driver.h"
+#include "transport/cuda/cuda_kernels.h"
 #include "transport/device/device.h"
 
 namespace hvd {
 
 // The place that a stream of the framework has come to: what Segment::ready
-// points to in memory of a card. `stream` is a CUstream. It and `driver`
+// points to in memory of a GPU. `stream` is a CUstream. It and `driver`
 // outlive it. Any thread. Where the stream is null, its context is current.
-// `new_buffer` allocates memory of the card for it, by any thread, or returns
+// `new_buffer` allocates memory of the GPU for it, by any thread, or returns
 // null.
-using NewCardBuffer = std::function<std::shared_ptr<void>(size_t bytes)>;
+using NewBufferOf = std::function<std::shared_ptr<void>(size_t bytes)>;
 [[nodiscard]] Result<std::shared_ptr<const void>> MarkStream(
-    const CudaDriver* driver, void* stream, NewCardBuffer new_buffer = {});
+    const CudaDriver* driver, void* stream, NewBufferOf new_buffer = {});
 
-// A card that a process uses: the framework's context of it.
-struct CudaCard {
+// A GPU that a process uses: the framework's context of it.
+struct CudaGpu {
   const CudaDriver* driver;
   CudaContext context;
 };
 
 // That of a mark.
-[[nodiscard]] CudaCard CardOf(const std::shared_ptr<const void>& ready);
+[[nodiscard]] CudaGpu GpuOf(const std::shared_ptr<const void>& ready);
 
-// Sixteen bytes that no other card has, in this host or another.
-[[nodiscard]] Result<std::string> IdentityOf(const CudaCard& card);
+// Sixteen bytes that no other GPU has, in this host or another.
+[[nodiscard]] Result<std::string> IdentityOf(const CudaGpu& gpu);
 
 // `stream` is of a CudaDevice.
 [[nodiscard]] CudaStream StreamOf(const DeviceStream& stream);
 
-// The card is that of the first mark: its context, which the framework owns.
-// Marks of other cards are refused.
+// The GPU is that of the first mark: its context, which the framework owns.
+// Marks of other GPUs are refused.
 class CudaDevice final : public Device {
  public:
-  // The kernels of its streams: see CardKernelImage.
-  explicit CudaDevice(const void* kernel_image = CardKernelImage())
+  // The kernels of its streams: see CudaKernelImage.
+  explicit CudaDevice(const void* kernel_image = CudaKernelImage())
       : kernel_image_(kernel_image) {}
 
   Result<std::unique_ptr<DeviceStream>> NewStream(
@@ -59,7 +59,7 @@ class CudaDevice final : public Device {
   const CudaDriver* driver_ = nullptr;
   CudaContext context_ = nullptr;
   // Of all its streams, loaded with the first.
-  std::shared_ptr<const Result<CardKernels>> kernels_;
+  std::shared_ptr<const Result<CudaKernels>> kernels_;
 };
 
 }  // namespace hvd

@@ -32,13 +32,13 @@ Result<CudaDriver> CudaDriver::Find(
   FoundFunctions found(find);
   found.Set(&driver.push_context, "cuCtxPushCurrent_v2");
   found.Set(&driver.pop_context, "cuCtxPopCurrent_v2");
-  found.Set(&driver.current_card, "cuCtxGetDevice");
+  found.Set(&driver.current_gpu, "cuCtxGetDevice");
   found.Set(&driver.uuid, "cuDeviceGetUuid_v2");
   found.Set(&driver.context_of_stream, "cuStreamGetCtx");
   found.Set(&driver.new_stream, "cuStreamCreate");
   found.Set(&driver.delete_stream, "cuStreamDestroy_v2");
   found.Set(&driver.wait_for_event, "cuStreamWaitEvent");
-  // cuLaunchHostFunc would not call back after an error of the card.
+  // cuLaunchHostFunc would not call back after an error of the GPU.
   found.Set(&driver.call_back, "cuStreamAddCallback");
   found.Set(&driver.new_event, "cuEventCreate");
   found.Set(&driver.delete_event, "cuEventDestroy_v2");

@@ -41,7 +41,7 @@ inline constexpr unsigned kCudaEventDisableTiming = 2;
 inline constexpr unsigned kCudaHostPortable = 1;
 
 // For users whose GPU is full.
-inline constexpr char kFullCardHint[] =
+inline constexpr char kFullGpuHint[] =
     "Other processes may hold its memory: call hvd.pin_gpu(), or set "
     "TF_FORCE_GPU_ALLOW_GROWTH=true, so that TensorFlow takes what it needs.";
 
@@ -50,8 +50,8 @@ inline constexpr char kFullCardHint[] =
 struct CudaDriver {
   int (*push_context)(CudaContext context) = nullptr;
   int (*pop_context)(CudaContext* context) = nullptr;
-  int (*current_card)(int* card) = nullptr;
-  int (*uuid)(CudaUuid* uuid, int card) = nullptr;
+  int (*current_gpu)(int* gpu) = nullptr;
+  int (*uuid)(CudaUuid* uuid, int gpu) = nullptr;
   int (*context_of_stream)(CudaStream stream, CudaContext* context) = nullptr;
   int (*new_stream)(CudaStream* stream, unsigned flags) = nullptr;
   int (*delete_stream)(CudaStream stream) = nullptr;

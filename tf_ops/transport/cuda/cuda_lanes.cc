@@ -17,7 +17,7 @@ CudaLanes::CudaLanes(std::shared_ptr<Doorbell> doorbell,
       find_(std::move(find)),
       connect_limit_(connect_limit),
       device_(std::make_shared<CudaDevice>(kernel_image)),
-      queue_(std::make_shared<CardQueue>(device_)) {}
+      queue_(std::make_shared<GpuQueue>(device_)) {}
 
 std::unique_ptr<Transport> CudaLanes::NewLane(Transport* host,
                                               LaneOwner owner) {

@@ -8,14 +8,14 @@
 
 #include "core/doorbell.h"
 #include "core/lanes.h"
-#include "transport/cuda/card_kernels.h"
+#include "transport/cuda/cuda_kernels.h"
 #include "transport/cuda/nccl_communicator.h"
-#include "transport/device/card_queue.h"
 #include "transport/device/device.h"
+#include "transport/device/gpu_queue.h"
 
 namespace hvd {
 
-// All lanes share one card, and each set has a communicator of NCCL of its own
+// All lanes share one GPU, and each set has a communicator of NCCL of its own
 // where it can be had.
 //
 // Many hosts take NCCL a minute. Longer than that it mostly waits for a host
@@ -27,7 +27,7 @@ class CudaLanes final : public DeviceLanes {
   explicit CudaLanes(std::shared_ptr<Doorbell> doorbell,
                      NcclCommunicators::Find find = &NcclLibrary::OfMachine,
                      std::chrono::milliseconds connect_limit = kConnectLimit,
-                     const void* kernel_image = CardKernelImage());
+                     const void* kernel_image = CudaKernelImage());
   std::unique_ptr<Transport> NewLane(Transport* host, LaneOwner owner) override;
 
  private:
@@ -35,7 +35,7 @@ class CudaLanes final : public DeviceLanes {
   const NcclCommunicators::Find find_;
   const std::chrono::milliseconds connect_limit_;
   const std::shared_ptr<Device> device_;
-  const std::shared_ptr<CardQueue> queue_;
+  const std::shared_ptr<GpuQueue> queue_;
 };
 
 }  // namespace hvd

@@ -95,18 +95,18 @@ constexpr std::chrono::seconds kAbortLimit{5};
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const NcclLibrary* nccl, CudaCard card)
-      : nccl_(nccl), card_(card) {}
+  NcclCommunicator(const NcclLibrary* nccl, CudaGpu gpu)
+      : nccl_(nccl), gpu_(gpu) {}
   ~NcclCommunicator() override {
     Abort();
-    // A card that hangs may never let it end.
+    // A GPU that hangs may never let it end.
     if (aborted_.valid()) aborted_.wait_until(abort_limit_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   Status Connect(const NcclId& id, int rank, int size) {
-    const InCudaContext within(card_.driver, card_.context);
+    const InCudaContext within(gpu_.driver, gpu_.context);
     HVD_RETURN_IF_ERROR(within.status());
     NcclConfig config;
     return nccl_->Check(nccl_->connect(&comm_, size, id, rank, &config),
@@ -123,7 +123,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   Status Launch(const CommunicatorCalls& calls, DeviceStream* stream) override {
-    const InCudaContext within(card_.driver, card_.context);
+    const InCudaContext within(gpu_.driver, gpu_.context);
     HVD_RETURN_IF_ERROR(within.status());
     const int dtype = NcclType(calls.dtype).value_or(kNcclFloat32);
     int op = NcclOp(calls.op).value_or(kNcclSum);
@@ -143,12 +143,12 @@ class NcclCommunicator final : public Communicator {
 
   void Abort() override {
     if (comm_ == nullptr) return;
-    // It frees memory, for which CUDA waits until all that the card is at has
+    // It frees memory, for which CUDA waits until all that the GPU is at has
     // ended: also work of other communicators, which may wait for the same
     // peer. So these must be aborted meanwhile. Its operators go with it.
     std::packaged_task<void()> abort(
-        [nccl = nccl_, card = card_, comm = std::exchange(comm_, nullptr)] {
-          const InCudaContext within(card.driver, card.context);
+        [nccl = nccl_, gpu = gpu_, comm = std::exchange(comm_, nullptr)] {
+          const InCudaContext within(gpu.driver, gpu.context);
           (void)nccl->abort(comm);
         });
     aborted_ = abort.get_future();
@@ -209,7 +209,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   const NcclLibrary* const nccl_;
-  const CudaCard card_;
+  const CudaGpu gpu_;
   NcclComm comm_ = nullptr;
   std::future<void> aborted_;  // once that was begun
   std::chrono::steady_clock::time_point abort_limit_;
@@ -226,9 +226,9 @@ Result<Communicators::Offer> NcclCommunicators::Look(
   HVD_RETURN_IF_ERROR(
       nccl.value()->Check(nccl.value()->get_version(&offer.version),
                           "NCCL has no version", nullptr));
-  auto card = IdentityOf(CardOf(ready));
-  if (!card.ok()) return card.status();
-  offer.card = std::move(card.value());
+  auto gpu = IdentityOf(GpuOf(ready));
+  if (!gpu.ok()) return gpu.status();
+  offer.gpu = std::move(gpu.value());
   return offer;
 }
 
@@ -252,7 +252,7 @@ Result<std::unique_ptr<Communicator>> NcclCommunicators::Connect(
                     " bytes.");
   }
   std::memcpy(of_all.bytes, id.data(), id.size());
-  auto made = std::make_unique<NcclCommunicator>(nccl.value(), CardOf(ready));
+  auto made = std::make_unique<NcclCommunicator>(nccl.value(), GpuOf(ready));
   HVD_RETURN_IF_ERROR(made->Connect(of_all, rank, size));
   return std::unique_ptr<Communicator>(std::move(made));
 }

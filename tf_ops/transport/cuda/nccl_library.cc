@@ -70,7 +70,7 @@ Status NcclLibrary::Check(int result, const std::string& what,
   if (more != nullptr && more[0] != '\0') words += ", " + std::string(more);
   words += '.';
   if (words.find("out of memory") != std::string::npos) {
-    words += std::string(" The GPU is full. ") + kFullCardHint;
+    words += std::string(" The GPU is full. ") + kFullGpuHint;
   }
   return Internal(std::move(words));
 }

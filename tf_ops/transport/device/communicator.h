@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicator: cards of a set's ranks that work among themselves.
+// Communicator: GPUs of a set's ranks that work among themselves.
 //
-// Vendor-free, so that lanes are tested on cards that are made up.
+// Vendor-free, so that lanes are tested on GPUs that are made up.
 #ifndef HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_
 #define HVD_TRANSPORT_DEVICE_COMMUNICATOR_H_
 
@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// One rank's end. One thread uses it. No call waits for a peer or for the card,
+// One rank's end. One thread uses it. No call waits for a peer or for the GPU,
 // but its destructor does, for some seconds. If it goes, or a peer's does, what
 // is under way ends with wrong results.
 class Communicator {
@@ -32,26 +32,26 @@ class Communicator {
   virtual Status Launch(const CommunicatorCalls& calls,
                         DeviceStream* stream) = 0;
 
-  // Ends what is under way on this card, though peers do not take part. It is
+  // Ends what is under way on this GPU, though peers do not take part. It is
   // of no use any more.
   virtual void Abort() = 0;
 
-  // After Abort: nothing is queued any more. On a card that hangs, this is said
+  // After Abort: nothing is queued any more. On a GPU that hangs, this is said
   // after some seconds.
   virtual bool IsGone() = 0;
 };
 
-// Makes communicators for the card of this process.
+// Makes communicators for the GPU of this process.
 class Communicators {
  public:
   virtual ~Communicators() = default;
 
   // What must be known of this rank to decide whether there can be one.
   struct Offer {
-    std::string card;  // differs between cards of any hosts
-    int version = 0;   // of the library
+    std::string gpu;  // differs between GPUs of any hosts
+    int version = 0;  // of the library
   };
-  // `ready` is of the card. See Segment::ready. Not Ok: this rank has no
+  // `ready` is of the GPU. See Segment::ready. Not Ok: this rank has no
   // library, and why.
   virtual Result<Offer> Look(const std::shared_ptr<const void>& ready) = 0;
 

@@ -19,10 +19,10 @@ struct CopySegment {
   int64_t count;
 };
 
-// For few tensors: a small argument is soon with the card.
+// For few tensors: a small argument is soon with the GPU.
 using CopyTable = TileTable<CopySegment, 140>;
 static_assert(sizeof(CopyTable) <= kSmallArgument);
-// For many. One launch instead of eight saves each the time in which a card
+// For many. One launch instead of eight saves each the time in which a GPU
 // that begins or ends is not busy.
 using LargeCopyTable = TileTable<CopySegment, 1160>;
 static_assert(sizeof(LargeCopyTable) <= kLargeArgument);

@@ -105,7 +105,7 @@ HVD_HOST_DEVICE inline void MoveGroups(const unsigned char* from,
   }
 }
 
-// ConvertFloat, by a card's own instructions where it has them. They give the
+// ConvertFloat, by a GPU's own instructions where it has them. They give the
 // same bits, but for which NaN a NaN becomes.
 template <typename To, typename From>
 HVD_HOST_DEVICE inline To ConvertHere(From value) {

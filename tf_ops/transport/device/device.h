@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device: what a lane needs of a card: a stream, its events, pinned memory.
+// Device: what a lane needs of a GPU: a stream, its events, pinned memory.
 //
-// Vendor-free, so that lanes are tested on a card that is made up.
+// Vendor-free, so that lanes are tested on a GPU that is made up.
 #ifndef HVD_TRANSPORT_DEVICE_DEVICE_H_
 #define HVD_TRANSPORT_DEVICE_DEVICE_H_
 
@@ -41,13 +41,13 @@ class DeviceEvent {
   virtual Result<bool> IsReached() = 0;
 };
 
-// Work of a card in order. No call waits for it. One thread uses it.
+// Work of a GPU in order. No call waits for it. One thread uses it.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
 
-  // Ok if `ready` is of this stream's card.
-  virtual Status CheckCard(const std::shared_ptr<const void>& ready) const = 0;
+  // Ok if `ready` is of this stream's GPU.
+  virtual Status CheckGpu(const std::shared_ptr<const void>& ready) const = 0;
 
   // What is queued later begins once `ready` holds. See Segment::ready.
   virtual Status Wait(const std::shared_ptr<const void>& ready) = 0;
@@ -65,19 +65,19 @@ class DeviceStream {
   virtual Status HoldFramework(
       const std::vector<std::shared_ptr<const void>>& places) = 0;
 
-  // Queues copies of bytes between memory of the card and pinned memory. It
+  // Queues copies of bytes between memory of the GPU and pinned memory. It
   // must not go before they are done.
   virtual Status CopyBytes(const std::vector<CopySegment>& copies) = 0;
 
   // Whether CopyElements and SumRows can be called. Ok, or why not.
   virtual Status CheckKernels() const = 0;
 
-  // Queues copies of elements between memory of the card. Each element is
+  // Queues copies of elements between memory of the GPU. Each element is
   // multiplied by the scale, and rounded to the other type.
   virtual Status CopyElements(const std::vector<CopySegment>& copies,
                               const CopyOperation& operation) = 0;
 
-  // Queues sums of rows in memory of the card.
+  // Queues sums of rows in memory of the GPU.
   virtual Status SumRows(const std::vector<RowSums>& rows,
                          const RowSumOperation& operation) = 0;
 
@@ -88,16 +88,16 @@ class DeviceStream {
       std::function<void()> then) = 0;
 };
 
-// One card, as this process uses it. One thread uses it.
+// One GPU, as this process uses it. One thread uses it.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // A stream of the card that `ready` is of. See Segment::ready.
+  // A stream of the GPU that `ready` is of. See Segment::ready.
   virtual Result<std::unique_ptr<DeviceStream>> NewStream(
       const std::shared_ptr<const void>& ready) = 0;
 
-  // Memory of the card, by the framework's allocator. Streams may use it once
+  // Memory of the GPU, by the framework's allocator. Streams may use it once
   // they have caught up with `ready`.
   virtual Result<std::shared_ptr<void>> NewBuffer(
       const std::shared_ptr<const void>& ready, size_t bytes) = 0;

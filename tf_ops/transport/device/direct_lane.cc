@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a communicator, step by step: the launch, and what the card says.
+// Batches of a communicator, step by step: the launch, and what the GPU says.
 #include "transport/device/direct_lane.h"
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/batch_times.h"
-#include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
+#include "transport/device/gpu_fusion.h"
 #include "transport/device/small_batch.h"
 
 namespace hvd {
@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kUsualLaunch{1000};
 }  // namespace
 
 DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
-                       std::shared_ptr<CardQueue> queue,
+                       std::shared_ptr<GpuQueue> queue,
                        std::unique_ptr<Communicators> communicators,
                        std::function<void()> wake, LaneOwner owner,
                        std::chrono::milliseconds connect_limit)
@@ -46,7 +46,7 @@ DirectLane::~DirectLane() {
 BatchId DirectLane::Start(Batch batch, BatchDone done) {
   const BatchId id = next_id_++;
   AskToMeet(batch);
-  if (IsForCards(batch)) {
+  if (IsForGpus(batch)) {
     StartFlight(id, std::move(batch), std::move(done));
     return id;
   }
@@ -83,7 +83,7 @@ bool DirectLane::Progress() {
     at = is_over ? flights_.erase(at) : std::next(at);
   }
   moved |= staging_.Progress();
-  // It may wait until a card has done its work, so the card must have none.
+  // It may wait until a GPU has done its work, so the GPU must have none.
   if (flights_.empty() && broken_.ok()) staging_.FreeUnused();
   // These come last, because they may start and cancel batches.
   for (const auto& [done, status] : calls) done(status);
@@ -154,10 +154,10 @@ bool DirectLane::Launch(Flight* flight) {
   flight->phase = Phase::kLaunched;
   BatchTimes* const times = flight->batch.times.get();
   if (times != nullptr && !is_second) {
-    times->among_cards = true;
+    times->among_gpus = true;
     times->first_in_ns = times->packed_ns = SteadyNow_ns();
   }
-  // Peers wait for this card.
+  // Peers wait for this GPU.
   if (!status.ok()) Break(status);
   return true;
 }
@@ -178,7 +178,7 @@ Status DirectLane::Queue(Flight* flight) {
     HVD_RETURN_IF_ERROR(stream->CatchUp(ready));
   }
   if (flight->is_fused) {
-    const CardFusion fusion =
+    const GpuFusion fusion =
         FuseInto(flight->buffer->memory.get(), batch, size());
     HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
     return communicator_->Launch(
@@ -187,14 +187,14 @@ Status DirectLane::Queue(Flight* flight) {
   const Sizes none;
   const Sizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
   HVD_RETURN_IF_ERROR(sizes.status);
-  if (sizes.card_rows != nullptr) return QueueRows(*sizes.card_rows);
+  if (sizes.gpu_rows != nullptr) return QueueRows(*sizes.gpu_rows);
   const CommunicatorCalls calls =
       CallsOf(batch, sizes.outputs, sizes.rows, rank(), size());
   return calls.calls.empty() ? Status::Ok()
                              : communicator_->Launch(calls, stream);
 }
 
-Status DirectLane::QueueRows(const CardRows& rows) {
+Status DirectLane::QueueRows(const GpuRows& rows) {
   DeviceStream* const stream = queue_->stream();
   HVD_RETURN_IF_ERROR(stream->CopyBytes(rows.terms()));
   HVD_RETURN_IF_ERROR(
@@ -209,13 +209,13 @@ Status DirectLane::QueueRows(const CardRows& rows) {
 
 Status DirectLane::QueueOutputs(const Flight& flight) {
   if (!broken_.ok()) return Status::Ok();
-  if (flight.sizes != nullptr && flight.sizes->card_rows != nullptr) {
-    const RowWork& sums = flight.sizes->card_rows->sums();
+  if (flight.sizes != nullptr && flight.sizes->gpu_rows != nullptr) {
+    const RowWork& sums = flight.sizes->gpu_rows->sums();
     return queue_->stream()->SumRows(sums.rows, sums.operation);
   }
   if (!flight.is_fused) return Status::Ok();
   if (IsFirstHalf(flight)) return QueueShardOut(flight);
-  const CardFusion fusion =
+  const GpuFusion fusion =
       FuseInto(flight.buffer->memory.get(), flight.batch, size());
   return queue_->stream()->CopyElements(fusion.out, fusion.unpack);
 }
@@ -240,7 +240,7 @@ bool DirectLane::Record(Flight* flight) {
         !flight->is_trial) {
       HoldFramework(flight);
     }
-    // The card keeps the order from here on.
+    // The GPU keeps the order from here on.
     queue_->order().End(flight->proposed);
     return true;
   }
@@ -255,13 +255,13 @@ void DirectLane::HoldFramework(Flight* flight) {
   for (const Segment& segment : flight->batch.segments) {
     if (segment.ready != nullptr) places.push_back(segment.ready);
   }
-  // Else it is done when the card has done it.
+  // Else it is done when the GPU has done it.
   flight->is_held_for = queue_->stream()->HoldFramework(places).ok();
 }
 
-std::vector<BatchId> DirectLane::with_card() const {
+std::vector<BatchId> DirectLane::with_gpu() const {
   std::vector<BatchId> found;
-  const std::vector<BatchId> copied = staging_.with_card();
+  const std::vector<BatchId> copied = staging_.with_gpu();
   for (const auto& [id, staged] : staged_) {
     if (std::binary_search(copied.begin(), copied.end(), staged)) {
       found.push_back(id);
@@ -277,7 +277,7 @@ std::vector<BatchId> DirectLane::with_card() const {
   return found;
 }
 
-bool DirectLane::waits_for_own_card(BatchId id) const {
+bool DirectLane::waits_for_own_gpu(BatchId id) const {
   const auto found = flights_.find(id);
   if (found == flights_.end()) return true;  // it is staged
   const std::vector<Segment>& segments = found->second->batch.segments;

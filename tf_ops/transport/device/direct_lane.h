@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectLane: batches in cards' memory that the cards reduce among themselves.
+// DirectLane: batches in GPUs' memory that the GPUs reduce among themselves.
 #ifndef HVD_TRANSPORT_DEVICE_DIRECT_LANE_H_
 #define HVD_TRANSPORT_DEVICE_DIRECT_LANE_H_
 
@@ -14,48 +14,48 @@
 
 #include "core/lanes.h"
 #include "core/transport.h"
-#include "transport/device/card_fusion.h"
-#include "transport/device/card_queue.h"
-#include "transport/device/card_rows.h"
 #include "transport/device/communicator.h"
 #include "transport/device/device.h"
+#include "transport/device/gpu_fusion.h"
+#include "transport/device/gpu_queue.h"
+#include "transport/device/gpu_rows.h"
 #include "transport/device/host_staging.h"
 #include "transport/device/lane_offer.h"
 
 namespace hvd {
 
 // It starts as HostStaging. At the first batch its ranks meet, tell each other
-// what cards they have, and connect a communicator. When all have tried, they
-// meet again. Once the cards of all have come to it, they try it. When that is
+// what GPUs they have, and connect a communicator. When all have tried, they
+// meet again. Once the GPUs of all have come to it, they try it. When that is
 // over, they meet and tell each other whether it worked. If so, they meet a
 // fourth time, and from there on batches that it can do go through it. If it
 // cannot be had, the first rank says why in one line, and all stays as it was.
 //
 // A batch of the communicator has a number on the host transport that goes
 // before it, at the batch's place in the order. So a rank that cannot take part
-// says so in time, and no card waits for a rank that has not come to the batch.
+// says so in time, and no GPU waits for a rank that has not come to the batch.
 // The number also puts the batches of all sets in one order: see LaunchOrder. A
 // byte on the host transport goes behind each batch. So no rank's communicator
-// goes while a peer's card still uses it.
+// goes while a peer's GPU still uses it.
 //
 // Where the owner is hierarchical, there is a communicator for each host, and
-// an allreduce is launched twice. First the cards of a host add up, each a
-// shard. The host transport adds up the hosts' shards. Then the cards of a host
+// an allreduce is launched twice. First the GPUs of a host add up, each a
+// shard. The host transport adds up the hosts' shards. Then the GPUs of a host
 // tell each other the results. What is no allreduce of floats is staged.
 //
 // Other than the contract says, a batch that is cancelled is done when the
-// peers' cards have done with it, unless a peer is lost. Then the communicator
+// peers' GPUs have done with it, unless a peer is lost. Then the communicator
 // is aborted. Progress of the host transport is the owner's to call.
 class DirectLane final : public Transport {
  public:
-  // `host` outlives this object. `wake` is called by any thread when a card has
+  // `host` outlives this object. `wake` is called by any thread when a GPU has
   // done something, so that Progress is called.
   // A communicator that is not ready after `connect_limit` is given up, and so
   // is one that has not begun a batch by then. The trial has no longer than
   // half of what ends the job as a stall, because other sets' batches wait
-  // behind it on the card. All lanes of the card have the same `queue`.
+  // behind it on the GPU. All lanes of the GPU have the same `queue`.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
-             std::shared_ptr<CardQueue> queue,
+             std::shared_ptr<GpuQueue> queue,
              std::unique_ptr<Communicators> communicators,
              std::function<void()> wake, LaneOwner owner,
              std::chrono::milliseconds connect_limit);
@@ -72,8 +72,8 @@ class DirectLane final : public Transport {
   int in_flight() const override;
   int own_in_flight() const override;
   int count_of(BatchId id) const override;
-  std::vector<BatchId> with_card() const override;
-  bool waits_for_own_card(BatchId id) const override;
+  std::vector<BatchId> with_gpu() const override;
+  bool waits_for_own_gpu(BatchId id) const override;
 
   bool is_direct() const { return state_ == State::kDirect; }
 
@@ -85,7 +85,7 @@ class DirectLane final : public Transport {
     kOffering,    // the offers are on the host transport
     kConnecting,  // the communicator is not ready here
     kConnected,   // it is, or cannot be had: to meet again
-    kTrying,      // the cards try it
+    kTrying,      // the GPUs try it
     kTried,       // that is over: to meet again
     kTelling,     // whether it worked, is on the host transport
     kAgreed,      // it did on all: to meet for the last time
@@ -95,8 +95,8 @@ class DirectLane final : public Transport {
   enum class Phase {
     kMeeting,   // its number is on the host transport
     kMet,       // to be launched in its turn
-    kLaunched,  // given to the communicator, maybe not yet to the card
-    kRunning,   // the card has it
+    kLaunched,  // given to the communicator, maybe not yet to the GPU
+    kRunning,   // the GPU has it
     kBetween,   // its shard is with the hosts; it is launched again
     kOver,
   };
@@ -116,7 +116,7 @@ class DirectLane final : public Transport {
   struct Sizes {
     std::vector<int64_t> sent, received;
     // Of a sparse allreduce, whose ids are told instead.
-    std::shared_ptr<CardRows> card_rows;
+    std::shared_ptr<GpuRows> gpu_rows;
     BatchId host_id = 0;
     bool is_known = false;  // or failed
     bool has_outputs = false;
@@ -127,16 +127,16 @@ class DirectLane final : public Transport {
   };
   struct Flight {
     Batch batch;
-    // Memory of the card for tensors that travel together, for rows, or for
+    // Memory of the GPU for tensors that travel together, for rows, or for
     // outputs that nobody wants. Null: none is needed.
-    std::shared_ptr<CardQueue::Buffer> buffer;
+    std::shared_ptr<GpuQueue::Buffer> buffer;
     std::shared_ptr<std::byte> pinned;
     bool is_fused = false;  // tensors travel together
     bool is_trial = false;  // the first, of no tensors
-    // Of the trial: this card comes to it. Null: it has, or never will.
+    // Of the trial: this GPU comes to it. Null: it has, or never will.
     std::unique_ptr<DeviceEvent> comes;
     bool all_have_come = false;  // or cannot
-    std::shared_ptr<Hop> hop;    // null: its cards need no hosts
+    std::shared_ptr<Hop> hop;    // null: its GPUs need no hosts
     BatchDone done;              // null: it was called
     // The framework's streams wait for it, so it can be called.
     bool is_held_for = false;
@@ -145,9 +145,9 @@ class DirectLane final : public Transport {
     LaunchOrder::Place proposed = 0;
     LaunchOrder::Place place = 0;  // the largest proposal, in the end
     // What goes before it and behind it, on the host transport. A trial has
-    // something else before that, which says that all cards have come.
+    // something else before that, which says that all GPUs have come.
     BatchId coming = 0, before = 0, behind = 0;
-    // This card has done with it, or will never have to do with it.
+    // This GPU has done with it, or will never have to do with it.
     std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
     Clock::time_point launched_at;
     std::unique_ptr<DeviceEvent> finished;
@@ -160,7 +160,7 @@ class DirectLane final : public Transport {
     LaneOffer mine;
     std::vector<LaneOffer> all;
     bool has_offers = false;
-    // Not Ok: why cards do not reduce, which is the same on all ranks.
+    // Not Ok: why GPUs do not reduce, which is the same on all ranks.
     Status verdict;
     // Of the first decision: the identity of a rank's communicator, from the
     // first of its ranks. By rank.
@@ -184,7 +184,7 @@ class DirectLane final : public Transport {
   bool AdvanceOffering();
   bool AdvanceTelling();
   // The ranks of this one's communicator.
-  std::vector<int> CardPeers() const;
+  std::vector<int> GpuPeers() const;
   void Connect(const Decision& decision);
   // It is connected, or why not.
   void EndConnecting(const Status& status);
@@ -195,20 +195,20 @@ class DirectLane final : public Transport {
   Status LimitReached(const std::string& what,
                       std::chrono::milliseconds limit) const;
   void StartTrial();
-  // Finds its memory, and when the card can begin.
+  // Finds its memory, and when the GPU can begin.
   Status PrepareTrial(Flight* flight);
   void StartComing(const FlightPtr& flight, const Status& error);
-  // True if the card has come to it by now.
+  // True if the GPU has come to it by now.
   bool ComeToTrial(Flight* flight);
   void EndTrial(const Status& status);
   Status QueueTrial(const Flight& flight);
-  // What the cards do not do for lack of them, in one line.
+  // What the GPUs do not do for lack of them, in one line.
   void WarnOfKernels(const Decision& decision);
   void StayStaged(const Status& why);
 
   // --- Batches of the communicator ---
-  bool IsForCards(const Batch& batch) const;
-  Status CheckCards(const Batch& batch) const;
+  bool IsForGpus(const Batch& batch) const;
+  Status CheckGpus(const Batch& batch) const;
   // The memory that the flight needs, as far as it is known before sizes are.
   Status FindBuffer(Flight* flight);
   // Gives outputs that are null, of so many bytes, a place.
@@ -232,14 +232,14 @@ class DirectLane final : public Transport {
   void ForgetOwnOnHost();
   // Moves a flight on.
   bool Step(Flight* flight);
-  // While a card works, whose communicator may fail. True if it has.
+  // While a GPU works, whose communicator may fail. True if it has.
   bool Watch();
   // Gives up what was launched too long ago. True if it has.
   bool WatchLimit(const Flight& flight);
   bool Launch(Flight* flight);
   // Gives the batch to the communicator, behind what it waits for.
   Status Queue(Flight* flight);
-  Status QueueRows(const CardRows& rows);
+  Status QueueRows(const GpuRows& rows);
   // Behind what the communicator was given.
   Status QueueOutputs(const Flight& flight);
   bool Record(Flight* flight);
@@ -253,11 +253,11 @@ class DirectLane final : public Transport {
   static bool IsSecondHalf(const Flight& flight) {
     return flight.hop != nullptr && flight.hop->is_copied;
   }
-  CardShard ShardOf(const Flight& flight) const;
+  GpuShard ShardOf(const Flight& flight) const;
   Status FindMemoryOfShard(Flight* flight);
   void StartHop(const FlightPtr& flight);
   Status QueueShardOut(const Flight& flight);
-  // The card has done with the first half. True: the hosts have its shard.
+  // The GPU has done with the first half. True: the hosts have its shard.
   bool HandOver(Flight* flight);
   // Proposes places for second launches, in the order of Start.
   bool GoOn();
@@ -267,7 +267,7 @@ class DirectLane final : public Transport {
   void LeaveHosts(Flight* flight);
 
   // --- Ends ---
-  // The flight has no more to do with the card.
+  // The flight has no more to do with the GPU.
   void Leave(Flight* flight);
   bool IsOver(Flight* flight);
   // Fails what is left, when its time has come.
@@ -277,13 +277,13 @@ class DirectLane final : public Transport {
 
   Transport* const host_;
   const std::function<void()> wake_;
-  const std::shared_ptr<CardQueue> queue_;
+  const std::shared_ptr<GpuQueue> queue_;
   const std::unique_ptr<Communicators> communicators_;
   const LaneOwner owner_;
   const std::chrono::milliseconds connect_limit_;
   HostStaging staging_;
   State state_ = State::kStaged;
-  // Of the first batch: it says which card.
+  // Of the first batch: it says which GPU.
   std::shared_ptr<const void> ready_;
   // This rank has asked to meet, and has no answer.
   bool is_asking_ = false;
@@ -299,8 +299,8 @@ class DirectLane final : public Transport {
   std::chrono::milliseconds trial_limit_;
   // Of all ranks, or of those of this host.
   std::unique_ptr<Communicator> communicator_;
-  bool has_tried_ = false;  // this rank's card was given the trial
-  // The cards of all ranks can copy elements.
+  bool has_tried_ = false;  // this rank's GPU was given the trial
+  // The GPUs of all ranks can copy elements.
   bool all_have_kernels_ = false;
   // Not Ok: the communicator is of no use any more, since then.
   Status broken_;

@@ -51,7 +51,7 @@ void DirectLane::HearAnswer(const Status& answer) {
 }
 
 void DirectLane::Meet(bool all_came) {
-  // A rank that has joined cannot say what card it has, nor whether it is
+  // A rank that has joined cannot say what GPU it has, nor whether it is
   // connected. The next batch asks again.
   if (!all_came) return;
   switch (state_) {
@@ -82,11 +82,11 @@ void DirectLane::FindOffer() {
     offer_.has_kernels = 1;
     if (!kernels.ok()) offer_.HasNoKernels(kernels.message());
     offer_.is_hierarchical = owner_.is_hierarchical ? 1 : 0;
-    offer_.may_share_card = owner_.may_share_card ? 1 : 0;
+    offer_.may_share_gpu = owner_.may_share_gpu ? 1 : 0;
     offer_.trial_limit_ms = static_cast<int32_t>(OwnTrialLimit().count());
     offer_.version = found.value().version;
-    std::memcpy(offer_.card, found.value().card.data(),
-                std::min(found.value().card.size(), LaneOffer::kCardBytes));
+    std::memcpy(offer_.gpu, found.value().gpu.data(),
+                std::min(found.value().gpu.size(), LaneOffer::kGpuBytes));
   }
 }
 
@@ -133,7 +133,7 @@ void DirectLane::StartTelling() {
   ExchangeOffers();
 }
 
-std::vector<int> DirectLane::CardPeers() const {
+std::vector<int> DirectLane::GpuPeers() const {
   if (is_by_host_) {
     return owner_.hosts.ranks[static_cast<size_t>(
         owner_.hosts.host[static_cast<size_t>(rank())])];
@@ -161,7 +161,7 @@ bool DirectLane::AdvanceOffering() {
   if (decision.has_offers && !decision.has_own_id) {
     is_by_host_ = IsByHost(decision.all, owner_.hosts);
     // An identity is made only where it is used: NCCL listens for its ranks.
-    if (decision.verdict.ok() && rank() == CardPeers().front()) {
+    if (decision.verdict.ok() && rank() == GpuPeers().front()) {
       const Result<std::string> made = communicators_->NewId();
       if (made.ok() && made.value().size() <= kIdBytes) {
         std::copy(made.value().begin(), made.value().end(),
@@ -191,7 +191,7 @@ void DirectLane::Connect(const Decision& decision) {
     trial_limit_ =
         std::min(trial_limit_, std::chrono::milliseconds(offer.trial_limit_ms));
   }
-  const std::vector<int> peers = CardPeers();
+  const std::vector<int> peers = GpuPeers();
   const auto own = std::find(peers.begin(), peers.end(), rank());
   // One of zeros: the rank could not make one. Its peers refuse it alike.
   auto made = communicators_->Connect(

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::seconds kUntilAPeerIsNamed{5};
 
 // Longer than a rank that leaves serves what it has started. One that failed
-// may serve nothing. What its card was given completes in less.
+// may serve nothing. What its GPU was given completes in less.
 constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
 
 }  // namespace
@@ -32,7 +32,7 @@ bool DirectLane::IsOver(Flight* flight) {
 
 void DirectLane::Break(const Status& why) {
   if (!broken_.ok()) return;
-  // Peers wait for this card, whatever the reason is. So it is one that ends
+  // Peers wait for this GPU, whatever the reason is. So it is one that ends
   // the rank.
   broken_ = why.code() == StatusCode::kPeerLost ? why : Internal(why.message());
   broken_at_ = Clock::now();
@@ -66,7 +66,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   if (!flight->done) return;  // it is done for the caller
   if (flight->status.ok()) flight->status = why;
   const bool is_lost = why.code() == StatusCode::kPeerLost;
-  // Its peers may have come to it, and would wait for this card.
+  // Its peers may have come to it, and would wait for this GPU.
   const bool has_come = flight->sizes == nullptr || flight->sizes->has_outputs;
   if (has_come && !is_lost) return;
   if (is_lost) Break(why);
@@ -75,7 +75,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   if (is_lost) host_->Cancel(flight->behind, why);
   // What was not launched is not going to be.
   (void)Step(flight.get());
-  if (!IsOver(flight.get())) return;  // the card is at it; Progress ends it
+  if (!IsOver(flight.get())) return;  // the GPU is at it; Progress ends it
   flights_.erase(id);
   const BatchDone done = std::exchange(flight->done, nullptr);
   done(flight->status);

@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "transport/device/card_fusion.h"
 #include "transport/device/direct_lane.h"
+#include "transport/device/gpu_fusion.h"
 #include "transport/device/small_batch.h"
 
 namespace hvd {
 
-CardShard DirectLane::ShardOf(const Flight& flight) const {
+GpuShard DirectLane::ShardOf(const Flight& flight) const {
   const HostMap& hosts = owner_.hosts;
   const auto own = static_cast<size_t>(rank());
   const auto host = static_cast<size_t>(hosts.host[own]);
@@ -23,7 +23,7 @@ CardShard DirectLane::ShardOf(const Flight& flight) const {
 }
 
 Status DirectLane::FindMemoryOfShard(Flight* flight) {
-  const auto shards = static_cast<int>(CardPeers().size());
+  const auto shards = static_cast<int>(GpuPeers().size());
   HVD_RETURN_IF_ERROR(TakeBuffer(flight, FusionBytes(flight->batch, shards)));
   auto pinned =
       queue_->pinned().Take(static_cast<size_t>(ShardOf(*flight).bytes));
@@ -110,13 +110,13 @@ void DirectLane::LeaveHosts(Flight* flight) {
 }
 
 Status DirectLane::QueueShardOut(const Flight& flight) {
-  const CardShard shard = ShardOf(flight);
+  const GpuShard shard = ShardOf(flight);
   return queue_->stream()->CopyBytes(
       {{shard.begin, flight.pinned.get(), shard.bytes}});
 }
 
 Status DirectLane::QueueGather(const Flight& flight) {
-  const CardShard shard = ShardOf(flight);
+  const GpuShard shard = ShardOf(flight);
   DeviceStream* const stream = queue_->stream();
   HVD_RETURN_IF_ERROR(
       stream->CopyBytes({{flight.pinned.get(), shard.begin, shard.bytes}}));

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "transport/collectives/batch_check.h"
-#include "transport/device/card_fusion.h"
 #include "transport/device/communicator_calls.h"
 #include "transport/device/direct_lane.h"
+#include "transport/device/gpu_fusion.h"
 #include "transport/device/outputs.h"
 #include "transport/device/small_batch.h"
 
@@ -47,7 +47,7 @@ bool LosesNan(const Batch& batch) {
 }  // namespace
 
 // Everything here is the same on all ranks.
-bool DirectLane::IsForCards(const Batch& batch) const {
+bool DirectLane::IsForGpus(const Batch& batch) const {
   if (state_ != State::kDirect || batch.has_absent) return false;
   if (!batch.partners.empty()) return false;
   if (Reduces(batch.verb) && LosesNan(batch)) return false;
@@ -72,7 +72,7 @@ bool DirectLane::IsForCards(const Batch& batch) const {
                                ScaleOf(batch, size()));
 }
 
-Status DirectLane::CheckCards(const Batch& batch) const {
+Status DirectLane::CheckGpus(const Batch& batch) const {
   HVD_RETURN_IF_ERROR(batch.local_error);
   HVD_RETURN_IF_ERROR(broken_);
   HVD_RETURN_IF_ERROR(CheckBatch(batch, rank(), size()));
@@ -81,10 +81,10 @@ Status DirectLane::CheckCards(const Batch& batch) const {
     if (segment.ready == nullptr) {
       return Internal("a tensor on a GPU has no stream.");
     }
-    HVD_RETURN_IF_ERROR(queue_->stream()->CheckCard(segment.ready));
+    HVD_RETURN_IF_ERROR(queue_->stream()->CheckGpu(segment.ready));
   }
   const auto ready = ReadyOf(batch);
-  return ready == nullptr ? Status::Ok() : queue_->stream()->CheckCard(ready);
+  return ready == nullptr ? Status::Ok() : queue_->stream()->CheckGpu(ready);
 }
 
 void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
@@ -92,7 +92,7 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
   flights_[id] = flight;
   flight->done = std::move(done);
   flight->batch = std::move(batch);
-  Status error = CheckCards(flight->batch);
+  Status error = CheckGpus(flight->batch);
   // Peers must not wait for a rank that finds no memory.
   if (error.ok()) error = FindBuffer(flight.get());
   const Verb verb = flight->batch.verb;
@@ -200,8 +200,8 @@ void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
 
 void DirectLane::StartIds(const FlightPtr& flight, const Status& error) {
   const auto sizes = flight->sizes = std::make_shared<Sizes>();
-  const auto rows = sizes->card_rows =
-      std::make_shared<CardRows>(&flight->batch, rank(), size(), error.ok());
+  const auto rows = sizes->gpu_rows =
+      std::make_shared<GpuRows>(&flight->batch, rank(), size(), error.ok());
   Batch ids = SmallBatch(Verb::kAllgather, DataType::kUint8,
                          rows->sent().data(), nullptr, rows->sent().size());
   ids.segments[0].name = NameOf(flight->batch);
@@ -266,11 +266,11 @@ bool DirectLane::FindOutputs(Flight* flight) {
 Status DirectLane::AllocateOutputs(Flight* flight) {
   const Batch& batch = flight->batch;
   Sizes& sizes = *flight->sizes;
-  if (sizes.card_rows != nullptr) {
-    HVD_RETURN_IF_ERROR(sizes.card_rows->Read());
-    sizes.rows = sizes.card_rows->ResultRows();
+  if (sizes.gpu_rows != nullptr) {
+    HVD_RETURN_IF_ERROR(sizes.gpu_rows->Read());
+    sizes.rows = sizes.gpu_rows->ResultRows();
   }
-  const size_t buffers = sizes.card_rows != nullptr ? 2 : 1;
+  const size_t buffers = sizes.gpu_rows != nullptr ? 2 : 1;
   if (batch.allocate) {
     HVD_RETURN_IF_ERROR(batch.allocate(sizes.rows, &sizes.outputs));
   } else {
@@ -284,7 +284,7 @@ Status DirectLane::AllocateOutputs(Flight* flight) {
                     " segments but " + std::to_string(sizes.outputs.size()) +
                     " outputs.");
   }
-  if (sizes.card_rows != nullptr) return FindMemoryOfRows(flight);
+  if (sizes.gpu_rows != nullptr) return FindMemoryOfRows(flight);
   std::vector<int64_t> bytes;
   for (size_t s = 0; s < batch.segments.size(); ++s) {
     int64_t rows = 0;
@@ -296,8 +296,8 @@ Status DirectLane::AllocateOutputs(Flight* flight) {
 }
 
 Status DirectLane::FindMemoryOfRows(Flight* flight) {
-  CardRows& rows = *flight->sizes->card_rows;
-  HVD_RETURN_IF_ERROR(TakeBuffer(flight, rows.card_bytes()));
+  GpuRows& rows = *flight->sizes->gpu_rows;
+  HVD_RETURN_IF_ERROR(TakeBuffer(flight, rows.gpu_bytes()));
   auto pinned = queue_->pinned().Take(static_cast<size_t>(rows.pinned_bytes()));
   if (!pinned.ok()) return pinned.status();
   flight->pinned = std::move(pinned.value());
@@ -310,7 +310,7 @@ void DirectLane::StartBehind(Flight* flight) {
   const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
   Batch byte = LargestOf(DataType::kUint8, nothing.get());
   byte.inputs_are_ready = [is_left = flight->is_left] { return *is_left; };
-  // A peer's may hang when this card's is over.
+  // A peer's may hang when this GPU's is over.
   byte.is_long = flight->is_trial;
   flight->behind = host_->Start(std::move(byte), [nothing](const Status&) {});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of DirectLane in which cards try a new communicator. That it is
+// The part of DirectLane in which GPUs try a new communicator. That it is
 // ready says that ranks have met: it may make its links at the first call.
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ std::chrono::milliseconds DirectLane::OwnTrialLimit() const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(half);
 }
 
-// It has its place in the order of the card, as any batch.
+// It has its place in the order of the GPU, as any batch.
 void DirectLane::StartTrial() {
   state_ = State::kTrying;
   const auto flight = flights_[next_id_++] = std::make_shared<Flight>();
@@ -47,7 +47,7 @@ void DirectLane::StartTrial() {
   }
 }
 
-// Its limit is NCCL's alone. A card that still has other work to do would keep
+// Its limit is NCCL's alone. A GPU that still has other work to do would keep
 // those of its peers waiting in the trial.
 Status DirectLane::PrepareTrial(Flight* flight) {
   HVD_RETURN_IF_ERROR(TakeBuffer(flight, kNumbers * sizeof(float)));
@@ -61,7 +61,7 @@ Status DirectLane::PrepareTrial(Flight* flight) {
   return event.status();
 }
 
-// It gets its place in the order of the card behind that. On a card that is not
+// It gets its place in the order of the GPU behind that. On a GPU that is not
 // there yet, another set's batch may wait for a peer where it has to go first.
 void DirectLane::StartComing(const FlightPtr& flight, const Status& error) {
   const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
@@ -100,12 +100,12 @@ void DirectLane::EndTrial(const Status& status) {
   Ask();
 }
 
-// All cards take part, and each sends to the next one.
+// All GPUs take part, and each sends to the next one.
 Status DirectLane::QueueTrial(const Flight& flight) {
   using Kind = CommunicatorCall::Kind;
   has_tried_ = true;
-  const std::vector<int> peers = CardPeers();
-  const auto cards = static_cast<int>(peers.size());
+  const std::vector<int> peers = GpuPeers();
+  const auto gpus = static_cast<int>(peers.size());
   const auto own = static_cast<int>(
       std::find(peers.begin(), peers.end(), rank()) - peers.begin());
   auto* const numbers = static_cast<float*>(flight.buffer->memory.get());
@@ -114,10 +114,10 @@ Status DirectLane::QueueTrial(const Flight& flight) {
       {Kind::kAllreduce, 0, numbers + kSummed, numbers + kSummed, 1});
   calls.calls.push_back(
       {Kind::kBroadcast, 0, numbers + kTold, numbers + kTold, 1});
-  if (cards > 1) {
+  if (gpus > 1) {
     calls.calls.push_back(
-        {Kind::kSend, (own + 1) % cards, numbers + kSent, nullptr, 1});
-    calls.calls.push_back({Kind::kReceive, (own + cards - 1) % cards, nullptr,
+        {Kind::kSend, (own + 1) % gpus, numbers + kSent, nullptr, 1});
+    calls.calls.push_back({Kind::kReceive, (own + gpus - 1) % gpus, nullptr,
                            numbers + kReceived, 1});
   }
   return communicator_->Launch(calls, queue_->stream());

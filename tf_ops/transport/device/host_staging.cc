@@ -29,7 +29,7 @@ bool IsInPlace(Verb verb) {
 // the block is taken, and then each knows its address.
 class HostStaging::Layout {
  public:
-  // Returns the place's number. -1: the tensor has no memory on the card.
+  // Returns the place's number. -1: the tensor has no memory on the GPU.
   int Add(const void* device, int64_t bytes) {
     if (device == nullptr) return -1;
     places_.push_back(end_);
@@ -129,7 +129,7 @@ int HostStaging::in_flight() const {
   return count;
 }
 
-std::vector<BatchId> HostStaging::with_card() const {
+std::vector<BatchId> HostStaging::with_gpu() const {
   std::vector<BatchId> found;
   for (const auto& [id, flight] : flights_) {
     const bool is_copied = std::any_of(
@@ -151,15 +151,15 @@ int HostStaging::count_of(BatchId id) const {
 }
 
 Status HostStaging::OpenStreams(Flight* flight) {
-  bool is_on_card = false;
+  bool is_on_gpu = false;
   for (const Segment& segment : flight->batch.segments) {
     if (segment.ready != nullptr) flight->ready = segment.ready;
-    is_on_card |= segment.in != nullptr || segment.out != nullptr;
+    is_on_gpu |= segment.in != nullptr || segment.out != nullptr;
   }
   if (flight->ready == nullptr) {
     // The host must not touch what nobody says to be ready.
-    return is_on_card ? Internal("a tensor on a GPU has no stream.")
-                      : Status::Ok();
+    return is_on_gpu ? Internal("a tensor on a GPU has no stream.")
+                     : Status::Ok();
   }
   for (std::unique_ptr<DeviceStream>* stream : {&in_, &out_}) {
     if (*stream != nullptr) continue;
@@ -215,22 +215,22 @@ Status HostStaging::CopyIn(Flight* flight, const Batch& host_batch,
   std::vector<CopySegment> copies;
   for (const SegmentPart& part : piece->parts) {
     const Segment host = PartOf(host_batch, part);
-    const Segment card = PartOf(flight->batch, part);
+    const Segment gpu = PartOf(flight->batch, part);
     const GroupSum& sum = flight->sums[part.segment];
     if (sum.groups != nullptr) {
-      copies.push_back({card.in, const_cast<void*>(sum.values),
-                        ListedCount(card) * element});
-      piece->sums.push_back(sum);
-    } else if (card.in != nullptr && has_inputs) {
       copies.push_back(
-          {card.in, const_cast<void*>(host.in), card.count * element});
+          {gpu.in, const_cast<void*>(sum.values), ListedCount(gpu) * element});
+      piece->sums.push_back(sum);
+    } else if (gpu.in != nullptr && has_inputs) {
+      copies.push_back(
+          {gpu.in, const_cast<void*>(host.in), gpu.count * element});
     }
     if (host.out != nullptr) {
       piece->copies_out.push_back(
-          {host.out, card.out,
-           OutputCount(host_batch, card, rank(), size()) * element});
+          {host.out, gpu.out,
+           OutputCount(host_batch, gpu, rank(), size()) * element});
     }
-    if (card.ready != nullptr) HVD_RETURN_IF_ERROR(in_->Wait(card.ready));
+    if (gpu.ready != nullptr) HVD_RETURN_IF_ERROR(in_->Wait(gpu.ready));
   }
   HVD_RETURN_IF_ERROR(in_->CopyBytes(copies));
   auto event = in_->Record(wake_);
@@ -271,11 +271,11 @@ Status HostStaging::AllocateOutputs(Flight* flight, const RankCounts& rows,
   // Ids stay where they are: in host memory.
   *outputs = given;
   for (size_t s = 0; s < rows.size(); ++s) {
-    void* const card = given[s * buffers];
+    void* const gpu = given[s * buffers];
     void* const host = layout.At(places[s]);
     (*outputs)[s * buffers] = host;
-    if (card == nullptr) continue;
-    flight->pieces[0].copies_out.push_back({host, card, bytes[s]});
+    if (gpu == nullptr) continue;
+    flight->pieces[0].copies_out.push_back({host, gpu, bytes[s]});
   }
   return Status::Ok();
 }
@@ -302,7 +302,7 @@ bool HostStaging::Advance(Flight* flight, Piece* piece) {
   bool moved = false;
   if (piece->copied_in != nullptr && IsReached(&piece->copied_in, flight)) {
     moved = true;
-    // Peers must not wait for what this card cannot give.
+    // Peers must not wait for what this GPU cannot give.
     if (!flight->status.ok()) CancelPieces(*flight, flight->status);
     for (const GroupSum& sum : piece->sums) {
       SumGroups(flight->batch.dtype, *sum.groups, sum.values, sum.row_count,
@@ -358,7 +358,7 @@ void HostStaging::Cancel(BatchId id, const Status& why) {
   const FlightPtr flight = found->second;
   if (flight->status.ok()) flight->status = why;
   CancelPieces(*flight, why);
-  if (!IsDone(*flight)) return;  // the card copies; Progress ends it
+  if (!IsDone(*flight)) return;  // the GPU copies; Progress ends it
   const BatchDone done = std::move(flight->done);
   flights_.erase(found);
   done(flight->status);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostStaging: batches in a card's memory, carried by a host transport.
+// HostStaging: batches in a GPU's memory, carried by a host transport.
 #ifndef HVD_TRANSPORT_DEVICE_HOST_STAGING_H_
 #define HVD_TRANSPORT_DEVICE_HOST_STAGING_H_
 
@@ -18,19 +18,19 @@ namespace hvd {
 
 // Copies inputs to pinned memory, has the host transport run the batch there,
 // and copies the outputs back. It knows all verbs that the host transport
-// knows. Nothing waits for the card.
+// knows. Nothing waits for the GPU.
 //
 // The host batch is started at once, so it has the batch's place in the order
 // of the host transport, which carries batches of host memory as well. It reads
-// its inputs when the card has copied them. A large batch is several host
+// its inputs when the GPU has copied them. A large batch is several host
 // batches, so that copies and the wire overlap.
 //
-// Other than the contract says, a batch that is cancelled while the card copies
+// Other than the contract says, a batch that is cancelled while the GPU copies
 // is done when that copy is: Progress calls `done`. Progress of the host
 // transport is the owner's to call.
 class HostStaging final : public Transport {
  public:
-  // `host` outlives this object. `wake` is called by any thread when the card
+  // `host` outlives this object. `wake` is called by any thread when the GPU
   // has copied something, so that Progress is called.
   HostStaging(Transport* host, std::shared_ptr<Device> device,
               std::function<void()> wake,
@@ -52,8 +52,8 @@ class HostStaging final : public Transport {
   // Those that the host transport is done with. It counts the others.
   int in_flight() const override;
   int count_of(BatchId id) const override;
-  std::vector<BatchId> with_card() const override;
-  bool waits_for_own_card(BatchId) const override { return true; }
+  std::vector<BatchId> with_gpu() const override;
+  bool waits_for_own_gpu(BatchId) const override { return true; }
 
  private:
   // Rows of equal id that the host adds up. See Segment::groups.
@@ -82,7 +82,7 @@ class HostStaging final : public Transport {
     std::vector<GroupSum> sums;
     // Of an input's stream. Null: this rank has none, because it has joined.
     std::shared_ptr<const void> ready;
-    // What the card reads and writes, one block or two.
+    // What the GPU reads and writes, one block or two.
     std::vector<std::shared_ptr<std::byte>> pinned;
     // Outputs that were allocated late: the framework's stream may still have
     // to do with the memory that they got.
@@ -97,7 +97,7 @@ class HostStaging final : public Transport {
   };
   class Layout;
 
-  // Finds the flight's card, and opens its streams before the first batch.
+  // Finds the flight's GPU, and opens its streams before the first batch.
   Status OpenStreams(Flight* flight);
   // Gives the host batch its places in pinned memory, and lists the flight's
   // sums.
@@ -124,7 +124,7 @@ class HostStaging final : public Transport {
   const std::shared_ptr<Device> device_;
   BatchId next_id_ = 1;
   std::map<BatchId, FlightPtr> flights_;
-  // A card copies both ways at the same time. They go before the flights'
+  // A GPU copies both ways at the same time. They go before the flights'
   // memory does. Null until the first batch.
   std::unique_ptr<DeviceStream> in_, out_;
 };

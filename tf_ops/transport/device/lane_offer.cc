@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds what keeps cards apart.
+// Finds what keeps GPUs apart.
 #include "transport/device/lane_offer.h"
 
 #include <algorithm>
@@ -39,10 +39,10 @@ Status FindRefusal(const std::vector<LaneOffer>& offers, bool guesses,
   return Status::Ok();
 }
 
-// Two ranks have one card, and it was not said of both that they may.
+// Two ranks have one GPU, and it was not said of both that they may.
 bool IsShared(const LaneOffer& left, const LaneOffer& right) {
-  if (left.may_share_card != 0 && right.may_share_card != 0) return false;
-  return std::memcmp(left.card, right.card, sizeof(left.card)) == 0;
+  if (left.may_share_gpu != 0 && right.may_share_gpu != 0) return false;
+  return std::memcmp(left.gpu, right.gpu, sizeof(left.gpu)) == 0;
 }
 
 Status DecideByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LaneOffer: what a rank tells its set, so that all decide in the same way
-// whether their cards reduce among themselves.
+// whether their GPUs reduce among themselves.
 #ifndef HVD_TRANSPORT_DEVICE_LANE_OFFER_H_
 #define HVD_TRANSPORT_DEVICE_LANE_OFFER_H_
 
@@ -15,18 +15,18 @@ namespace hvd {
 
 // Its bytes cross the wire: all ranks are of one build.
 struct LaneOffer {
-  static constexpr size_t kCardBytes = 16;
+  static constexpr size_t kGpuBytes = 16;
   static constexpr size_t kTextBytes = 360;
   static constexpr size_t kKernelTextBytes = 160;
 
   int32_t version = 0;          // of the library
-  int32_t has_kernels = 0;      // its card can copy elements
+  int32_t has_kernels = 0;      // its GPU can copy elements
   int32_t is_hierarchical = 0;  // see LaneOwner
-  int32_t may_share_card = 0;   // see LaneOwner
+  int32_t may_share_gpu = 0;    // see LaneOwner
   int32_t trial_limit_ms = 0;   // the shortest one holds for all
   // The refusal may be what another rank's has led to, such as a wait for it.
   int32_t is_guess = 0;
-  char card[kCardBytes] = {};
+  char gpu[kGpuBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};
   // Why it has no kernels. Zero-terminated.
@@ -37,12 +37,12 @@ struct LaneOffer {
   void HasNoKernels(const std::string& why);
 };
 
-// Whether cards are to work among themselves within hosts only: there are
+// Whether GPUs are to work among themselves within hosts only: there are
 // several, and a rank says so.
 [[nodiscard]] bool IsByHost(const std::vector<LaneOffer>& offers,
                             const HostMap& hosts);
 
-// Which card has no kernels, and why. Empty: all have. The first one's words.
+// Which GPU has no kernels, and why. Empty: all have. The first one's words.
 [[nodiscard]] std::string LackOfKernels(const std::vector<LaneOffer>& offers,
                                         const std::vector<int>& job_ranks);
 

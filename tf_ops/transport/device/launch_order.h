@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LaunchOrder: in which order one card is given batches of several sets, so
+// LaunchOrder: in which order one GPU is given batches of several sets, so
 // that all their ranks have the same.
 #ifndef HVD_TRANSPORT_DEVICE_LAUNCH_ORDER_H_
 #define HVD_TRANSPORT_DEVICE_LAUNCH_ORDER_H_
@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// A kernel of a communicator waits on its card for those of its peers. So two
+// A kernel of a communicator waits on its GPU for those of its peers. So two
 // batches that share two ranks must come in one order on both, though their
 // sets are independent of each other.
 //
@@ -20,7 +20,7 @@ namespace hvd {
 // describe it in "Reliable Communication in the Presence of Failures", ACM
 // TOCS, 1987.
 //
-// One for each card. One thread uses it.
+// One for each GPU. One thread uses it.
 class LaunchOrder {
  public:
   using Place = int64_t;

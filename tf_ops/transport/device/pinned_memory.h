@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PinnedMemory: keeps a card's pinned memory for the next batch.
+// PinnedMemory: keeps a GPU's pinned memory for the next batch.
 #ifndef HVD_TRANSPORT_DEVICE_PINNED_MEMORY_H_
 #define HVD_TRANSPORT_DEVICE_PINNED_MEMORY_H_
 

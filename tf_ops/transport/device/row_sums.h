@@ -19,7 +19,7 @@ namespace hvd {
 
 // Row i of `to` is the sum of the rows of `from` with the numbers
 // sources[begins[i]] up to sources[begins[i + 1] - 1], in this order. Without
-// any it is 0. All four are memory of the card.
+// any it is 0. All four are memory of the GPU.
 struct RowSums {
   const void* from;
   void* to;

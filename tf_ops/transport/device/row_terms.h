@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowTerms: which rows of a list a card adds up. See RowSums.
+// RowTerms: which rows of a list a GPU adds up. See RowSums.
 #ifndef HVD_TRANSPORT_DEVICE_ROW_TERMS_H_
 #define HVD_TRANSPORT_DEVICE_ROW_TERMS_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StagingPieces: how a large batch is cut, so that copies of a card and the
+// StagingPieces: how a large batch is cut, so that copies of a GPU and the
 // wire overlap.
 #ifndef HVD_TRANSPORT_DEVICE_STAGING_PIECES_H_
 #define HVD_TRANSPORT_DEVICE_STAGING_PIECES_H_

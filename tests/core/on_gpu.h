@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// OnCard: runs batches of host memory as batches of a card, for the contract.
-#ifndef HVD_TESTS_CORE_ON_CARD_H_
-#define HVD_TESTS_CORE_ON_CARD_H_
+// OnGpu: runs batches of host memory as batches of a GPU, for the contract.
+#ifndef HVD_TESTS_CORE_ON_GPU_H_
+#define HVD_TESTS_CORE_ON_GPU_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,21 +13,21 @@
 
 #include "core/transport.h"
 #include "cpu/row_groups.h"
-#include "test_card.h"
+#include "test_gpu.h"
 
 namespace hvd {
 
-// Takes batches in host memory, as a framework would have them on its card. The
+// Takes batches in host memory, as a framework would have them on its GPU. The
 // inputs are there only when Progress or Cancel has been called: before that
-// the card has poison. Memory of late outputs is still written by the
+// the GPU has poison. Memory of late outputs is still written by the
 // framework's stream when they get it.
-class OnCard final : public Transport {
+class OnGpu final : public Transport {
  public:
   // `lane` uses `host`. `reads_in_stream_order`: outputs are looked at by the
   // framework's stream, as it comes to that.
-  OnCard(std::unique_ptr<Transport> host, std::shared_ptr<TestCard> card,
-         std::unique_ptr<Transport> lane, bool reads_in_stream_order)
-      : card_(std::move(card)),
+  OnGpu(std::unique_ptr<Transport> host, std::shared_ptr<TestGpu> gpu,
+        std::unique_ptr<Transport> lane, bool reads_in_stream_order)
+      : gpu_(std::move(gpu)),
         host_(std::move(host)),
         reads_in_stream_order_(reads_in_stream_order),
         lane_(std::move(lane)) {}
@@ -53,13 +53,13 @@ class OnCard final : public Transport {
       for (Segment& segment : batch.segments) {
         MoveIn(batch, &segment, moved.get());
       }
-      card_->Compute([card = card_.get(), moved] {
+      gpu_->Compute([gpu = gpu_.get(), moved] {
         for (const Input& input : moved->inputs) {
-          card->card().Write(input.device, input.values.data(),
-                             input.values.size());
+          gpu->gpu().Write(input.device, input.values.data(),
+                           input.values.size());
         }
       });
-      const TestCard::Ready ready = card_->Mark();
+      const TestGpu::Ready ready = gpu_->Mark();
       for (Segment& segment : batch.segments) segment.ready = ready;
       MoveLateOutputs(&batch, moved);
     }
@@ -68,13 +68,13 @@ class OnCard final : public Transport {
         std::move(batch),
         [this, moved, number, done = std::move(done)](const Status& status) {
           if (!status.ok() || !reads_in_stream_order_) {
-            if (status.ok()) ReadOutputs(card_.get(), *moved);
+            if (status.ok()) ReadOutputs(gpu_.get(), *moved);
             running_.erase(*number);
             return done(status);
           }
           const auto is_read = std::make_shared<bool>(false);
-          card_->Compute([card = card_.get(), moved, is_read] {
-            ReadOutputs(card, *moved);
+          gpu_->Compute([gpu = gpu_.get(), moved, is_read] {
+            ReadOutputs(gpu, *moved);
             *is_read = true;
           });
           reading_.push_back({is_read, *number, done});
@@ -84,15 +84,15 @@ class OnCard final : public Transport {
   }
 
   bool Progress() override {
-    // The host's first, which might read what the card has not copied yet.
+    // The host's first, which might read what the GPU has not copied yet.
     bool moved = host_->Progress();
-    card_->Step();
+    gpu_->Step();
     moved |= lane_->Progress();
     return CallReaders() || moved;
   }
 
   void Cancel(BatchId id, const Status& why) override {
-    card_->Step();
+    gpu_->Step();
     lane_->Cancel(id, why);
     // Cases expect that it is done now.
     while (running_.count(id) > 0) {
@@ -106,7 +106,7 @@ class OnCard final : public Transport {
     const void* device;
     size_t bytes;
   };
-  // A copy, because the card may come to it when the caller's memory has gone.
+  // A copy, because the GPU may come to it when the caller's memory has gone.
   struct Input {
     void* device;
     std::vector<std::byte> values;
@@ -124,9 +124,9 @@ class OnCard final : public Transport {
     BatchDone done;
   };
 
-  static void ReadOutputs(TestCard* card, const Moved& moved) {
+  static void ReadOutputs(TestGpu* gpu, const Moved& moved) {
     for (const Output& output : moved.outputs) {
-      card->card().Read(output.host, output.device, output.bytes);
+      gpu->gpu().Read(output.host, output.device, output.bytes);
     }
   }
 
@@ -145,7 +145,7 @@ class OnCard final : public Transport {
 
   void* NewMemory(Moved* moved, int64_t bytes) {
     return moved->memory
-        .emplace_back(card_->Allocate(static_cast<size_t>(bytes)))
+        .emplace_back(gpu_->Allocate(static_cast<size_t>(bytes)))
         .get();
   }
 
@@ -158,7 +158,7 @@ class OnCard final : public Transport {
   }
 
   // The framework has them in another order, and every third one with another
-  // row of its id, which is 0. One has so many of them that a card adds them up
+  // row of its id, which is 0. One has so many of them that a GPU adds them up
   // in parts.
   void MoveRows(Segment* segment, int64_t row_bytes, Moved* moved) {
     const auto groups = std::make_shared<RowGroups>();
@@ -246,16 +246,16 @@ class OnCard final : public Transport {
         if (device == nullptr) continue;
         // The work of the tensor that had the memory before.
         const auto bytes = static_cast<size_t>(total * row_bytes[i]);
-        card_->Compute([card = card_.get(), moved, device, bytes] {
+        gpu_->Compute([gpu = gpu_.get(), moved, device, bytes] {
           const std::vector<std::byte> old(bytes, std::byte{0x5a});
-          card->card().Write(device, old.data(), bytes);
+          gpu->gpu().Write(device, old.data(), bytes);
         });
       }
       return Status::Ok();
     };
   }
 
-  const std::shared_ptr<TestCard> card_;
+  const std::shared_ptr<TestGpu> gpu_;
   const std::unique_ptr<Transport> host_;
   const bool reads_in_stream_order_;
   std::vector<Reader> reading_;
@@ -265,4 +265,4 @@ class OnCard final : public Transport {
 
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CORE_ON_CARD_H_
+#endif  // HVD_TESTS_CORE_ON_GPU_H_

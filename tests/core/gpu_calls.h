@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions of floats on a card that is made up, as a caller makes and awaits
-// them, and jobs whose ranks have such cards.
-#ifndef HVD_TESTS_CORE_CARD_CALLS_H_
-#define HVD_TESTS_CORE_CARD_CALLS_H_
+// Reductions of floats on a GPU that is made up, as a caller makes and awaits
+// them, and jobs whose ranks have such GPUs.
+#ifndef HVD_TESTS_CORE_GPU_CALLS_H_
+#define HVD_TESTS_CORE_GPU_CALLS_H_
 
 #include <functional>
 #include <future>
@@ -15,13 +15,13 @@
 #include "core/runtime.h"
 #include "harness.h"
 #include "runtime_calls.h"
-#include "test_card.h"
+#include "test_gpu.h"
 #include "thread_backend.h"
 #include "transport/cuda/cuda_lanes.h"
 
 namespace hvd {
 
-struct CardAsk {
+struct GpuAsk {
   std::string name;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0, postscale = 1.0;
@@ -29,20 +29,20 @@ struct CardAsk {
   int64_t step = 0;
 };
 
-// A reduction of a tensor on a card, in place. The card reads and writes it
+// A reduction of a tensor on a GPU, in place. The GPU reads and writes it
 // until the runtime has let go of the entry.
-class CardCall {
+class GpuCall {
  public:
-  CardCall(TestCard* card, Runtime* runtime, const CardAsk& ask,
-           const Floats& values)
-      : card_(card), count_(values.size()) {
+  GpuCall(TestGpu* gpu, Runtime* runtime, const GpuAsk& ask,
+          const Floats& values)
+      : gpu_(gpu), count_(values.size()) {
     auto entry = std::make_shared<Entry>();
-    const auto memory = card->Allocate(count_ * sizeof(float));
+    const auto memory = gpu->Allocate(count_ * sizeof(float));
     memory_ = memory;
     // As a kernel that the framework's stream comes to later.
-    card->Compute([card, memory, values] {
-      card->card().Write(memory.get(), values.data(),
-                         values.size() * sizeof(float));
+    gpu->Compute([gpu, memory, values] {
+      gpu->gpu().Write(memory.get(), values.data(),
+                       values.size() * sizeof(float));
     });
     entry->request.key.name = ask.name;
     entry->request.step = ask.step;
@@ -54,16 +54,16 @@ class CardCall {
     signature.shapes = {{static_cast<int64_t>(count_)}};
     entry->inputs = {memory.get()};
     entry->outputs = {memory.get()};
-    entry->ready = card->Mark();
+    entry->ready = gpu->Mark();
     entry->ticket = ticket = runtime->NewTicket();
     entry->done = [this, memory](const Status& status) {
       ended_.set_value(status);
     };
     runtime->Enqueue(*runtime->process_set(ask.set), entry);
   }
-  CardCall(TestCard* card, Runtime* runtime, const std::string& name,
-           const Floats& values)
-      : CardCall(card, runtime, CardAsk{name}, values) {}
+  GpuCall(TestGpu* gpu, Runtime* runtime, const std::string& name,
+          const Floats& values)
+      : GpuCall(gpu, runtime, GpuAsk{name}, values) {}
 
   Status Wait() { return result_.get(); }
   bool told() const {
@@ -73,9 +73,9 @@ class CardCall {
   // As the framework's stream finds them.
   Floats Values() const {
     const auto values = std::make_shared<std::promise<Floats>>();
-    card_->Compute([card = card_, memory = memory_, count = count_, values] {
+    gpu_->Compute([gpu = gpu_, memory = memory_, count = count_, values] {
       Floats found(count);
-      card->card().Read(found.data(), memory.get(), count * sizeof(float));
+      gpu->gpu().Read(found.data(), memory.get(), count * sizeof(float));
       values->set_value(std::move(found));
     });
     return values->get_future().get();
@@ -84,7 +84,7 @@ class CardCall {
   uint64_t ticket = 0;
 
  private:
-  TestCard* const card_;
+  TestGpu* const gpu_;
   const size_t count_;
   std::shared_ptr<void> memory_;
   std::promise<Status> ended_;
@@ -110,7 +110,7 @@ class LanesOfTest final : public DeviceLanes {
 };
 
 // What is not as usual in a job.
-struct CardJob {
+struct GpuJob {
   std::vector<std::vector<int>> sets;
   Options options = Options::Defaults();
   std::chrono::milliseconds connect_limit = CudaLanes::kConnectLimit;
@@ -121,16 +121,16 @@ struct CardJob {
   LanesOfTest::ChangeOwner change_owner = [](LaneOwner*) {};
 };
 
-// The body gets a card of the rank's own, which works by itself. `find` finds
+// The body gets a GPU of the rank's own, which works by itself. `find` finds
 // the rank's NCCL.
-inline void RunOnCards(
-    int size, const std::function<void(int, Runtime*, TestCard*)>& body,
+inline void RunOnGpus(
+    int size, const std::function<void(int, Runtime*, TestGpu*)>& body,
     const std::function<Result<const NcclLibrary*>(int rank)>& find,
-    const CardJob& job = {}) {
+    const GpuJob& job = {}) {
   ThreadWorld world(size, job.hosts, 4096);
   RunRanks(size, [&](int rank) {
-    TestCard card;
-    card.card().WorkAlone();
+    TestGpu gpu;
+    gpu.gpu().WorkAlone();
     auto backend = world.Open(rank);
     auto lanes = std::make_unique<CudaLanes>(
         backend->doorbell(), [&, rank] { return find(rank); },
@@ -139,7 +139,7 @@ inline void RunOnCards(
         std::move(backend), job.options,
         std::make_unique<LanesOfTest>(std::move(lanes), job.change_owner));
     EXPECT_EQ(runtime.Start(job.sets).message(), "");
-    body(rank, &runtime, &card);
+    body(rank, &runtime, &gpu);
     runtime.Stop();
   });
 }
@@ -150,4 +150,4 @@ inline Result<const NcclLibrary*> NoNccl(int /*rank*/) {
 
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CORE_CARD_CALLS_H_
+#endif  // HVD_TESTS_CORE_GPU_CALLS_H_

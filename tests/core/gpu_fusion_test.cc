@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardFusion: what becomes of averages whose sums are in float16.
-#include "transport/device/card_fusion.h"
+// GpuFusion: what becomes of averages whose sums are in float16.
+#include "transport/device/gpu_fusion.h"
 
 #include <cmath>
 
@@ -14,7 +14,7 @@ float Rounded(double value) {
   return ConvertFloat<float>(ConvertFloat<Float16>(static_cast<float>(value)));
 }
 
-// Of so many ranks that all have this value, as cards add in the wire's type.
+// Of so many ranks that all have this value, as GPUs add in the wire's type.
 double Average(int ranks, double value) {
   Batch batch;
   batch.memory = MemoryKind::kCuda;
@@ -23,7 +23,7 @@ double Average(int ranks, double value) {
   Segment& segment = batch.segments.emplace_back();
   segment.count = segment.rows = 1;
   char buffer[64];
-  const CardFusion fusion = FuseInto(buffer, batch, ranks);
+  const GpuFusion fusion = FuseInto(buffer, batch, ranks);
   const float input = Rounded(Rounded(value) * fusion.pack.scale);
   float sum = 0;
   for (int rank = 0; rank < ranks; ++rank) sum = Rounded(sum + input);

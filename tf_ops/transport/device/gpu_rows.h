@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardRows: a sparse allreduce of cards. Ids travel between the hosts, and
-// rows from card to card, where they are added up.
+// GpuRows: a sparse allreduce of GPUs. Ids travel between the hosts, and
+// rows from GPU to GPU, where they are added up.
 //
-// All cards get all rows. A card adds them up in rank order, as a host does:
+// All GPUs get all rows. A GPU adds them up in rank order, as a host does:
 // the results have the same bits. Where a rank has many rows of one id, several
-// threads of its card add them up, so there these bits may differ from those of
+// threads of its GPU add them up, so there these bits may differ from those of
 // a host.
-#ifndef HVD_TRANSPORT_DEVICE_CARD_ROWS_H_
-#define HVD_TRANSPORT_DEVICE_CARD_ROWS_H_
+#ifndef HVD_TRANSPORT_DEVICE_GPU_ROWS_H_
+#define HVD_TRANSPORT_DEVICE_GPU_ROWS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace hvd {
 
-// Sums that a card forms at a time.
+// Sums that a GPU forms at a time.
 struct RowWork {
   RowSumOperation operation;
   std::vector<RowSums> rows;
@@ -33,10 +33,10 @@ struct RowWork {
 
 // One batch's. First what this rank tells its peers is sent, then Read, then
 // Place, and then the rest.
-class CardRows {
+class GpuRows {
  public:
   // The batch outlives it. `can_take_part`: this rank's ids are there.
-  CardRows(const Batch* batch, int rank, int size, bool can_take_part);
+  GpuRows(const Batch* batch, int rank, int size, bool can_take_part);
 
   // --- Ids ---
   // This rank's message: how many rows it has of each table, and their ids.
@@ -52,14 +52,14 @@ class CardRows {
   // --- Memory ---
   // Rows of the results, as Batch::allocate gets them.
   RankCounts ResultRows() const;
-  // Bytes of the card's memory that the rest needs, and of pinned memory.
-  int64_t card_bytes() const { return terms_end_; }
+  // Bytes of the GPU's memory that the rest needs, and of pinned memory.
+  int64_t gpu_bytes() const { return terms_end_; }
   int64_t pinned_bytes() const { return terms_end_ - rows_end_; }
   // Two outputs for each segment. What goes to null is dropped. Writes the ids
-  // of the results, and what the card must know. `card` is aligned to 64 bytes.
-  void Place(void* card, void* pinned, const std::vector<void*>& outputs);
+  // of the results, and what the GPU must know. `GPU` is aligned to 64 bytes.
+  void Place(void* gpu, void* pinned, const std::vector<void*>& outputs);
 
-  // --- The card's work, in this order ---
+  // --- The GPU's work, in this order ---
   // What it must know.
   const std::vector<CopySegment>& terms() const { return terms_; }
   // This rank's rows: those that are as they were given, and sums of those that
@@ -73,12 +73,12 @@ class CardRows {
   const RowWork& sums() const { return sums_; }
 
  private:
-  // Terms, and where they are in the card's memory.
+  // Terms, and where they are in the GPU's memory.
   struct PlacedTerms {
     RowTerms terms;
     int64_t begins_at = 0, sources_at = 0;
   };
-  // What belongs to a table, and where it is in the card's memory.
+  // What belongs to a table, and where it is in the GPU's memory.
   struct Table {
     // The first row of each rank, counted from that of rank 0.
     std::vector<int64_t> first_rows;
@@ -98,10 +98,10 @@ class CardRows {
   void PlaceTerms(PlacedTerms* placed);
   // Work for rows of the table `s`. The terms are written to pinned memory.
   RowSums SumsOf(const PlacedTerms& placed, const void* from, void* to,
-                 size_t s, std::byte* card, std::byte* pinned) const;
+                 size_t s, std::byte* gpu, std::byte* pinned) const;
   // Adds the work of a table.
-  void AddOwn(size_t s, std::byte* card, std::byte* pinned);
-  void AddCalls(size_t s, std::byte* card);
+  void AddOwn(size_t s, std::byte* gpu, std::byte* pinned);
+  void AddCalls(size_t s, std::byte* gpu);
   int64_t CountOf(size_t s, int rank) const;
   int64_t RowBytes(size_t s) const;
 
@@ -120,4 +120,4 @@ class CardRows {
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_DEVICE_CARD_ROWS_H_
+#endif  // HVD_TRANSPORT_DEVICE_GPU_ROWS_H_

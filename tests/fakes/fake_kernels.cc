@@ -19,13 +19,13 @@ namespace {
 
 constexpr size_t kBoundary = 16;
 
-// Host memory whose distance from a boundary is that of a place on the card.
+// Host memory whose distance from a boundary is that of a place on the GPU.
 class HostTwin {
  public:
-  HostTwin(const void* on_card, size_t bytes)
+  HostTwin(const void* on_gpu, size_t bytes)
       : memory_(bytes + 2 * kBoundary), bytes_(bytes) {
     const auto here = reinterpret_cast<uintptr_t>(memory_.data());
-    const auto there = reinterpret_cast<uintptr_t>(on_card);
+    const auto there = reinterpret_cast<uintptr_t>(on_gpu);
     data_ = memory_.data() + (there - here) % kBoundary;
   }
   unsigned char* data() const { return data_; }
@@ -39,15 +39,15 @@ class HostTwin {
 
 // Runs `part(from, to, elements, thread)` for each thread of each tile.
 template <typename Table, typename Part>
-void RunTiles(FakeCard* card, const Table& table, unsigned blocks,
+void RunTiles(FakeGpu* gpu, const Table& table, unsigned blocks,
               unsigned threads, int from_bytes, int to_bytes, Part part) {
   for (int s = 0; s < table.segment_count; ++s) {
     const CopySegment& whole = table.segments[s];
     const auto count = static_cast<size_t>(whole.count);
     const HostTwin from(whole.from, count * static_cast<size_t>(from_bytes));
     const HostTwin to(whole.to, count * static_cast<size_t>(to_bytes));
-    card->Read(from.data(), whole.from, from.bytes());
-    card->Read(to.data(), whole.to, to.bytes());
+    gpu->Read(from.data(), whole.from, from.bytes());
+    gpu->Read(to.data(), whole.to, to.bytes());
     for (uint32_t tile = table.first_tile[s];
          tile < table.first_tile[s + 1] && tile < blocks; ++tile) {
       const CopySegment place = TileOf(table, tile, from_bytes, to_bytes);
@@ -60,17 +60,17 @@ void RunTiles(FakeCard* card, const Table& table, unsigned blocks,
              TileThread{thread, threads});
       }
     }
-    card->Write(whole.to, to.data(), to.bytes());
+    gpu->Write(whole.to, to.data(), to.bytes());
   }
 }
 
 template <typename Table>
-FakeCard::Work Move(FakeCard* card, unsigned blocks, unsigned threads,
-                    void** arguments) {
+FakeGpu::Work Move(FakeGpu* gpu, unsigned blocks, unsigned threads,
+                   void** arguments) {
   const Table table = *static_cast<Table*>(arguments[0]);
   const int bytes = *static_cast<int*>(arguments[1]);
   return [=] {
-    RunTiles(card, table, blocks, threads, bytes, bytes,
+    RunTiles(gpu, table, blocks, threads, bytes, bytes,
              [=](const void* from, void* to, int64_t count, TileThread thread) {
                MoveTile(from, to, count * bytes, thread);
              });
@@ -79,12 +79,12 @@ FakeCard::Work Move(FakeCard* card, unsigned blocks, unsigned threads,
 }
 
 template <typename From, typename To>
-FakeCard::Work Convert(FakeCard* card, unsigned blocks, unsigned threads,
-                       void** arguments) {
+FakeGpu::Work Convert(FakeGpu* gpu, unsigned blocks, unsigned threads,
+                      void** arguments) {
   const LargeCopyTable table = *static_cast<LargeCopyTable*>(arguments[0]);
   const double scale = *static_cast<double*>(arguments[1]);
   return [=] {
-    RunTiles(card, table, blocks, threads, sizeof(From), sizeof(To),
+    RunTiles(gpu, table, blocks, threads, sizeof(From), sizeof(To),
              [=](const void* from, void* to, int64_t count, TileThread thread) {
                ConvertTile(static_cast<const From*>(from), static_cast<To*>(to),
                            count, scale, thread);
@@ -93,51 +93,50 @@ FakeCard::Work Convert(FakeCard* card, unsigned blocks, unsigned threads,
   };
 }
 
-std::vector<uint32_t> ReadNumbers(FakeCard* card, const uint32_t* from,
+std::vector<uint32_t> ReadNumbers(FakeGpu* gpu, const uint32_t* from,
                                   size_t count) {
   std::vector<uint32_t> numbers(count);
-  card->Read(numbers.data(), from, count * sizeof(uint32_t));
+  gpu->Read(numbers.data(), from, count * sizeof(uint32_t));
   return numbers;
 }
 
 // The rows of one segment, by a table of its own.
 template <typename From, typename To>
-void SumSegment(FakeCard* card, const RowSumTable& table, int s,
-                unsigned blocks, unsigned threads,
-                const RowSumFactors& factors) {
-  const RowSums& on_card = table.segments[s];
-  const auto rows = static_cast<size_t>(on_card.count / on_card.row_count);
-  const auto begins = ReadNumbers(card, on_card.begins, rows + 1);
-  const auto sources = ReadNumbers(card, on_card.sources, begins.back());
+void SumSegment(FakeGpu* gpu, const RowSumTable& table, int s, unsigned blocks,
+                unsigned threads, const RowSumFactors& factors) {
+  const RowSums& on_gpu = table.segments[s];
+  const auto rows = static_cast<size_t>(on_gpu.count / on_gpu.row_count);
+  const auto begins = ReadNumbers(gpu, on_gpu.begins, rows + 1);
+  const auto sources = ReadNumbers(gpu, on_gpu.sources, begins.back());
   size_t read = 0;
   for (const uint32_t source : sources) {
     read = std::max(read, size_t{source} + 1);
   }
-  const auto row = static_cast<size_t>(on_card.row_count);
-  const HostTwin from(on_card.from, read * row * sizeof(From));
-  const HostTwin to(on_card.to, rows * row * sizeof(To));
-  card->Read(from.data(), on_card.from, from.bytes());
-  card->Read(to.data(), on_card.to, to.bytes());
+  const auto row = static_cast<size_t>(on_gpu.row_count);
+  const HostTwin from(on_gpu.from, read * row * sizeof(From));
+  const HostTwin to(on_gpu.to, rows * row * sizeof(To));
+  gpu->Read(from.data(), on_gpu.from, from.bytes());
+  gpu->Read(to.data(), on_gpu.to, to.bytes());
   RowSumTable here = table;
-  here.segments[s] = {from.data(),    to.data(),     begins.data(),
-                      sources.data(), on_card.count, on_card.row_count};
+  here.segments[s] = {from.data(),    to.data(),    begins.data(),
+                      sources.data(), on_gpu.count, on_gpu.row_count};
   for (uint32_t tile = table.first_tile[s];
        tile < table.first_tile[s + 1] && tile < blocks; ++tile) {
     for (int64_t thread = 0; thread < threads; ++thread) {
       SumTile<From, To>(here, tile, factors, TileThread{thread, threads});
     }
   }
-  card->Write(on_card.to, to.data(), to.bytes());
+  gpu->Write(on_gpu.to, to.data(), to.bytes());
 }
 
 template <typename From, typename To>
-FakeCard::Work Sum(FakeCard* card, unsigned blocks, unsigned threads,
-                   void** arguments) {
+FakeGpu::Work Sum(FakeGpu* gpu, unsigned blocks, unsigned threads,
+                  void** arguments) {
   const RowSumTable table = *static_cast<RowSumTable*>(arguments[0]);
   const RowSumFactors factors = *static_cast<RowSumFactors*>(arguments[1]);
   return [=] {
     for (int s = 0; s < table.segment_count; ++s) {
-      SumSegment<From, To>(card, table, s, blocks, threads, factors);
+      SumSegment<From, To>(gpu, table, s, blocks, threads, factors);
     }
     return true;
   };

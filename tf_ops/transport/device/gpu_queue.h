@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardQueue: what the lanes of one card share, whose communicators use it one
+// GpuQueue: what the lanes of one GPU share, whose communicators use it one
 // after another.
-#ifndef HVD_TRANSPORT_DEVICE_CARD_QUEUE_H_
-#define HVD_TRANSPORT_DEVICE_CARD_QUEUE_H_
+#ifndef HVD_TRANSPORT_DEVICE_GPU_QUEUE_H_
+#define HVD_TRANSPORT_DEVICE_GPU_QUEUE_H_
 
 #include <cstddef>
 #include <memory>
@@ -17,22 +17,22 @@
 namespace hvd {
 
 // One thread uses it.
-class CardQueue {
+class GpuQueue {
  public:
-  explicit CardQueue(std::shared_ptr<Device> device)
+  explicit GpuQueue(std::shared_ptr<Device> device)
       : device_(std::move(device)), pinned_(device_, kKeepPinned) {}
 
-  // The stream of all communicators, which `ready`'s card must have. It is made
+  // The stream of all communicators, which `ready`'s GPU must have. It is made
   // at the first call. See Segment::ready.
   Status OpenStream(const std::shared_ptr<const void>& ready) {
-    if (stream_ != nullptr) return stream_->CheckCard(ready);
+    if (stream_ != nullptr) return stream_->CheckGpu(ready);
     auto made = device_->NewStream(ready);
     if (made.ok()) stream_ = std::move(made.value());
     return made.status();
   }
   DeviceStream* stream() const { return stream_.get(); }
 
-  // Memory of the card in which tensors travel together, or that a batch needs
+  // Memory of the GPU in which tensors travel together, or that a batch needs
   // otherwise. Batches may share it, because the stream does one after the
   // other.
   struct Buffer {
@@ -57,7 +57,7 @@ class CardQueue {
   PinnedMemory& pinned() { return pinned_; }
   LaunchOrder& order() { return order_; }
 
-  // Whether a set's reason not to use the card in this way is news.
+  // Whether a set's reason not to use the GPU in this way is news.
   bool IsNews(const std::string& reason) {
     if (reason == last_reason_) return false;
     last_reason_ = reason;
@@ -75,4 +75,4 @@ class CardQueue {
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_DEVICE_CARD_QUEUE_H_
+#endif  // HVD_TRANSPORT_DEVICE_GPU_QUEUE_H_

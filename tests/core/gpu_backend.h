@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardBackend: transports whose batches are on a card of the rank's own, for
+// GpuBackend: transports whose batches are on a GPU of the rank's own, for
 // the contract.
-#ifndef HVD_TESTS_CORE_CARD_BACKEND_H_
-#define HVD_TESTS_CORE_CARD_BACKEND_H_
+#ifndef HVD_TESTS_CORE_GPU_BACKEND_H_
+#define HVD_TESTS_CORE_GPU_BACKEND_H_
 
 #include <functional>
 #include <memory>
@@ -12,21 +12,21 @@
 
 #include "core/backend.h"
 #include "core/host_map.h"
-#include "on_card.h"
-#include "test_card.h"
+#include "on_gpu.h"
+#include "test_gpu.h"
 
 namespace hvd {
 
-class CardBackend final : public Backend {
+class GpuBackend final : public Backend {
  public:
   // The lane of a set, over its host transport.
   using NewLane = std::function<std::unique_ptr<Transport>(
       Transport* host, const HostMap& hosts,
-      const std::shared_ptr<TestCard>& card)>;
+      const std::shared_ptr<TestGpu>& gpu)>;
 
-  // See OnCard.
-  CardBackend(std::unique_ptr<Backend> base, NewLane new_lane,
-              bool reads_in_stream_order = false)
+  // See OnGpu.
+  GpuBackend(std::unique_ptr<Backend> base, NewLane new_lane,
+             bool reads_in_stream_order = false)
       : base_(std::move(base)),
         new_lane_(std::move(new_lane)),
         reads_in_stream_order_(reads_in_stream_order) {}
@@ -41,10 +41,10 @@ class CardBackend final : public Backend {
     if (!host.ok()) return host.status();
     std::vector<int> hosts;
     for (const int rank : ranks) hosts.push_back(topology().host_of[rank]);
-    auto lane = new_lane_(host.value().get(), MakeHostMap(hosts), card_);
+    auto lane = new_lane_(host.value().get(), MakeHostMap(hosts), gpu_);
     return std::unique_ptr<Transport>(
-        std::make_unique<OnCard>(std::move(host.value()), card_,
-                                 std::move(lane), reads_in_stream_order_));
+        std::make_unique<OnGpu>(std::move(host.value()), gpu_, std::move(lane),
+                                reads_in_stream_order_));
   }
   std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
   bool arrivals_ring() const override { return base_->arrivals_ring(); }
@@ -53,11 +53,11 @@ class CardBackend final : public Backend {
  private:
   const std::unique_ptr<Backend> base_;
   // It outlives what lanes share.
-  const std::shared_ptr<TestCard> card_ = std::make_shared<TestCard>();
+  const std::shared_ptr<TestGpu> gpu_ = std::make_shared<TestGpu>();
   const NewLane new_lane_;
   const bool reads_in_stream_order_;
 };
 
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CORE_CARD_BACKEND_H_
+#endif  // HVD_TESTS_CORE_GPU_BACKEND_H_

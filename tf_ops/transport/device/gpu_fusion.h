@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardFusion: the tensors of an allreduce side by side in one buffer of the
-// card, scaled and converted on the way there and back.
-#ifndef HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
-#define HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
+// GpuFusion: the tensors of an allreduce side by side in one buffer of the
+// GPU, scaled and converted on the way there and back.
+#ifndef HVD_TRANSPORT_DEVICE_GPU_FUSION_H_
+#define HVD_TRANSPORT_DEVICE_GPU_FUSION_H_
 
 #include <cstdint>
 #include <vector>
@@ -23,24 +23,24 @@ int64_t FusionBytes(const Batch& batch, int shards = 1);
 
 // What is to be done with a buffer of so many bytes. Between its tensors it has
 // bytes that nobody reads.
-struct CardFusion {
+struct GpuFusion {
   std::vector<CopySegment> in, out;
   CopyOperation pack, unpack;
   CommunicatorCalls calls;
 };
-CardFusion FuseInto(void* buffer, const Batch& batch, int size);
+GpuFusion FuseInto(void* buffer, const Batch& batch, int size);
 
-// A shard of the buffer, which one of `shards` cards owns. First the cards add
-// up: `scatter` brings each card its shard. Then it goes elsewhere and comes
-// back. Then `gather` brings all cards all shards.
-struct CardShard {
+// A shard of the buffer, which one of `shards` GPUs owns. First the GPUs add
+// up: `scatter` brings each GPU its shard. Then it goes elsewhere and comes
+// back. Then `gather` brings all GPUs all shards.
+struct GpuShard {
   void* begin = nullptr;
   int64_t count = 0;  // elements of the wire's type
   int64_t bytes = 0;
   CommunicatorCalls scatter, gather;
 };
-CardShard ShardIn(void* buffer, const Batch& batch, int shard, int shards);
+GpuShard ShardIn(void* buffer, const Batch& batch, int shard, int shards);
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_DEVICE_CARD_FUSION_H_
+#endif  // HVD_TRANSPORT_DEVICE_GPU_FUSION_H_

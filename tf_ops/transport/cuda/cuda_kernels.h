@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardKernels: copies many tensors on a GPU with few launches, scales and
+// CudaKernels: copies many tensors on a GPU with few launches, scales and
 // converts them on the way, and adds up rows.
-#ifndef HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
-#define HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
+#ifndef HVD_TRANSPORT_CUDA_CUDA_KERNELS_H_
+#define HVD_TRANSPORT_CUDA_CUDA_KERNELS_H_
 
 #include <map>
 #include <string>
@@ -17,21 +17,21 @@
 
 namespace hvd {
 
-// What CUDA's compiler made of card_kernels.cu. Null: this was built without
+// What CUDA's compiler made of cuda_kernels.cu. Null: this was built without
 // it.
-[[nodiscard]] const void* CardKernelImage();
+[[nodiscard]] const void* CudaKernelImage();
 
 // Those of a context, which is current in all calls. They stay loaded.
-class CardKernels {
+class CudaKernels {
  public:
-  // `image` is one of CardKernelImage. Not Ok: the driver cannot use it, such
+  // `image` is one of CudaKernelImage. Not Ok: the driver cannot use it, such
   // as one that is older than the compiler.
-  [[nodiscard]] static Result<CardKernels> Load(const CudaDriver* driver,
+  [[nodiscard]] static Result<CudaKernels> Load(const CudaDriver* driver,
                                                 const void* image);
 
   // Queues the copies on the stream and returns. Segments may be in memory of
-  // the stream's card, or in host memory that it can reach. Nothing is
-  // allocated on the card. `segments` may go when it returns.
+  // the stream's GPU, or in host memory that it can reach. Nothing is
+  // allocated on the GPU. `segments` may go when it returns.
   [[nodiscard]] Status Copy(const std::vector<CopySegment>& segments,
                             const CopyOperation& operation,
                             CudaStream stream) const;
@@ -44,7 +44,7 @@ class CardKernels {
  private:
   using Types = std::pair<DataType, DataType>;  // from, to
 
-  explicit CardKernels(const CudaDriver* driver) : driver_(driver) {}
+  explicit CudaKernels(const CudaDriver* driver) : driver_(driver) {}
 
   // Launches the kernel for each table of the segments. Behind the table it
   // gets `argument`. `what` is for errors.
@@ -61,4 +61,4 @@ class CardKernels {
 
 }  // namespace hvd
 
-#endif  // HVD_TRANSPORT_CUDA_CARD_KERNELS_H_
+#endif  // HVD_TRANSPORT_CUDA_CUDA_KERNELS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A context is a card, a stream one of its streams, an event a point of one.
+// A context is a GPU, a stream one of its streams, an event a point of one.
 #include "fake_cuda.h"
 
 #include <atomic>
@@ -13,12 +13,12 @@
 // A name with internal linkage would be of no use to dlsym.
 #define HVD_FAKE_CUDA extern "C" __attribute__((visibility("default"))) int
 
-using hvd::FakeCard;
+using hvd::FakeGpu;
 
 struct CUctx_st;
 struct CUevent_st {
-  FakeCard* card = nullptr;
-  FakeCard::PointPtr point;
+  FakeGpu* gpu = nullptr;
+  FakeGpu::PointPtr point;
 };
 struct CUfunc_st;
 struct CUmod_st;
@@ -35,18 +35,18 @@ constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kIllegalAddress = 700;
 
-std::atomic<FakeCard*> default_card{nullptr};
-std::atomic<FakeCard::Stream*> default_stream{nullptr};
+std::atomic<FakeGpu*> default_gpu{nullptr};
+std::atomic<FakeGpu::Stream*> default_stream{nullptr};
 thread_local std::vector<CUctx_st*> contexts;
 
-FakeCard::Stream* StreamOf(CUstream_st* stream) {
+FakeGpu::Stream* StreamOf(CUstream_st* stream) {
   return stream == nullptr ? default_stream.load()
-                           : reinterpret_cast<FakeCard::Stream*>(stream);
+                           : reinterpret_cast<FakeGpu::Stream*>(stream);
 }
 
-FakeCard* CurrentCard() {
-  return contexts.empty() ? default_card.load()
-                          : reinterpret_cast<FakeCard*>(contexts.back());
+FakeGpu* CurrentGpu() {
+  return contexts.empty() ? default_gpu.load()
+                          : reinterpret_cast<FakeGpu*>(contexts.back());
 }
 
 }  // namespace
@@ -64,57 +64,57 @@ HVD_FAKE_CUDA cuCtxPopCurrent_v2(CUctx_st** context) {
   return kSuccess;
 }
 
-HVD_FAKE_CUDA cuCtxGetDevice(int* card) {
-  *card = 0;
-  return CurrentCard() == nullptr ? kInvalidContext : kSuccess;
+HVD_FAKE_CUDA cuCtxGetDevice(int* gpu) {
+  *gpu = 0;
+  return CurrentGpu() == nullptr ? kInvalidContext : kSuccess;
 }
 
-// Of the context's card, so that each card of a process has another.
-HVD_FAKE_CUDA cuDeviceGetUuid_v2(char* uuid, int /*card*/) {
-  const uint64_t identity = CurrentCard()->identity();
+// Of the context's GPU, so that each GPU of a process has another.
+HVD_FAKE_CUDA cuDeviceGetUuid_v2(char* uuid, int /*GPU*/) {
+  const uint64_t identity = CurrentGpu()->identity();
   std::memset(uuid, 0, 16);
   std::memcpy(uuid, &identity, sizeof(identity));
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuStreamGetCtx(CUstream_st* stream, CUctx_st** context) {
-  const FakeCard::Stream* const of = StreamOf(stream);
+  const FakeGpu::Stream* const of = StreamOf(stream);
   if (of == nullptr) return kInvalidContext;
-  *context = reinterpret_cast<CUctx_st*>(of->card);
+  *context = reinterpret_cast<CUctx_st*>(of->gpu);
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuStreamCreate(CUstream_st** stream, unsigned /*flags*/) {
-  FakeCard* const card = CurrentCard();
-  if (card == nullptr) return kInvalidContext;
-  *stream = reinterpret_cast<CUstream_st*>(card->NewStream());
+  FakeGpu* const gpu = CurrentGpu();
+  if (gpu == nullptr) return kInvalidContext;
+  *stream = reinterpret_cast<CUstream_st*>(gpu->NewStream());
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuStreamDestroy_v2(CUstream_st* stream) {
-  StreamOf(stream)->card->Delete(StreamOf(stream));
+  StreamOf(stream)->gpu->Delete(StreamOf(stream));
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event,
                                 unsigned /*flags*/) {
-  StreamOf(stream)->card->QueueWait(StreamOf(stream), event->point);
+  StreamOf(stream)->gpu->QueueWait(StreamOf(stream), event->point);
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuStreamAddCallback(CUstream_st* stream,
                                   void (*callback)(CUstream_st*, int, void*),
                                   void* argument, unsigned /*flags*/) {
-  StreamOf(stream)->card->QueueCall(StreamOf(stream), [=](bool has_failed) {
+  StreamOf(stream)->gpu->QueueCall(StreamOf(stream), [=](bool has_failed) {
     callback(stream, has_failed ? kIllegalAddress : kSuccess, argument);
   });
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuEventCreate(CUevent_st** event, unsigned /*flags*/) {
-  if (CurrentCard() == nullptr) return kInvalidContext;
-  if (!CurrentCard()->TakeEvent()) return kOutOfMemory;
-  *event = new CUevent_st{CurrentCard(), nullptr};
+  if (CurrentGpu() == nullptr) return kInvalidContext;
+  if (!CurrentGpu()->TakeEvent()) return kOutOfMemory;
+  *event = new CUevent_st{CurrentGpu(), nullptr};
   return kSuccess;
 }
 
@@ -124,27 +124,27 @@ HVD_FAKE_CUDA cuEventDestroy_v2(CUevent_st* event) {
 }
 
 HVD_FAKE_CUDA cuEventRecord(CUevent_st* event, CUstream_st* stream) {
-  if (event->card != StreamOf(stream)->card) return kInvalidValue;
-  event->point = event->card->Record(StreamOf(stream));
+  if (event->gpu != StreamOf(stream)->gpu) return kInvalidValue;
+  event->point = event->gpu->Record(StreamOf(stream));
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuEventQuery(CUevent_st* event) {
   if (event->point == nullptr) return kSuccess;
-  const FakeCard::Point point = event->card->Look(event->point);
+  const FakeGpu::Point point = event->gpu->Look(event->point);
   if (!point.is_reached) return kNotReady;
   return point.has_failed ? kIllegalAddress : kSuccess;
 }
 
 HVD_FAKE_CUDA cuMemcpyAsync(void* to, const void* from, size_t bytes,
                             CUstream_st* stream) {
-  StreamOf(stream)->card->QueueCopy(StreamOf(stream), to, from, bytes);
+  StreamOf(stream)->gpu->QueueCopy(StreamOf(stream), to, from, bytes);
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuModuleLoadData(CUmod_st** module, const void* image) {
   if (image == nullptr) return kInvalidValue;
-  *module = reinterpret_cast<CUmod_st*>(CurrentCard());
+  *module = reinterpret_cast<CUmod_st*>(CurrentGpu());
   return *module == nullptr ? kInvalidContext : kSuccess;
 }
 
@@ -164,19 +164,19 @@ HVD_FAKE_CUDA cuLaunchKernel(CUfunc_st* function, unsigned grid_x,
                              CUstream_st* stream, void** arguments,
                              void** /*extra*/) {
   const auto& kernel = *reinterpret_cast<hvd::FakeKernel*>(function);
-  FakeCard* const card = StreamOf(stream)->card;
+  FakeGpu* const gpu = StreamOf(stream)->gpu;
   // The arguments are read now.
-  card->Queue(StreamOf(stream), kernel(card, grid_x, block_x, arguments));
+  gpu->Queue(StreamOf(stream), kernel(gpu, grid_x, block_x, arguments));
   return kSuccess;
 }
 
 HVD_FAKE_CUDA cuMemHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
-  *memory = CurrentCard()->AllocatePinned(bytes);
+  *memory = CurrentGpu()->AllocatePinned(bytes);
   return *memory == nullptr ? kOutOfMemory : kSuccess;
 }
 
 HVD_FAKE_CUDA cuMemFreeHost(void* memory) {
-  CurrentCard()->FreePinned(memory);
+  CurrentGpu()->FreePinned(memory);
   return kSuccess;
 }
 
@@ -225,8 +225,8 @@ void* FindFakeCuda(const char* name) {
   return nullptr;
 }
 
-void SetFakeCudaDefault(FakeCard* card, FakeCard::Stream* stream) {
-  default_card = card;
+void SetFakeCudaDefault(FakeGpu* gpu, FakeGpu::Stream* stream) {
+  default_gpu = gpu;
   default_stream = stream;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell of their rows, where a peer tells nonsense.
-#include "transport/device/card_rows.h"
+#include "transport/device/gpu_rows.h"
 
 #include <cstdint>
 #include <cstring>
@@ -34,7 +34,7 @@ struct Tables {
 };
 
 // Rank 0 has sent what it has; rank 1 has sent this.
-Status Heard(CardRows* rows, const std::vector<std::byte>& message) {
+Status Heard(GpuRows* rows, const std::vector<std::byte>& message) {
   const std::vector<std::byte>& own = rows->sent();
   auto* const to = static_cast<std::byte*>(
       rows->Receive({static_cast<int64_t>(own.size()),
@@ -55,7 +55,7 @@ std::vector<std::byte> Message(const std::vector<int64_t>& numbers) {
 TEST(TheIdsOfBothRanksAreUnited) {
   for (const bool knows_rows : {true, false}) {
     Tables tables(knows_rows);
-    CardRows rows(&tables.batch, 0, kRanks, true);
+    GpuRows rows(&tables.batch, 0, kRanks, true);
     EXPECT_EQ(rows.MessageBytes().size(), knows_rows ? 2u : 0u);
     EXPECT_EQ(Heard(&rows, rows.sent()).message(), "");
     EXPECT_TRUE(rows.ResultRows() == (RankCounts{{3}, {2}}));
@@ -80,12 +80,12 @@ TEST(NonsenseIsAnError) {
   };
   for (const std::vector<std::byte>& message : messages) {
     Tables tables(false);
-    CardRows rows(&tables.batch, 0, kRanks, true);
+    GpuRows rows(&tables.batch, 0, kRanks, true);
     EXPECT_EQ(Heard(&rows, message).code(), StatusCode::kInternal);
   }
   // Other numbers than the log has.
   Tables tables(true);
-  CardRows rows(&tables.batch, 0, kRanks, true);
+  GpuRows rows(&tables.batch, 0, kRanks, true);
   EXPECT_EQ(Heard(&rows, Message({0, 0})).code(), StatusCode::kInternal);
 }
 
@@ -93,7 +93,7 @@ TEST(RandomBytesNeverCrash) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
     Tables tables(i % 2 == 0);
-    CardRows rows(&tables.batch, 0, kRanks, true);
+    GpuRows rows(&tables.batch, 0, kRanks, true);
     std::vector<std::byte> message = rows.sent();
     for (uint32_t changes = 1 + random() % 4; changes > 0; --changes) {
       message[random() % message.size()] = static_cast<std::byte>(random());
@@ -106,9 +106,9 @@ TEST(RandomBytesNeverCrash) {
 // A rank that cannot take part sends as much as its peers expect.
 TEST(ARankThatCannotTakePart) {
   Tables tables(true);
-  CardRows rows(&tables.batch, 0, kRanks, true);
+  GpuRows rows(&tables.batch, 0, kRanks, true);
   tables.batch.segments[0].ids = tables.batch.segments[1].ids = nullptr;
-  CardRows none(&tables.batch, 0, kRanks, false);
+  GpuRows none(&tables.batch, 0, kRanks, false);
   EXPECT_EQ(none.sent().size(), rows.sent().size());
 }
 
@@ -116,16 +116,16 @@ TEST(ARankThatCannotTakePart) {
 TEST(CallsOfTheCommunicator) {
   for (const bool is_even : {true, false}) {
     Tables tables(false);
-    CardRows rows(&tables.batch, 0, kRanks, true);
+    GpuRows rows(&tables.batch, 0, kRanks, true);
     std::vector<std::byte> message = rows.sent();
     if (!is_even) message = Message({0, 0});
     ASSERT_TRUE(Heard(&rows, message).ok());
-    std::vector<std::byte> card(static_cast<size_t>(rows.card_bytes()));
+    std::vector<std::byte> gpu(static_cast<size_t>(rows.gpu_bytes()));
     std::vector<std::byte> pinned(static_cast<size_t>(rows.pinned_bytes()));
     std::vector<int64_t> ids[2] = {std::vector<int64_t>(3),
                                    std::vector<int64_t>(2)};
     float sums[12];
-    rows.Place(card.data(), pinned.data(),
+    rows.Place(gpu.data(), pinned.data(),
                {sums, ids[0].data(), sums, ids[1].data()});
     ASSERT_EQ(rows.calls().calls.size(), 2u);
     const CommunicatorCall& first = rows.calls().calls[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places tensors in the buffer, at boundaries that suit a card's accesses.
-#include "transport/device/card_fusion.h"
+// Places tensors in the buffer, at boundaries that suit a GPU's accesses.
+#include "transport/device/gpu_fusion.h"
 
 #include <algorithm>
 #include <cmath>
@@ -46,8 +46,8 @@ int64_t FusionBytes(const Batch& batch, int shards) {
   return (bytes + step - 1) / step * step;
 }
 
-CardFusion FuseInto(void* buffer, const Batch& batch, int size) {
-  CardFusion fusion;
+GpuFusion FuseInto(void* buffer, const Batch& batch, int size) {
+  GpuFusion fusion;
   const double divisor = DivisorOf(batch, size);
   const double early = EarlyDivisor(batch, divisor);
   fusion.pack = {batch.dtype, batch.wire_dtype, batch.prescale / early};
@@ -71,9 +71,9 @@ CardFusion FuseInto(void* buffer, const Batch& batch, int size) {
   return fusion;
 }
 
-CardShard ShardIn(void* buffer, const Batch& batch, int shard, int shards) {
+GpuShard ShardIn(void* buffer, const Batch& batch, int shard, int shards) {
   using Kind = CommunicatorCall::Kind;
-  CardShard in;
+  GpuShard in;
   in.bytes = FusionBytes(batch, shards) / shards;
   in.count = in.bytes / static_cast<int64_t>(SizeOf(batch.wire_dtype));
   in.begin = static_cast<std::byte*>(buffer) + shard * in.bytes;

@@ -190,15 +190,15 @@ void CheckRowSums(DataType from_type, DataType to_type, int64_t row_count,
   }
   const size_t before = static_cast<size_t>(shift) * sizeof(To);
   const DeviceBytes from(std::move(values));
-  const DeviceBytes on_card_begins(BytesOf(begins));
-  const DeviceBytes on_card_sources(BytesOf(sources));
+  const DeviceBytes on_gpu_begins(BytesOf(begins));
+  const DeviceBytes on_gpu_sources(BytesOf(sources));
   const DeviceBytes to(std::vector<unsigned char>(
       before + kRows * row_count * sizeof(To) + 16, kPoison));
   const RowSumFactors factors = {3.0, 0.7, true, 0.9};
   RowSums rows = {from.data() + shift * sizeof(From),
                   to.data() + before,
-                  reinterpret_cast<const uint32_t*>(on_card_begins.data()),
-                  reinterpret_cast<const uint32_t*>(on_card_sources.data()),
+                  reinterpret_cast<const uint32_t*>(on_gpu_begins.data()),
+                  reinterpret_cast<const uint32_t*>(on_gpu_sources.data()),
                   kRows * row_count,
                   row_count};
   CheckCuda(cudaDeviceSynchronize());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The card that is made up, as TensorFlow's device GPU:0.
+// The GPU that is made up, as TensorFlow's device GPU:0.
 //
 // A plugin by TensorFlow's C interface for devices. TensorFlow's own kernels
 // for GPUs are not in its builds for CPUs, so a graph can do little on it but
@@ -9,71 +9,71 @@
 #include <thread>
 #include <vector>
 
-#include "fake_card.h"
 #include "fake_cuda.h"
+#include "fake_gpu.h"
 #include "tensorflow/c/experimental/stream_executor/stream_executor.h"
 #include "tensorflow/c/tf_status.h"
 
 struct SP_Event_st {
-  hvd::FakeCard::PointPtr point;
+  hvd::FakeGpu::PointPtr point;
 };
 
 namespace {
 
-using hvd::FakeCard;
-using Stream = FakeCard::Stream;
+using hvd::FakeGpu;
+using Stream = FakeGpu::Stream;
 
 // It is never destroyed: TensorFlow's threads use it to the end.
-FakeCard* Card() {
-  static FakeCard* const card = [] {
-    auto* const made = new FakeCard(size_t{256} << 20);
+FakeGpu* Gpu() {
+  static FakeGpu* const gpu = [] {
+    auto* const made = new FakeGpu(size_t{256} << 20);
     made->WorkAlone();
     return made;
   }();
-  return card;
+  return gpu;
 }
 
 Stream* Of(SP_Stream stream) { return reinterpret_cast<Stream*>(stream); }
 
 void Ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
 
-void WaitFor(const FakeCard::PointPtr& point) {
-  while (!Card()->Look(point).is_reached) {
+void WaitFor(const FakeGpu::PointPtr& point) {
+  while (!Gpu()->Look(point).is_reached) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 
 // A stream of its own, for copies that TensorFlow waits for.
 void CopyNow(void* to, const void* from, uint64_t bytes) {
-  Stream* const stream = Card()->NewStream();
-  Card()->QueueCopy(stream, to, from, bytes, /*is_of_any_memory=*/true);
-  WaitFor(Card()->Record(stream));
-  Card()->Delete(stream);
+  Stream* const stream = Gpu()->NewStream();
+  Gpu()->QueueCopy(stream, to, from, bytes, /*is_of_any_memory=*/true);
+  WaitFor(Gpu()->Record(stream));
+  Gpu()->Delete(stream);
 }
 
 void CopyLater(SP_Stream stream, void* to, const void* from, uint64_t bytes) {
-  Card()->QueueCopy(Of(stream), to, from, bytes, /*is_of_any_memory=*/true);
+  Gpu()->QueueCopy(Of(stream), to, from, bytes, /*is_of_any_memory=*/true);
 }
 
 // --- Memory ---
 
 void Allocate(const SP_Device*, uint64_t bytes, int64_t,
               SP_DeviceMemoryBase* memory) {
-  memory->opaque = Card()->Allocate(bytes);
+  memory->opaque = Gpu()->Allocate(bytes);
   memory->size = memory->opaque == nullptr ? 0 : bytes;
 }
 
 void Deallocate(const SP_Device*, SP_DeviceMemoryBase* memory) {
-  if (memory->opaque != nullptr) Card()->Free(memory->opaque);
+  if (memory->opaque != nullptr) Gpu()->Free(memory->opaque);
   memory->opaque = nullptr;
 }
 
 void* AllocateHost(const SP_Device*, uint64_t bytes) {
-  return Card()->AllocatePinned(bytes);
+  return Gpu()->AllocatePinned(bytes);
 }
 
 void DeallocateHost(const SP_Device*, void* memory) {
-  Card()->FreePinned(memory);
+  Gpu()->FreePinned(memory);
 }
 
 void* AllocateUnified(const SP_Device*, uint64_t) { return nullptr; }
@@ -91,23 +91,23 @@ TF_Bool MemoryUsage(const SP_Device*, int64_t* free, int64_t* total) {
 // its handle, so kernels take it for the null stream.
 void CreateStream(const SP_Device*, SP_Stream* stream, TF_Status* status) {
   static Stream* const first = [] {
-    Stream* const made = Card()->NewStream();
-    hvd::SetFakeCudaDefault(Card(), made);
+    Stream* const made = Gpu()->NewStream();
+    hvd::SetFakeCudaDefault(Gpu(), made);
     return made;
   }();
   static bool is_given = false;
-  *stream = reinterpret_cast<SP_Stream>(is_given ? Card()->NewStream() : first);
+  *stream = reinterpret_cast<SP_Stream>(is_given ? Gpu()->NewStream() : first);
   is_given = true;
   Ok(status);
 }
 
 void DestroyStream(const SP_Device*, SP_Stream stream) {
-  Card()->Delete(Of(stream));
+  Gpu()->Delete(Of(stream));
 }
 
 void DependOn(const SP_Device*, SP_Stream dependent, SP_Stream other,
               TF_Status* status) {
-  Card()->QueueWait(Of(dependent), Card()->Record(Of(other)));
+  Gpu()->QueueWait(Of(dependent), Gpu()->Record(Of(other)));
   Ok(status);
 }
 
@@ -124,19 +124,19 @@ void DestroyEvent(const SP_Device*, SP_Event event) { delete event; }
 
 SE_EventStatus EventStatus(const SP_Device*, SP_Event event) {
   if (event->point == nullptr) return SE_EVENT_COMPLETE;
-  return Card()->Look(event->point).is_reached ? SE_EVENT_COMPLETE
-                                               : SE_EVENT_PENDING;
+  return Gpu()->Look(event->point).is_reached ? SE_EVENT_COMPLETE
+                                              : SE_EVENT_PENDING;
 }
 
 void RecordEvent(const SP_Device*, SP_Stream stream, SP_Event event,
                  TF_Status* status) {
-  event->point = Card()->Record(Of(stream));
+  event->point = Gpu()->Record(Of(stream));
   Ok(status);
 }
 
 void WaitForEvent(const SP_Device* const, SP_Stream stream, SP_Event event,
                   TF_Status* const status) {
-  Card()->QueueWait(Of(stream), event->point);
+  Gpu()->QueueWait(Of(stream), event->point);
   Ok(status);
 }
 
@@ -146,7 +146,7 @@ void BlockForEvent(const SP_Device*, SP_Event event, TF_Status* status) {
 }
 
 void BlockUntilDone(const SP_Device*, SP_Stream stream, TF_Status* status) {
-  WaitFor(Card()->Record(Of(stream)));
+  WaitFor(Gpu()->Record(Of(stream)));
   Ok(status);
 }
 
@@ -154,7 +154,7 @@ void SynchronizeAll(const SP_Device*, TF_Status* status) { Ok(status); }
 
 TF_Bool HostCallback(const SP_Device*, SP_Stream stream,
                      SE_StatusCallbackFn call, void* argument) {
-  Card()->QueueCall(Of(stream), [=](bool) {
+  Gpu()->QueueCall(Of(stream), [=](bool) {
     TF_Status* const status = TF_NewStatus();
     call(argument, status);
     TF_DeleteStatus(status);
@@ -205,9 +205,9 @@ void CopyWithinNow(const SP_Device*, SP_DeviceMemoryBase* to,
 
 void Fill(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* to,
           uint8_t pattern, uint64_t bytes, TF_Status* status) {
-  Card()->Queue(Of(stream), [place = to->opaque, pattern, bytes] {
+  Gpu()->Queue(Of(stream), [place = to->opaque, pattern, bytes] {
     const std::vector<uint8_t> values(bytes, pattern);
-    Card()->Write(place, values.data(), bytes);
+    Gpu()->Write(place, values.data(), bytes);
     return true;
   });
   Ok(status);

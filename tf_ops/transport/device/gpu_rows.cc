@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads what the ranks tell, places rows and lists of them, and lists the work.
-#include "transport/device/card_rows.h"
+#include "transport/device/gpu_rows.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,11 +28,11 @@ Status Nonsense() {
       "hvd_tf?");
 }
 
-// A thread of a card adds up so many rows at most, where there may be more. It
+// A thread of a GPU adds up so many rows at most, where there may be more. It
 // waits for memory again and again.
 constexpr uint32_t kMostTerms = 64;
 
-// A place of so many bytes, at a boundary that suits a card's accesses.
+// A place of so many bytes, at a boundary that suits a GPU's accesses.
 int64_t Add(int64_t bytes, int64_t* end) {
   const int64_t place = *end;
   *end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -43,14 +43,14 @@ int64_t BytesOf(const std::vector<uint32_t>& numbers) {
   return static_cast<int64_t>(numbers.size() * sizeof(uint32_t));
 }
 
-// Writes the numbers to pinned memory. Returns where they will be on the card.
+// Writes the numbers to pinned memory. Returns where they will be on the GPU.
 const uint32_t* Put(const std::vector<uint32_t>& numbers, int64_t at,
-                    std::byte* card, std::byte* pinned) {
+                    std::byte* gpu, std::byte* pinned) {
   if (!numbers.empty()) {
     std::memcpy(pinned + at, numbers.data(),
                 static_cast<size_t>(BytesOf(numbers)));
   }
-  return reinterpret_cast<const uint32_t*>(card + at);
+  return reinterpret_cast<const uint32_t*>(gpu + at);
 }
 
 // The type that sums of this type are formed in.
@@ -60,7 +60,7 @@ DataType PartType(DataType dtype) {
 
 }  // namespace
 
-CardRows::CardRows(const Batch* batch, int rank, int size, bool can_take_part)
+GpuRows::GpuRows(const Batch* batch, int rank, int size, bool can_take_part)
     : batch_(batch), rank_(rank), size_(size) {
   const auto header = static_cast<size_t>(HeaderBytes(*batch));
   if (!can_take_part) {
@@ -80,7 +80,7 @@ CardRows::CardRows(const Batch* batch, int rank, int size, bool can_take_part)
   lists.Encode(*batch, 0, sent_.data() + header);
 }
 
-std::vector<int64_t> CardRows::MessageBytes() const {
+std::vector<int64_t> GpuRows::MessageBytes() const {
   std::vector<int64_t> bytes;
   if (batch_->rows.empty()) return bytes;
   const IdLists lists(*batch_, batch_->rows);
@@ -90,7 +90,7 @@ std::vector<int64_t> CardRows::MessageBytes() const {
   return bytes;
 }
 
-void* CardRows::Receive(const std::vector<int64_t>& bytes) {
+void* GpuRows::Receive(const std::vector<int64_t>& bytes) {
   received_bytes_ = bytes;
   int64_t total = 0;
   for (const int64_t of_rank : bytes) total += of_rank;
@@ -98,7 +98,7 @@ void* CardRows::Receive(const std::vector<int64_t>& bytes) {
   return received_.data();
 }
 
-Status CardRows::Read() {
+Status GpuRows::Read() {
   const size_t segments = batch_->segments.size();
   RankCounts rows(segments);
   std::vector<std::byte> ids;
@@ -133,7 +133,7 @@ Status CardRows::Read() {
   return FindTables();
 }
 
-RankCounts CardRows::ResultRows() const {
+RankCounts GpuRows::ResultRows() const {
   RankCounts rows;
   for (const Table& table : tables_) {
     rows.push_back({table.result.terms.rows()});
@@ -141,16 +141,16 @@ RankCounts CardRows::ResultRows() const {
   return rows;
 }
 
-int64_t CardRows::CountOf(size_t s, int rank) const {
+int64_t GpuRows::CountOf(size_t s, int rank) const {
   return static_cast<int64_t>(plan_->places(s, rank).size());
 }
 
-int64_t CardRows::RowBytes(size_t s) const {
+int64_t GpuRows::RowBytes(size_t s) const {
   return batch_->segments[s].row_count *
          static_cast<int64_t>(SizeOf(batch_->wire_dtype));
 }
 
-Status CardRows::FindTables() {
+Status GpuRows::FindTables() {
   for (size_t s = 0; s < plan_->segment_count(); ++s) {
     Table& table = tables_.emplace_back();
     int64_t all = 0, most = 0;
@@ -188,7 +188,7 @@ Status CardRows::FindTables() {
   return Status::Ok();
 }
 
-void CardRows::FindOwnTerms(size_t s) {
+void GpuRows::FindOwnTerms(size_t s) {
   const Segment& segment = batch_->segments[s];
   if (segment.groups == nullptr) return;
   Table& table = tables_[s];
@@ -201,13 +201,13 @@ void CardRows::FindOwnTerms(size_t s) {
           &rows_end_);
 }
 
-void CardRows::PlaceTerms(PlacedTerms* placed) {
+void GpuRows::PlaceTerms(PlacedTerms* placed) {
   placed->begins_at = Add(BytesOf(placed->terms.begins), &terms_end_);
   placed->sources_at = Add(BytesOf(placed->terms.sources), &terms_end_);
 }
 
-void CardRows::Place(void* card, void* pinned,
-                     const std::vector<void*>& outputs) {
+void GpuRows::Place(void* gpu, void* pinned,
+                    const std::vector<void*>& outputs) {
   const DataType dtype = batch_->dtype, wire = batch_->wire_dtype;
   const DataType part = PartType(dtype);
   const RowSumFactors own = {1.0, 1.0, true, batch_->prescale};
@@ -217,67 +217,66 @@ void CardRows::Place(void* card, void* pinned,
   sums_.operation = {
       wire, dtype, {DivisorOf(*batch_, size_), batch_->postscale, true, 1.0}};
   calls_.dtype = DataType::kUint8;
-  auto* const on_card = static_cast<std::byte*>(card);
+  auto* const on_gpu = static_cast<std::byte*>(gpu);
   // Places in both are counted from the same beginning.
   auto* const on_host = static_cast<std::byte*>(pinned) - rows_end_;
   for (size_t s = 0; s < tables_.size(); ++s) {
-    AddOwn(s, on_card, on_host);
-    AddCalls(s, on_card);
+    AddOwn(s, on_gpu, on_host);
+    AddCalls(s, on_gpu);
     if (void* const out = outputs[2 * s]) {
       sums_.rows.push_back(SumsOf(tables_[s].result,
-                                  on_card + tables_[s].rows_at, out, s, on_card,
+                                  on_gpu + tables_[s].rows_at, out, s, on_gpu,
                                   on_host));
     }
     if (void* const ids = outputs[2 * s + 1]) {
       WriteIds(batch_->id_dtype, plan_->united(s), ids);
     }
   }
-  terms_ = {{pinned, on_card + rows_end_, pinned_bytes()}};
+  terms_ = {{pinned, on_gpu + rows_end_, pinned_bytes()}};
 }
 
-RowSums CardRows::SumsOf(const PlacedTerms& placed, const void* from, void* to,
-                         size_t s, std::byte* card, std::byte* pinned) const {
+RowSums GpuRows::SumsOf(const PlacedTerms& placed, const void* from, void* to,
+                        size_t s, std::byte* gpu, std::byte* pinned) const {
   const int64_t row_count = batch_->segments[s].row_count;
   return {from,
           to,
-          Put(placed.terms.begins, placed.begins_at, card, pinned),
-          Put(placed.terms.sources, placed.sources_at, card, pinned),
+          Put(placed.terms.begins, placed.begins_at, gpu, pinned),
+          Put(placed.terms.sources, placed.sources_at, gpu, pinned),
           placed.terms.rows() * row_count,
           row_count};
 }
 
-void CardRows::AddOwn(size_t s, std::byte* card, std::byte* pinned) {
+void GpuRows::AddOwn(size_t s, std::byte* gpu, std::byte* pinned) {
   const Segment& segment = batch_->segments[s];
   const Table& table = tables_[s];
   if (segment.count == 0) return;
   std::byte* const to =
-      card + table.rows_at +
+      gpu + table.rows_at +
       table.first_rows[static_cast<size_t>(rank_)] * RowBytes(s);
-  std::byte* const parts = card + table.parts_at;
+  std::byte* const parts = gpu + table.parts_at;
   if (segment.groups == nullptr) {
     copies_.push_back({segment.in, to, segment.count});
   } else if (table.parts.terms.begins.empty()) {
     own_sums_[0].rows.push_back(
-        SumsOf(table.own, segment.in, to, s, card, pinned));
+        SumsOf(table.own, segment.in, to, s, gpu, pinned));
   } else {
     own_sums_[1].rows.push_back(
-        SumsOf(table.own, segment.in, parts, s, card, pinned));
-    own_sums_[2].rows.push_back(
-        SumsOf(table.parts, parts, to, s, card, pinned));
+        SumsOf(table.own, segment.in, parts, s, gpu, pinned));
+    own_sums_[2].rows.push_back(SumsOf(table.parts, parts, to, s, gpu, pinned));
   }
 }
 
-void CardRows::AddCalls(size_t s, std::byte* card) {
+void GpuRows::AddCalls(size_t s, std::byte* gpu) {
   using Kind = CommunicatorCall::Kind;
   const Table& table = tables_[s];
   const auto first = [&](int rank) {
-    return card + table.rows_at +
+    return gpu + table.rows_at +
            table.first_rows[static_cast<size_t>(rank)] * RowBytes(s);
   };
   if (RowBytes(s) == 0) return;
   if (table.even_rows > 0) {
     calls_.calls.push_back({Kind::kAllgather, 0, first(rank_),
-                            card + table.rows_at,
+                            gpu + table.rows_at,
                             table.even_rows * RowBytes(s)});
     return;
   }
@@ -288,7 +287,7 @@ void CardRows::AddCalls(size_t s, std::byte* card) {
   }
 }
 
-CopyOperation CardRows::copy_operation() const {
+CopyOperation GpuRows::copy_operation() const {
   return {batch_->dtype, batch_->wire_dtype, batch_->prescale};
 }
 

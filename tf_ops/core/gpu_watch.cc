@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at batches that have been with cards for long.
-#include "core/card_watch.h"
+// Looks at batches that have been with GPUs for long.
+#include "core/gpu_watch.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,28 +8,28 @@
 namespace hvd {
 namespace {
 
-// For cards that wait for each other.
+// For GPUs that wait for each other.
 constexpr double kLonger = 1.5;
 
 }  // namespace
 
-CardWatch::CardWatch(const Options& options, std::string name)
+GpuWatch::GpuWatch(const Options& options, std::string name)
     : options_(options),
       name_(std::move(name)),
       next_own_s_(options.stall_warning_s),
       next_among_s_(options.stall_warning_s) {}
 
-std::vector<CardWatch::Batch> CardWatch::Find(const Sets& sets,
-                                              Clock::time_point awake) {
+std::vector<GpuWatch::Batch> GpuWatch::Find(const Sets& sets,
+                                            Clock::time_point awake) {
   std::vector<Batch> batches;
   std::map<Key, Clock::time_point> since;
   for (const auto& [serial, executor] : sets) {
-    for (const Executor::OnCard& on_card : executor->on_cards()) {
-      const Key key(serial, on_card.lane, on_card.id);
+    for (const Executor::OnGpu& on_gpu : executor->on_gpus()) {
+      const Key key(serial, on_gpu.lane, on_gpu.id);
       const auto known = since_.find(key);
       since[key] = known == since_.end() ? awake : known->second;
       const std::chrono::duration<double> waited = awake - since[key];
-      batches.push_back({executor, on_card, waited.count()});
+      batches.push_back({executor, on_gpu, waited.count()});
     }
   }
   since_ = std::move(since);
@@ -39,14 +39,14 @@ std::vector<CardWatch::Batch> CardWatch::Find(const Sets& sets,
   return batches;
 }
 
-void CardWatch::Add(const Batch& batch, Stall* stall) {
+void GpuWatch::Add(const Batch& batch, Stall* stall) {
   stall->waited_s = std::max(stall->waited_s, batch.waited_s);
-  for (std::string& name : batch.executor->NamesOf(batch.on_card)) {
+  for (std::string& name : batch.executor->NamesOf(batch.on_gpu)) {
     stall->names.push_back(std::move(name));
   }
 }
 
-bool CardWatch::IsDue(const Stall& stall, double factor, double* next_s) const {
+bool GpuWatch::IsDue(const Stall& stall, double factor, double* next_s) const {
   const double first_s = options_.stall_warning_s;
   if (stall.waited_s <= 0) *next_s = first_s;
   if (first_s <= 0 || stall.waited_s < *next_s * factor) return false;
@@ -54,7 +54,7 @@ bool CardWatch::IsDue(const Stall& stall, double factor, double* next_s) const {
   return true;
 }
 
-CardWatch::Finding CardWatch::Look(const Sets& sets, Clock::time_point awake) {
+GpuWatch::Finding GpuWatch::Look(const Sets& sets, Clock::time_point awake) {
   const double warning_s = options_.stall_warning_s;
   const double shutdown_s = options_.stall_shutdown_s;
   const double least_s = warning_s > 0 ? warning_s : shutdown_s;
@@ -65,7 +65,7 @@ CardWatch::Finding CardWatch::Look(const Sets& sets, Clock::time_point awake) {
   for (const Batch& batch : Find(sets, awake)) {
     if (batch.waited_s < least_s) break;
     finding.batches.push_back(batch);
-    if (batch.on_card.lane->waits_for_own_card(batch.on_card.id)) {
+    if (batch.on_gpu.lane->waits_for_own_gpu(batch.on_gpu.id)) {
       of_own.push_back(batch);
     } else {
       Add(batch, &among);
@@ -79,11 +79,11 @@ CardWatch::Finding CardWatch::Look(const Sets& sets, Clock::time_point awake) {
     const Stall& stall = is_own ? own : among;
     const double factor = is_own ? 1 : kLonger;
     if (shutdown_s > 0 && stall.waited_s >= shutdown_s * factor) {
-      finding.failure = CardFailure(stall, is_own, shutdown_s);
+      finding.failure = GpuFailure(stall, is_own, shutdown_s);
       return finding;
     }
     if (IsDue(stall, factor, is_own ? &next_own_s_ : &next_among_s_)) {
-      finding.warnings.push_back(CardWarning(stall, is_own, name_));
+      finding.warnings.push_back(GpuWarning(stall, is_own, name_));
     }
   }
   return finding;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// TestCard: a card that is made up, CUDA's driver on it, and a framework's
+// TestGpu: a GPU that is made up, CUDA's driver on it, and a framework's
 // stream.
-#ifndef HVD_TESTS_CORE_TEST_CARD_H_
-#define HVD_TESTS_CORE_TEST_CARD_H_
+#ifndef HVD_TESTS_CORE_TEST_GPU_H_
+#define HVD_TESTS_CORE_TEST_GPU_H_
 
 #include <atomic>
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "card/fake_card.h"
-#include "card/fake_cuda.h"
+#include "fakes/fake_cuda.h"
+#include "fakes/fake_gpu.h"
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
 
@@ -27,24 +27,24 @@ inline const CudaDriver* FakeDriver() {
 inline const void* FakeKernelImage() { return "kernels"; }
 
 // Nothing is done before Step.
-class TestCard {
+class TestGpu {
  public:
   using Ready = std::shared_ptr<const void>;
 
-  FakeCard& card() { return *card_; }
+  FakeGpu& gpu() { return *gpu_; }
   std::shared_ptr<Device> device() { return device_; }
-  void Step() { card_->Step(); }
+  void Step() { gpu_->Step(); }
 
-  // It comes back when the last pointer goes, before the card does.
+  // It comes back when the last pointer goes, before the GPU does.
   std::shared_ptr<void> Allocate(size_t bytes) {
-    return {card_->Allocate(bytes),
-            [card = card_.get()](void* memory) { card->Free(memory); }};
+    return {gpu_->Allocate(bytes),
+            [gpu = gpu_.get()](void* memory) { gpu->Free(memory); }};
   }
 
   // The framework's stream does this when it comes to it. It takes long enough
   // for streams that do not wait for it to go on.
   void Compute(std::function<void()> work) {
-    card_->Queue(stream_, [work = std::move(work), asked = 0]() mutable {
+    gpu_->Queue(stream_, [work = std::move(work), asked = 0]() mutable {
       if (++asked < 2) return false;
       work();
       return true;
@@ -52,7 +52,7 @@ class TestCard {
   }
   // The framework's stream stops here until `is_open`.
   void ComputeOnce(std::shared_ptr<const bool> is_open) {
-    card_->Queue(stream_, [is_open = std::move(is_open)] { return *is_open; });
+    gpu_->Queue(stream_, [is_open = std::move(is_open)] { return *is_open; });
   }
   // What the framework's stream has come to.
   Ready Mark() {
@@ -62,7 +62,7 @@ class TestCard {
   }
   // No more buffers are to be had from now on.
   void RunOutOfBuffers() { has_buffers_ = false; }
-  FakeCard::Stream* framework_stream() { return stream_; }
+  FakeGpu::Stream* framework_stream() { return stream_; }
 
  private:
   // Memory that the framework's stream still writes, as it does to what a
@@ -72,18 +72,18 @@ class TestCard {
     std::shared_ptr<void> buffer = Allocate(bytes);
     Compute([this, buffer, bytes] {
       const std::vector<std::byte> old(bytes, std::byte{0x5a});
-      card_->Write(buffer.get(), old.data(), bytes);
+      gpu_->Write(buffer.get(), old.data(), bytes);
     });
     return buffer;
   }
 
   std::atomic<bool> has_buffers_{true};
-  const std::unique_ptr<FakeCard> card_ = std::make_unique<FakeCard>();
-  FakeCard::Stream* const stream_ = card_->NewStream();
+  const std::unique_ptr<FakeGpu> gpu_ = std::make_unique<FakeGpu>();
+  FakeGpu::Stream* const stream_ = gpu_->NewStream();
   const std::shared_ptr<Device> device_ =
       std::make_shared<CudaDevice>(FakeKernelImage());
 };
 
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CORE_TEST_CARD_H_
+#endif  // HVD_TESTS_CORE_TEST_GPU_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels around copy_tile.h and row_sums.h, one block for each tile.
-// CUDA's compiler makes an image of them, which card_kernels.cc loads by these
+// CUDA's compiler makes an image of them, which cuda_kernels.cc loads by these
 // names.
 #include <cstdint>
 

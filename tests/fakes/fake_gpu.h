@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FakeCard: a GPU that is made up: its memory, and streams of work.
+// FakeGpu: a GPU that is made up: its memory, and streams of work.
 //
 // fake_cuda.h makes CUDA's driver of it. So lanes run on it as on a GPU.
-#ifndef HVD_TESTS_CARD_FAKE_CARD_H_
-#define HVD_TESTS_CARD_FAKE_CARD_H_
+#ifndef HVD_TESTS_FAKES_FAKE_GPU_H_
+#define HVD_TESTS_FAKES_FAKE_GPU_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -19,9 +19,9 @@
 namespace hvd {
 
 // Its memory has addresses that fault when the host touches them. A copy of
-// CUDA's that touches anything but memory of the card and pinned memory fails
+// CUDA's that touches anything but memory of the GPU and pinned memory fails
 // its stream, and so does all that follows in it. Any thread.
-class FakeCard {
+class FakeGpu {
  public:
   // What a stream has come to.
   struct Point {
@@ -32,35 +32,35 @@ class FakeCard {
   // A piece of work. It says whether it is done, and is asked again if not.
   using Work = std::function<bool()>;
 
-  // Work in order. It belongs to its card.
+  // Work in order. It belongs to its GPU.
   class Stream {
    public:
-    explicit Stream(FakeCard* of) : card(of) {}
-    FakeCard* const card;
+    explicit Stream(FakeGpu* of) : gpu(of) {}
+    FakeGpu* const gpu;
 
    private:
-    friend class FakeCard;
+    friend class FakeGpu;
     bool has_failed_ = false;
     bool is_deleted_ = false;
     std::deque<Work> queue_;
   };
 
-  explicit FakeCard(size_t bytes = size_t{1} << 30);
+  explicit FakeGpu(size_t bytes = size_t{1} << 30);
   // Work that is left is not done.
-  ~FakeCard();
+  ~FakeGpu();
 
   // Another one has another, unless it is given the same.
   uint64_t identity() const { return identity_; }
   void set_identity(uint64_t identity) { identity_ = identity; }
 
   // --- Memory ---
-  // Filled with poison, and not null also for 0 bytes. Null: the card is full.
+  // Filled with poison, and not null also for 0 bytes. Null: the GPU is full.
   void* Allocate(size_t bytes);
   void Free(void* device);
   // Pinned. Null: there is none.
   void* AllocatePinned(size_t bytes);
   void FreePinned(void* host);
-  // What a program's own stream would do. `device` is memory of the card.
+  // What a program's own stream would do. `device` is memory of the GPU.
   void Write(void* device, const void* host, size_t bytes);
   void Read(void* host, const void* device, size_t bytes) const;
 
@@ -76,7 +76,7 @@ class FakeCard {
   // Null: for nothing.
   void QueueWait(Stream* stream, PointPtr point);
   // Calls, without a lock, with whether the stream has failed. Called in the
-  // end, too, if the card does not come to it.
+  // end, too, if the GPU does not come to it.
   void QueueCall(Stream* stream, std::function<void(bool has_failed)> call);
   Point Look(const PointPtr& point) const;
 
@@ -100,7 +100,7 @@ class FakeCard {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  bool IsOnCard(const void* address) const;
+  bool IsOnGpu(const void* address) const;
   std::byte* ShadowOf(const void* device) const;
   // Null: CUDA may not use these bytes for a copy.
   void* Reachable(const void* address, size_t bytes) const;
@@ -112,14 +112,14 @@ class FakeCard {
 
   const size_t bytes_;
   uint64_t identity_ = reinterpret_cast<uintptr_t>(this);
-  std::byte* card_ = nullptr;    // addresses that fault
-  std::byte* shadow_ = nullptr;  // the same memory, for the card's own work
+  std::byte* gpu_ = nullptr;     // addresses that fault
+  std::byte* shadow_ = nullptr;  // the same memory, for the GPU's own work
 
   mutable std::mutex mutex_;
   std::condition_variable has_work_;
   bool is_ending_ = false;
   uint64_t queued_ = 0;                    // pieces of work, ever
-  std::map<size_t, size_t> used_;          // begin and end on the card
+  std::map<size_t, size_t> used_;          // begin and end on the GPU
   std::map<uintptr_t, uintptr_t> pinned_;  // begin and end
   std::vector<std::unique_ptr<Stream>> streams_;
   bool fails_next_copy_ = false;
@@ -131,4 +131,4 @@ class FakeCard {
 
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CARD_FAKE_CARD_H_
+#endif  // HVD_TESTS_FAKES_FAKE_GPU_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime with cards that lag or hang: who is named, and what ends the job.
+// Runtime with GPUs that lag or hang: who is named, and what ends the job.
 #include <atomic>
 #include <future>
 #include <memory>
@@ -15,8 +15,8 @@ namespace {
 
 using Find = std::function<Result<const NcclLibrary*>(int rank)>;
 
-CardJob WithLimits(double warning_s, double shutdown_s) {
-  CardJob job;
+GpuJob WithLimits(double warning_s, double shutdown_s) {
+  GpuJob job;
   job.options.stall_warning_s = warning_s;
   job.options.stall_shutdown_s = shutdown_s;
   return job;
@@ -38,24 +38,24 @@ void Await(const Lines& lines, const std::string& words) {
   }
 }
 
-// Rank 1's card does not come to a tensor, and nobody stops anything.
+// Rank 1's GPU does not come to a tensor, and nobody stops anything.
 void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
-                            const CardJob& job) {
+                            const GpuJob& job) {
   FakeNccl::Reset();
   const Lines lines;
   std::promise<void> ended;
   const auto end = ended.get_future().share();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         if (is_direct) {
-          EXPECT_TRUE(BecomesDirect(rank, 2, runtime, card));
+          EXPECT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         } else {
-          CardCall first(card, runtime, "first", Filled(10, 1.0f));
+          GpuCall first(gpu, runtime, "first", Filled(10, 1.0f));
           EXPECT_EQ(first.Wait().message(), "");
         }
-        if (rank == 1) card->ComputeOnce(std::make_shared<bool>(false));
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         if (rank == 1) {
           end.wait();
           runtime->Stop();
@@ -63,11 +63,11 @@ void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
           return;
         }
         Status status = sum.Wait();
-        // It is said to be done when cards have it.
+        // It is said to be done when GPUs have it.
         EXPECT_EQ(status.ok(), job.options.async_completion != 0);
         if (status.ok()) {
           Await(lines, "its GPU has not come to a batch");
-          CardCall next(card, runtime, "next", Filled(100, 1.0f));
+          GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
           status = next.Wait();
         }
         EXPECT_EQ(status.code(), StatusCode::kPeerLost);
@@ -81,35 +81,35 @@ void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
   EXPECT_EQ(Count(lines, "waited for the GPU of rank 0"), 0);
 }
 
-TEST(a_card_that_hangs_is_named_where_tensors_are_staged) {
+TEST(a_gpu_that_hangs_is_named_where_tensors_are_staged) {
   CheckLagThatEndsTheJob(NoNccl, false, WithLimits(0.5, 3));
 }
 
-TEST(a_card_that_hangs_is_named_where_cards_reduce) {
+TEST(a_gpu_that_hangs_is_named_where_gpus_reduce) {
   CheckLagThatEndsTheJob(Nccl, true, WithLimits(0.5, 3));
 }
 
-// The next tensor of rank 0 is behind the one that its card waits in.
-TEST(a_card_that_hangs_is_named_where_streams_wait) {
-  CardJob job = WithLimits(0.5, 3);
+// The next tensor of rank 0 is behind the one that its GPU waits in.
+TEST(a_gpu_that_hangs_is_named_where_streams_wait) {
+  GpuJob job = WithLimits(0.5, 3);
   job.options.async_completion = 1;
   CheckLagThatEndsTheJob(Nccl, true, job);
 }
 
-TEST(a_card_that_lags_is_only_warned_of) {
+TEST(a_gpu_that_lags_is_only_warned_of) {
   for (const bool is_direct : {false, true}) {
     FakeNccl::Reset();
     const Lines lines;
-    RunOnCards(
+    RunOnGpus(
         2,
-        [&](int rank, Runtime* runtime, TestCard* card) {
+        [&](int rank, Runtime* runtime, TestGpu* gpu) {
           if (is_direct) {
-            ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+            ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
           }
           const auto is_open = std::make_shared<std::atomic<bool>>(rank == 0);
-          card->card().Queue(card->framework_stream(),
-                             [is_open] { return is_open->load(); });
-          CardCall sum(card, runtime, "late", Filled(100, 1.0f + rank));
+          gpu->gpu().Queue(gpu->framework_stream(),
+                           [is_open] { return is_open->load(); });
+          GpuCall sum(gpu, runtime, "late", Filled(100, 1.0f + rank));
           if (rank == 1) {
             Await(lines,
                   "1 tensor has waited for the GPU of rank 1 (localhost): "
@@ -123,21 +123,21 @@ TEST(a_card_that_lags_is_only_warned_of) {
   }
 }
 
-// All inputs are there, so each rank only knows that cards wait.
+// All inputs are there, so each rank only knows that GPUs wait.
 TEST(a_kernel_that_hangs) {
   FakeNccl::Reset();
   const Lines lines;
   std::promise<void> ended;
   const auto end = ended.get_future().share();
-  RunOnCards(
+  RunOnGpus(
       2,
-      [&](int rank, Runtime* runtime, TestCard* card) {
-        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, card));
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
-        CardCall sum(card, runtime, "sum", Filled(100, 1.0f));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
         // Rank 0's may be there.
         if (rank == 0) (void)sum.Wait();
-        CardCall next(card, runtime, "next", Filled(100, 1.0f));
+        GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
         if (rank == 1) {
           end.wait();
           runtime->Stop();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One memory with two mappings, and queues of work.
-#include "fake_card.h"
+#include "fake_gpu.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,34 +30,34 @@ size_t RoundUp(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-FakeCard::FakeCard(size_t bytes) : bytes_(bytes) {
-  const int file = memfd_create("fake-card", MFD_CLOEXEC);
+FakeGpu::FakeGpu(size_t bytes) : bytes_(bytes) {
+  const int file = memfd_create("fake-gpu", MFD_CLOEXEC);
   Need(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0,
-       "memory of a card");
+       "memory of a GPU");
   const auto map = [&](int protection) {
     void* const place = mmap(nullptr, bytes, protection, MAP_SHARED, file, 0);
-    Need(place != MAP_FAILED, "a mapping of a card");
+    Need(place != MAP_FAILED, "a mapping of a GPU");
     return static_cast<std::byte*>(place);
   };
-  card_ = map(PROT_NONE);
+  gpu_ = map(PROT_NONE);
   shadow_ = map(PROT_READ | PROT_WRITE);
   close(file);
 }
 
-FakeCard::~FakeCard() {
+FakeGpu::~FakeGpu() {
   {
     const Lock lock(mutex_);
     is_ending_ = true;
   }
   has_work_.notify_all();
   if (worker_.joinable()) worker_.join();
-  munmap(card_, bytes_);
+  munmap(gpu_, bytes_);
   munmap(shadow_, bytes_);
 }
 
 // --- Memory ---
 
-void* FakeCard::Allocate(size_t bytes) {
+void* FakeGpu::Allocate(size_t bytes) {
   const size_t size = std::max(kAlignment, RoundUp(bytes, kAlignment));
   const Lock lock(mutex_);
   size_t begin = 0;
@@ -68,17 +68,17 @@ void* FakeCard::Allocate(size_t bytes) {
   if (begin + size > bytes_) return nullptr;
   used_[begin] = begin + size;
   std::memset(shadow_ + begin, kPoison, size);
-  return card_ + begin;
+  return gpu_ + begin;
 }
 
-void FakeCard::Free(void* device) {
+void FakeGpu::Free(void* device) {
   const Lock lock(mutex_);
   Need(used_.erase(
-           static_cast<size_t>(static_cast<std::byte*>(device) - card_)) == 1,
+           static_cast<size_t>(static_cast<std::byte*>(device) - gpu_)) == 1,
        "memory that was allocated");
 }
 
-void* FakeCard::AllocatePinned(size_t bytes) {
+void* FakeGpu::AllocatePinned(size_t bytes) {
   const Lock lock(mutex_);
   if (!has_pinned_) return nullptr;
   pinned_bytes_ += bytes;
@@ -90,33 +90,33 @@ void* FakeCard::AllocatePinned(size_t bytes) {
   return block;
 }
 
-void FakeCard::FreePinned(void* host) {
+void FakeGpu::FreePinned(void* host) {
   const Lock lock(mutex_);
   Need(pinned_.erase(reinterpret_cast<uintptr_t>(host)) == 1,
        "pinned memory that was allocated");
   std::free(host);
 }
 
-void FakeCard::Write(void* device, const void* host, size_t bytes) {
+void FakeGpu::Write(void* device, const void* host, size_t bytes) {
   if (bytes > 0) std::memcpy(ShadowOf(device), host, bytes);
 }
 
-void FakeCard::Read(void* host, const void* device, size_t bytes) const {
+void FakeGpu::Read(void* host, const void* device, size_t bytes) const {
   if (bytes > 0) std::memcpy(host, ShadowOf(device), bytes);
 }
 
-bool FakeCard::IsOnCard(const void* address) const {
+bool FakeGpu::IsOnGpu(const void* address) const {
   const auto* const at = static_cast<const std::byte*>(address);
-  return at >= card_ && at < card_ + bytes_;
+  return at >= gpu_ && at < gpu_ + bytes_;
 }
 
-std::byte* FakeCard::ShadowOf(const void* device) const {
-  Need(IsOnCard(device), "memory of the card");
-  return shadow_ + (static_cast<const std::byte*>(device) - card_);
+std::byte* FakeGpu::ShadowOf(const void* device) const {
+  Need(IsOnGpu(device), "memory of the GPU");
+  return shadow_ + (static_cast<const std::byte*>(device) - gpu_);
 }
 
-void* FakeCard::Reachable(const void* address, size_t bytes) const {
-  if (IsOnCard(address)) return ShadowOf(address);
+void* FakeGpu::Reachable(const void* address, size_t bytes) const {
+  if (IsOnGpu(address)) return ShadowOf(address);
   const auto begin = reinterpret_cast<uintptr_t>(address);
   auto block = pinned_.upper_bound(begin);
   if (block == pinned_.begin()) return nullptr;
@@ -127,17 +127,17 @@ void* FakeCard::Reachable(const void* address, size_t bytes) const {
 
 // --- Streams ---
 
-FakeCard::Stream* FakeCard::NewStream() {
+FakeGpu::Stream* FakeGpu::NewStream() {
   const Lock lock(mutex_);
   return streams_.emplace_back(std::make_unique<Stream>(this)).get();
 }
 
-void FakeCard::Delete(Stream* stream) {
+void FakeGpu::Delete(Stream* stream) {
   const Lock lock(mutex_);
   stream->is_deleted_ = true;
 }
 
-void FakeCard::Queue(Stream* stream, Work work) {
+void FakeGpu::Queue(Stream* stream, Work work) {
   {
     const Lock lock(mutex_);
     stream->queue_.push_back(std::move(work));
@@ -146,16 +146,16 @@ void FakeCard::Queue(Stream* stream, Work work) {
   has_work_.notify_all();
 }
 
-void FakeCard::QueueCopy(Stream* stream, void* to, const void* from,
-                         size_t bytes, bool is_of_any_memory) {
+void FakeGpu::QueueCopy(Stream* stream, void* to, const void* from,
+                        size_t bytes, bool is_of_any_memory) {
   Queue(stream, [=] {
     Copy(stream, to, from, bytes, is_of_any_memory);
     return true;
   });
 }
 
-void FakeCard::Copy(Stream* stream, void* to, const void* from, size_t bytes,
-                    bool is_of_any_memory) {
+void FakeGpu::Copy(Stream* stream, void* to, const void* from, size_t bytes,
+                   bool is_of_any_memory) {
   void* target = nullptr;
   const void* source = nullptr;
   {
@@ -171,7 +171,7 @@ void FakeCard::Copy(Stream* stream, void* to, const void* from, size_t bytes,
   std::memcpy(target, source, bytes);
 }
 
-FakeCard::PointPtr FakeCard::Record(Stream* stream) {
+FakeGpu::PointPtr FakeGpu::Record(Stream* stream) {
   auto point = std::make_shared<Point>();
   Queue(stream, [this, stream, point] {
     const Lock lock(mutex_);
@@ -181,7 +181,7 @@ FakeCard::PointPtr FakeCard::Record(Stream* stream) {
   return point;
 }
 
-void FakeCard::QueueWait(Stream* stream, PointPtr point) {
+void FakeGpu::QueueWait(Stream* stream, PointPtr point) {
   if (point == nullptr) return;
   Queue(stream, [this, point = std::move(point)] {
     const Lock lock(mutex_);
@@ -189,9 +189,9 @@ void FakeCard::QueueWait(Stream* stream, PointPtr point) {
   });
 }
 
-void FakeCard::QueueCall(Stream* stream,
-                         std::function<void(bool has_failed)> call) {
-  // What a call owns must not be lost with a card that does not come to it.
+void FakeGpu::QueueCall(Stream* stream,
+                        std::function<void(bool has_failed)> call) {
+  // What a call owns must not be lost with a GPU that does not come to it.
   struct Once {
     std::function<void(bool has_failed)> call;
     ~Once() {
@@ -211,19 +211,19 @@ void FakeCard::QueueCall(Stream* stream,
   });
 }
 
-FakeCard::Point FakeCard::Look(const PointPtr& point) const {
+FakeGpu::Point FakeGpu::Look(const PointPtr& point) const {
   const Lock lock(mutex_);
   return *point;
 }
 
-bool FakeCard::DoWork(Stream* stream, Lock* lock) {
+bool FakeGpu::DoWork(Stream* stream, Lock* lock) {
   bool moved = false;
   while (!stream->queue_.empty()) {
     // It stays where it is when more is queued.
     Work& work = stream->queue_.front();
     lock->unlock();
     const bool is_done = work();
-    // It may own memory of the card.
+    // It may own memory of the GPU.
     if (is_done) work = nullptr;
     lock->lock();
     if (!is_done) break;
@@ -233,7 +233,7 @@ bool FakeCard::DoWork(Stream* stream, Lock* lock) {
   return moved;
 }
 
-bool FakeCard::StepLocked(Lock* lock) {
+bool FakeGpu::StepLocked(Lock* lock) {
   bool moved = false;
   // Work may open streams, at the end of the list.
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -248,12 +248,12 @@ bool FakeCard::StepLocked(Lock* lock) {
   return moved;
 }
 
-void FakeCard::Step() {
+void FakeGpu::Step() {
   Lock lock(mutex_);
   (void)StepLocked(&lock);
 }
 
-void FakeCard::WorkAlone() {
+void FakeGpu::WorkAlone() {
   worker_ = std::thread([this] {
     Lock lock(mutex_);
     while (!is_ending_) {
@@ -267,7 +267,7 @@ void FakeCard::WorkAlone() {
       if (is_idle) {
         has_work_.wait(lock, has_more);
       } else {
-        // What it waits for may be another card's to do.
+        // What it waits for may be another GPU's to do.
         has_work_.wait_for(lock, std::chrono::microseconds(100), has_more);
       }
     }
@@ -276,28 +276,28 @@ void FakeCard::WorkAlone() {
 
 // --- Faults ---
 
-void FakeCard::FailNextCopy() {
+void FakeGpu::FailNextCopy() {
   const Lock lock(mutex_);
   fails_next_copy_ = true;
 }
 
-void FakeCard::RunOutOfEvents(int count) {
+void FakeGpu::RunOutOfEvents(int count) {
   const Lock lock(mutex_);
   events_left_ = count;
 }
 
-bool FakeCard::TakeEvent() {
+bool FakeGpu::TakeEvent() {
   const Lock lock(mutex_);
   if (events_left_ > 0) --events_left_;
   return events_left_ != 0;
 }
 
-void FakeCard::RunOutOfPinned() {
+void FakeGpu::RunOutOfPinned() {
   const Lock lock(mutex_);
   has_pinned_ = false;
 }
 
-size_t FakeCard::pinned_bytes() const {
+size_t FakeGpu::pinned_bytes() const {
   const Lock lock(mutex_);
   return pinned_bytes_;
 }

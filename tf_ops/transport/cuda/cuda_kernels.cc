@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads the kernels by CUDA's driver, and launches one block for each tile.
-#include "transport/cuda/card_kernels.h"
+#include "transport/cuda/cuda_kernels.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// As card_kernels.cu has it.
+// As cuda_kernels.cu has it.
 constexpr unsigned kThreads = 256;
 // Of the wider type: eight accesses of each thread.
 constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
@@ -22,7 +22,7 @@ constexpr DataType kFloating[] = {DataType::kFloat16, DataType::kBfloat16,
 
 }  // namespace
 
-Result<CardKernels> CardKernels::Load(const CudaDriver* driver,
+Result<CudaKernels> CudaKernels::Load(const CudaDriver* driver,
                                       const void* image) {
   if (image == nullptr) {
     return FailedPrecondition("hvd_tf was built without CUDA's compiler");
@@ -30,7 +30,7 @@ Result<CardKernels> CardKernels::Load(const CudaDriver* driver,
   CudaModule module = nullptr;
   HVD_RETURN_IF_ERROR(driver->Check(driver->load_module(&module, image),
                                     "a GPU's driver loads no kernels"));
-  CardKernels kernels(driver);
+  CudaKernels kernels(driver);
   const auto find = [&](CudaFunction* kernel, const std::string& name) {
     return driver->Check(driver->find_kernel(kernel, module, name.c_str()),
                          "a GPU has no kernel " + name);
@@ -48,7 +48,7 @@ Result<CardKernels> CardKernels::Load(const CudaDriver* driver,
 }
 
 template <typename Table>
-Status CardKernels::LaunchTables(
+Status CudaKernels::LaunchTables(
     const std::vector<typename Table::Segment>& segments, int64_t tile_elements,
     CudaFunction kernel, void* argument, const std::string& what,
     CudaStream stream) const {
@@ -62,7 +62,7 @@ Status CardKernels::LaunchTables(
   return Status::Ok();
 }
 
-Status CardKernels::Copy(const std::vector<CopySegment>& segments,
+Status CudaKernels::Copy(const std::vector<CopySegment>& segments,
                          const CopyOperation& operation,
                          CudaStream stream) const {
   const size_t from_bytes = SizeOf(operation.from);
@@ -88,7 +88,7 @@ Status CardKernels::Copy(const std::vector<CopySegment>& segments,
                                       &scale, "copy", stream);
 }
 
-Status CardKernels::SumRows(const std::vector<RowSums>& rows,
+Status CudaKernels::SumRows(const std::vector<RowSums>& rows,
                             const RowSumOperation& operation,
                             CudaStream stream) const {
   const auto found = sum_.find({operation.from, operation.to});

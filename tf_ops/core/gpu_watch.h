@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CardWatch: warns of batches that a card does not come to, and says when this
+// GpuWatch: warns of batches that a GPU does not come to, and says when this
 // rank must be given up because of that.
-#ifndef HVD_CORE_CARD_WATCH_H_
-#define HVD_CORE_CARD_WATCH_H_
+#ifndef HVD_CORE_GPU_WATCH_H_
+#define HVD_CORE_GPU_WATCH_H_
 
 #include <chrono>
 #include <map>
@@ -19,24 +19,24 @@
 namespace hvd {
 
 // All ranks have asked for these batches, so no leader misses anybody. Each
-// rank knows what its own card has not done, and speaks of itself only. Cards
+// rank knows what its own GPU has not done, and speaks of itself only. GPUs
 // that wait for another one look alike. So they get half as much time again,
 // and mostly the rank of that one has spoken by then.
 //
-// A batch that is behind another in which cards wait for each other is not
+// A batch that is behind another in which GPUs wait for each other is not
 // looked at: the framework may compute its inputs behind that.
 //
 // Owner: the background loop. Background thread only. `awake`: see PeerWatch.
-class CardWatch {
+class GpuWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
   // `name` is this rank's and its host's.
-  CardWatch(const Options& options, std::string name);
+  GpuWatch(const Options& options, std::string name);
 
   struct Batch {
     Executor* executor;
-    Executor::OnCard on_card;
+    Executor::OnGpu on_gpu;
     double waited_s;
   };
   struct Finding {
@@ -52,7 +52,7 @@ class CardWatch {
  private:
   using Key = std::tuple<int, const Transport*, BatchId>;
 
-  // The batches that cards have, the oldest first.
+  // The batches that GPUs have, the oldest first.
   std::vector<Batch> Find(const Sets& sets, Clock::time_point awake);
   static void Add(const Batch& batch, Stall* stall);
   // Whether the next warning is due.
@@ -61,10 +61,10 @@ class CardWatch {
   const Options options_;
   const std::string name_;
   std::map<Key, Clock::time_point> since_;  // a look first found them
-  // Of those of this rank's card, and of those of several cards.
+  // Of those of this rank's GPU, and of those of several GPUs.
   double next_own_s_, next_among_s_;
 };
 
 }  // namespace hvd
 
-#endif  // HVD_CORE_CARD_WATCH_H_
+#endif  // HVD_CORE_GPU_WATCH_H_
