@@ -5,6 +5,7 @@ from hvd_tf import compression, data, functions, ops
 from hvd_tf._internal.gpu import pin_gpu
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.keras.local_aggregation import LocalGradientAggregationHelper
+from hvd_tf._internal.objects import allgather_object, broadcast_object, broadcast_object_fn
 from hvd_tf._internal.optimizer import DistributedOptimizer
 from hvd_tf._internal.runtime import (
     Adasum,
@@ -45,14 +46,8 @@ from hvd_tf._internal.util import (
     gpu_available,
     split_list,
 )
+from hvd_tf._internal.variables import broadcast_global_variables, broadcast_variables
 from hvd_tf.compression import Compression
-from hvd_tf.functions import (
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
 from hvd_tf.ops import (
     allgather,
     allreduce,

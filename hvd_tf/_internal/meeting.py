@@ -8,9 +8,9 @@ from typing import Optional, TypeVar
 
 from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.names import DATA_PREFIX
+from hvd_tf._internal.objects import allgather_object, broadcast_object
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.scopes import end_scope
-from hvd_tf.functions import allgather_object, broadcast_object
 
 _T = TypeVar("_T")
 

@@ -15,7 +15,7 @@ from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import check_same_sets
 from hvd_tf._internal.names import ROOT_PREFIX, variable_names
 from hvd_tf._internal.runtime import global_process_set, rank, size
-from hvd_tf.functions import broadcast_global_variables
+from hvd_tf._internal.variables import broadcast_global_variables
 
 
 class RootVariables:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hvd_tf._internal import failure, native
+from hvd_tf._internal.objects import allgather_object, broadcast_object
 from hvd_tf._internal.run import CALL, RESULTS
 from hvd_tf._internal.runtime import init, rank, shutdown
-from hvd_tf.functions import allgather_object, broadcast_object
 
 # Files that the next `init` would begin anew.
 _OF_THE_FUNCTION = [

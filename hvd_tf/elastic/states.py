@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from hvd_tf._internal import commits, runtime
 from hvd_tf._internal.commits import CommitFile
-from hvd_tf.functions import broadcast_object
+from hvd_tf._internal.objects import broadcast_object
 
 _numbers = itertools.count()
 

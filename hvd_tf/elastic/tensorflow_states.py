@@ -20,8 +20,8 @@ from hvd_tf._internal.compat.keras import (
     reset_passes,
     variables_of,
 )
+from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.elastic.states import ObjectState
-from hvd_tf.functions import broadcast_variables
 
 
 class TensorFlowState(ObjectState):

@@ -14,11 +14,11 @@ from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.hooks import announce_hook
 from hvd_tf._internal.last_rank import wait_for_last
+from hvd_tf._internal.objects import allgather_object
 from hvd_tf._internal.root_variables import LateRootVariables
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.scopes import end_steps, end_training
 from hvd_tf._internal.step_data import hold_back_gradients
-from hvd_tf.functions import allgather_object
 
 _NAME = "end_together_hook"
 

@@ -16,13 +16,13 @@ from hvd_tf._internal.compat.estimator import tf_estimator
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
 from hvd_tf._internal.meeting import everywhere, on_rank_0
+from hvd_tf._internal.objects import broadcast_object
 from hvd_tf._internal.runtime import Sum, global_process_set, rank
 from hvd_tf._internal.step_data import data_of_step
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
 from hvd_tf.estimator.saving import EVALUATE, SAVE, Saver, Schedule
-from hvd_tf.functions import broadcast_object
 
 _WHAT = "train_and_evaluate"
 # hvd_tf's own hooks. No rank may lack one that another rank has.

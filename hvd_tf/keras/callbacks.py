@@ -12,7 +12,7 @@ from hvd_tf._internal.compat.keras import broadcast_variables_of, run_in_session
 from hvd_tf._internal.facts import check_same_sets, exchange
 from hvd_tf._internal.keras.epochs import Epochs
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf.functions import broadcast_variables
+from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.keras.join_callback import JoinCallback
 from hvd_tf.keras.learning_rates import LearningRateScheduleCallback, LearningRateWarmupCallback
 

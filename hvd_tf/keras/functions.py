@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf import functions, ops
+from hvd_tf import ops
+from hvd_tf._internal import variables
 from hvd_tf._internal.compat import is_keras_optimizer
 from hvd_tf._internal.compat.keras import (
     mend_optimizer_of_h5,
@@ -83,7 +84,7 @@ def broadcast_global_variables(root_rank: int) -> None:
     Raises:
       RuntimeError: in eager code, which has no list of all variables.
     """
-    run_in_session(functions.broadcast_global_variables(root_rank))
+    run_in_session(variables.broadcast_global_variables(root_rank))
 
 
 def load_model(

@@ -35,7 +35,7 @@ from hvd_tf._internal.compat.keras_fit import (
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.keras.epochs import joined
 from hvd_tf._internal.keras.reducing import Reducing, reducing_of
-from hvd_tf.functions import broadcast_variables
+from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
 
 # What callbacks of Keras write, by their classes and the attributes with the paths.

@@ -16,7 +16,7 @@ from hvd_tf._internal.keras.epochs import check_together, joined, peers_of
 from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.last_rank import wait_for_last
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf.functions import broadcast_variables
+from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.process_sets import registered
 
 _NAME = "fit/joined"
