@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -21,9 +20,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from hvd_tf._internal import blame, failure_report, native
-from hvd_tf._internal.causes import Kind
-from hvd_tf._internal.failure_report import Report
+from hvd_tf._internal import failure_report, launched, native
+from hvd_tf._internal.uncaught import Uncaught, catch
 
 GRACE_VARIABLE = "HVD_ABORT_GRACE_S"
 _DEFAULT_GRACE_S = 2.0
@@ -42,12 +40,7 @@ _PEER_WORDS_S = 1.0
 _EXIT_CODE = 1
 # A value of hvd_first_peer_end: others have given the peer up, and the peer itself said nothing.
 _GIVEN_UP = 2
-_LONGEST_LINE = 500
 _LONGEST_PEER_TEXT = 4096
-# Set by the launchers of Open MPI, PMIx and MPICH. For a rank that has not initialised hvd yet.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
 
@@ -80,16 +73,6 @@ def uninstall() -> None:
     _hook = None
 
 
-def launched_size(environ: Mapping[str, str]) -> int:
-    """The number of ranks that a launcher has started. 1: there is no launcher."""
-    return _number(environ, _SIZE_VARIABLES, 1)
-
-
-def launched_rank(environ: Mapping[str, str]) -> int:
-    """The number that the launcher has given to this rank. -1: there is no launcher."""
-    return _number(environ, _RANK_VARIABLES, -1)
-
-
 def read_grace_s(environ: Mapping[str, str]) -> float:
     """Seconds between an uncaught exception and the end of the job."""
     text = environ.get(GRACE_VARIABLE)
@@ -116,6 +99,30 @@ class _PeerFailure:
     """It was silent, and others have given it up."""
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How a rank with an uncaught exception ends the job."""
+
+    wait_s: float
+    """How long the peers have to fail with the reason, after the exception."""
+    follows: bool
+    """Whether another rank's failure is the reason, which that rank reports itself."""
+    reason: str
+    """What the exception does not say: a line about a rank that has been given up. Or empty."""
+
+
+def _plan(uncaught: Uncaught, rank: int, first: _PeerFailure | None, grace_s: float) -> _Plan:
+    wait_s = grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
+    if first is None:
+        return _Plan(wait_s, follows=False, reason="")
+    if not first.is_silent:
+        return _Plan(wait_s + _FOLLOWER_EXTRA_S, follows=uncaught.blames_peer, reason="")
+    # A silent rank does not end the job, so a rank that waited for it must do so. That it failed
+    # may first be known from data on its way, which says less.
+    reason = f"hvd_tf: rank {first.rank} failed: {first.text}\n"
+    return _Plan(wait_s, follows=False, reason="" if uncaught.was_told_of_silence else reason)
+
+
 class _Hook:
     """The sys.excepthook between `install` and `uninstall`."""
 
@@ -133,110 +140,68 @@ class _Hook:
         if not concerns_job or issubclass(kind, KeyboardInterrupt):
             self.previous(kind, value, trace)
             return
-        time_ns = time.time_ns()
-        lines = _format(kind, value, trace)
+        uncaught = catch(kind, value, trace)
         if native.lib.hvd_size() > 1:
-            self._end_job(kind, value, trace, time_ns, lines)
+            self._end_job(uncaught)
         else:
-            self._end_rank(kind, value, trace, time_ns, lines)
+            self._end_rank(uncaught)
 
-    def _end_job(
-        self,
-        kind: type[BaseException],
-        value: BaseException,
-        trace: TracebackType | None,
-        time_ns: int,
-        lines: str,
-    ) -> None:
+    def _end_job(self, uncaught: Uncaught) -> None:
         """Does not return."""
         start_s = time.monotonic()
-        cause = blame.find_cause(value)
-        blames_peer = blame.blames_peer(cause)
-        first = _first_peer_failure(_PEER_WORDS_S if blames_peer else 0.0)
+        first = _first_peer_failure(_PEER_WORDS_S if uncaught.blames_peer else 0.0)
         rank = native.lib.hvd_rank()
-        wait_s = self._grace_s + min(_STAGGER_S_A_RANK * rank, _LONGEST_STAGGER_S)
-        # A silent rank does not end the job, so a rank that waited for it must do so.
-        follows = first is not None and blames_peer and not first.is_silent
-        wait_s += _FOLLOWER_EXTRA_S if first and not first.is_silent else 0.0
-        reason = ""
-        if first and first.is_silent and not (cause and cause.kind is Kind.RANK_GIVEN_UP):
-            # The failure may first be known from data on its way, which says less.
-            reason = f"hvd_tf: rank {first.rank} failed: {first.text}\n"
-            lines += reason
-        report = Report(time_ns, rank, os.uname().nodename, self._pid, lines, blames_peer)
+        plan = _plan(uncaught, rank, first, self._grace_s)
+        report = uncaught.report(rank, also=plan.reason)
         # hvdrun prints it at the very end. Under another launcher this rank does so.
-        written = not follows and failure_report.write(report)
-        last_words = "" if first or written else f"{report.heading} failed first:\n{lines}"
-        _exit_at(start_s + wait_s + _STUCK_EXTRA_S, last_words)
+        written = not plan.follows and failure_report.write(report)
+        last_words = ""
+        if first is None and not written:
+            last_words = f"{report.heading} failed first:\n{report.traceback}"
+        _exit_at(start_s + plan.wait_s + _STUCK_EXTRA_S, last_words)
         try:
-            if first is not None and follows:
-                self._print_consequence(kind, value, trace, rank, first)
+            if first is not None and plan.follows:
+                self._print_consequence(uncaught, rank, first)
             else:
-                native.lib.hvd_announce_failure(_encode(_first_line(kind, value)))
-                self._call_previous(kind, value, trace)
-                _write_stderr(reason)
+                native.lib.hvd_announce_failure(_encode(uncaught.first_line))
+                self._call_previous(uncaught)
+                _write_stderr(plan.reason)
             _flush()
-            time.sleep(max(0.0, start_s + wait_s - time.monotonic()))
+            time.sleep(max(0.0, start_s + plan.wait_s - time.monotonic()))
             _write_stderr(last_words)
         except BaseException:  # the grace period was interrupted, or this code has a bug
-            _write_stderr(lines + traceback.format_exc())
+            _write_stderr(report.traceback + traceback.format_exc())
         finally:
             _flush()
             native.lib.hvd_abort(_EXIT_CODE)
             os._exit(_EXIT_CODE)
 
-    def _end_rank(
-        self,
-        kind: type[BaseException],
-        value: BaseException,
-        trace: TracebackType | None,
-        time_ns: int,
-        lines: str,
-    ) -> None:
+    def _end_rank(self, uncaught: Uncaught) -> None:
         """Before init and within it, and with one rank. The launcher ends the peers."""
-        rank, host = launched_rank(os.environ), os.uname().nodename
         abort = _abort_of_world()
-        report = Report(
-            time_ns,
-            rank,
-            host,
-            self._pid,
-            lines,
-            blames_peer=blame.blames_peer(blame.find_cause(value)),
-            # If not, a rank may have started this process and go on.
-            ends_job=abort is not None,
-        )
-        failure_report.write(report)
-        self._call_previous(kind, value, trace)
+        # Without ranks to end, a rank may have started this process and go on.
+        failure_report.write(uncaught.report(launched.rank(), ends_job=abort is not None))
+        self._call_previous(uncaught)
         # MPI_Finalize would wait for peers, which may wait for this rank in `init`.
         if abort is not None:
             _flush()
             _exit_at(time.monotonic() + _STUCK_EXTRA_S, "")
             abort()
 
-    def _print_consequence(
-        self,
-        kind: type[BaseException],
-        value: BaseException,
-        trace: TracebackType | None,
-        rank: int,
-        first: _PeerFailure,
-    ) -> None:
+    def _print_consequence(self, uncaught: Uncaught, rank: int, first: _PeerFailure) -> None:
         if self.previous is not sys.__excepthook__:
-            self._call_previous(kind, value, trace)
+            self._call_previous(uncaught)
         _flush()
         _write_stderr(f"hvd_tf: rank {rank} ends because rank {first.rank} failed: {first.text}\n")
 
-    def _call_previous(
-        self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
+    def _call_previous(self, uncaught: Uncaught) -> None:
         try:
-            self.previous(kind, value, trace)
+            self.previous(uncaught.kind, uncaught.value, uncaught.trace)
         except SystemExit:
             pass  # the job ends anyway
         except BaseException:
             _write_stderr("Error in sys.excepthook:\n" + traceback.format_exc())
-            sys.__excepthook__(kind, value, trace)
+            sys.__excepthook__(uncaught.kind, uncaught.value, uncaught.trace)
 
 
 _hook: _Hook | None = None
@@ -254,11 +219,6 @@ def _abort_of_world() -> Callable[[], Any] | None:
     return (lambda: world.Abort(_EXIT_CODE)) if world.Get_size() > 1 else None
 
 
-def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int) -> int:
-    texts = (environ.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isdecimal()), otherwise)
-
-
 def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
     """The failure that a peer has announced, or announces within that time."""
     failed = ctypes.c_int(0)
@@ -272,33 +232,6 @@ def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
         if time.monotonic() >= deadline_s:
             return None
         time.sleep(0.01)
-
-
-def _first_line(kind: type[BaseException], value: BaseException) -> str:
-    try:
-        text = _own_words(str(value).strip())
-    except Exception:
-        text = "its message cannot be shown"
-    line = f"{kind.__name__}: {text}" if text else kind.__name__
-    return line.splitlines()[0][:_LONGEST_LINE]
-
-
-def _own_words(message: str) -> str:
-    """The message without what TensorFlow puts before the words of an operation."""
-    message = re.sub(r"^\{\{function_node .*?\}\} ", "", message)
-    if not message.startswith("Graph execution error:"):
-        return message
-    before_nodes = message.partition("\n\t [[")[0]
-    paragraph = [part for part in before_nodes.split("\n\n") if part.strip()][-1].strip()
-    _, node, words = paragraph.rpartition("\nNode: ")
-    return words.partition("\n")[2] if node else paragraph
-
-
-def _format(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> str:
-    try:
-        return "".join(traceback.format_exception(kind, value, trace))
-    except Exception:
-        return _first_line(kind, value) + "\n"
 
 
 def _exit_at(deadline_s: float, last_words: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Union
 
-from hvd_tf._internal import failure, native, new_starts, notices, stacks
+from hvd_tf._internal import failure, launched, native, new_starts, notices, stacks
 from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
@@ -110,7 +110,7 @@ def init(
     communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(sets, communicator)
-    launched_rank = failure.launched_rank(os.environ)
+    launched_rank = launched.rank()
     notices.write(notices.STARTED, launched_rank, of_some=comm is not None)
     global _initialised_by
     _initialised_by = os.getpid()
@@ -132,7 +132,7 @@ def init(
         load_nccl()
     if size() > 1:
         stacks.start()
-    elif failure.launched_size(os.environ) == 1:
+    elif launched.size() == 1:
         failure.uninstall()
     registration.assign()
     global_process_set.ranks = list(range(size()))
@@ -187,12 +187,12 @@ def shutdown() -> None:
 
 def _at_exit() -> None:
     if _initialised_by == os.getpid():  # not in a forked child
-        notices.write(notices.LEAVING, failure.launched_rank(os.environ))
+        notices.write(notices.LEAVING, launched.rank())
     _lib.hvd_at_exit()
 
 
 # An exception may come before init, where peers wait already.
-if failure.launched_size(os.environ) > 1:
+if launched.size() > 1:
     failure.install()
 
 # Registered when this module is imported, so that handlers of the program, which are registered

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def _launched_rank() -> int:
-    from hvd_tf._internal.failure import launched_rank
+    from hvd_tf._internal import launched
 
-    return launched_rank(os.environ)
+    return launched.rank()
 
 
 def train(factor: int, add: int = 0) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from mpi import ROOT
 
+from hvd_tf._internal import launched
+from hvd_tf._internal.launcher import rank_main
+
 # `hvd` says what the library answers and what happens in it.
 _PROGRAM = f"""
 import os, sys, threading, time, types
@@ -363,6 +366,9 @@ def test_a_bad_grace_is_refused(tmp_path: Path, grace: str) -> None:
 
 
 @pytest.mark.parametrize(("env", "size"), [({}, 1), ({"PMI_SIZE": "3"}, 3)])
-def test_launched_size(tmp_path: Path, env: dict[str, str], size: int) -> None:
-    body = f"assert failure.launched_size(os.environ) == {size}"
-    assert run(tmp_path, body, **env)[:2] == (0, "")
+def test_launched_size(env: dict[str, str], size: int) -> None:
+    assert launched.size(env) == size
+
+
+def test_the_launcher_looks_for_ranks_in_the_same_variables() -> None:
+    assert rank_main.RANK_VARIABLES == launched.RANK_VARIABLES

@@ -119,10 +119,11 @@ FLOORS = [
     "runtime tracing",
     "registration",
     "process_sets failure stacks",
+    "uncaught",
     "blame scopes step_data",
     "native names op_names graph_names graph_order unique_rows",
     "compat notices version run",
-    "failure_report build_stamp causes commits exceptions nccl new_starts",
+    "failure_report build_stamp causes commits exceptions launched nccl new_starts",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
