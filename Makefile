@@ -201,7 +201,8 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # Where TensorFlow's versions differ: the ops in eager mode, tf.function and v1 sessions, Keras, and
 # Estimators by the package that the flights model brings along. With HVD_TEST_ALL=1 also what is
 # built on these.
-MODERN_TESTS := $(addprefix tests/multi/test_,ops.py graph_modes.py matched_names.py tape.py \
+MODERN_TESTS := $(addprefix tests/multi/test_,ops.py slices.py broadcast_in_place.py \
+  graph_modes.py matched_names.py tape.py \
   keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py \
   keras_loss_scaling.py sync_batch_norm.py as_horovod.py optimizer.py gpu_lane.py hooks.py) \
   tests/examples/test_keras_examples.py::test_fit_and_loop

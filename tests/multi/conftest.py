@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import fake_gpu
@@ -58,6 +59,23 @@ def world() -> Iterator[object]:
     MPI.COMM_WORLD.Barrier()
     yield MPI.COMM_WORLD
     hvd_tf.shutdown()
+
+
+@pytest.fixture(scope="module")
+def others(hvd: ModuleType, size: int) -> Iterator[object]:
+    """The process set of all ranks but 0."""
+    process_set = hvd.ProcessSet(range(1, size))
+    hvd.shutdown()
+    hvd.init(process_sets=[process_set])
+    yield process_set
+    hvd.shutdown()
+    hvd.init()
+
+
+@pytest.fixture
+def folder(hvd: ModuleType, tmp_path: Path) -> Path:
+    """A directory that all ranks share, made by rank 0."""
+    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,21 @@ def run(mode: str, fn: Callable[..., Any], *arrays: np.ndarray) -> Any:
         return session.run(_parts(results), dict(zip(fed, arrays)))
 
 
+def late(x: tf.Tensor, seconds: float) -> tf.Tensor:
+    """The tensor, after a time: what one rank has at once, another has to wait for.
+
+    Several wait at a time.
+    """
+
+    def wait(value: np.ndarray) -> np.ndarray:
+        time.sleep(seconds)
+        return value
+
+    waited = tf.numpy_function(wait, [x], x.dtype, stateful=False)
+    waited.set_shape(x.shape)
+    return waited
+
+
 def _arrays(results: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), _parts(results))
 
@@ -70,6 +86,17 @@ def values(dtype: str, shape: tuple[int, ...], rank: int, seed: int = 0) -> np.n
         return rng.uniform(-2, 2, shape).astype(np_dtype(dtype))
     low = 0 if dtype.startswith("u") else -3
     return rng.integers(low, 4, shape).astype(dtype)
+
+
+def reduced(op: int, parts: list[np.ndarray]) -> np.ndarray:
+    """The exact result of the op, rounded as each dtype is: not at all in float64."""
+    wide = [np.asarray(part, np.float64) for part in parts]
+    if op == hvd.Average:
+        mean = np.sum(wide, axis=0) / len(parts)
+        return np.trunc(mean) if parts[0].dtype.kind in "iu" else mean
+    if op == hvd.Sum:
+        return np.sum(wide, axis=0)
+    return {hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}[op](wide, axis=0)
 
 
 def sum_in_order(parts: list[np.ndarray]) -> np.ndarray:

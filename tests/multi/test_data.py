@@ -26,12 +26,6 @@ IN_FULL = (3,)
 v1 = tf.compat.v1
 
 
-@pytest.fixture
-def folder(tmp_path, rank):
-    """A directory that all ranks share, made by rank 0."""
-    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
-
-
 # ---- files -------------------------------------------------------------------------------------
 
 

@@ -15,12 +15,6 @@ import hvd_tf as hvd
 RANKS = (3,)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A directory that all ranks share, made by rank 0."""
-    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
-
-
 def test_files_that_are_not_there(folder, rank, size):
     refused("no file matches .*nothing-", f"{folder}/nothing-*.csv")
     refused("/absent.csv does not exist", f"{folder}/absent.csv")

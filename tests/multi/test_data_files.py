@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +13,6 @@ from shares import refused
 import hvd_tf as hvd
 
 RANKS = (3,)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A directory that all ranks share, made by rank 0."""
-    return Path(hvd.broadcast_object(str(tmp_path), 0, name="folder"))
 
 
 def written(rank, files):

@@ -27,17 +27,6 @@ REDUCTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def others(hvd, size):
-    """The process set of all ranks but 0."""
-    process_set = hvd.ProcessSet(range(1, size))
-    hvd.shutdown()
-    hvd.init(process_sets=[process_set])
-    yield process_set
-    hvd.shutdown()
-    hvd.init()
-
-
 @pytest.fixture
 def recorded(monkeypatch):
     """The (names, member counts, wire dtypes) of dense reductions, as they are built."""

@@ -8,24 +8,12 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from modes import v1
+from modes import late, v1
 
 import hvd_tf as hvd
 
 RANKS = (3,)
 IN_FULL = (2, "2x2")
-
-
-def slept(x, seconds):
-    """Returns x after a while. Several run at a time."""
-
-    def sleep(value):
-        time.sleep(seconds)
-        return value
-
-    y = tf.numpy_function(sleep, [x], x.dtype, stateful=False)
-    y.set_shape(x.shape)
-    return y
 
 
 def test_fifty_at_once(rank, size):
@@ -150,7 +138,7 @@ def test_a_loop_in_a_loop(rank, size):
         def outer(i, results):
             def inner(j, results):
                 value = x * tf.cast(i * 10 + j, tf.float32)
-                value = slept(value, 0.01 * ((rank * 3) % 2))
+                value = late(value, 0.01 * ((rank * 3) % 2))
                 reduced = hvd.allreduce(value, op=hvd.Sum, name="of_loops")
                 return j + 1, results.write(i * inner_count + j, reduced)
 

@@ -29,17 +29,6 @@ def optimizers(request):
     return keras.optimizers if request.param == "new" else keras.optimizers.legacy
 
 
-@pytest.fixture(scope="module")
-def others(hvd, size):
-    """The process set of all ranks but 0."""
-    process_set = hvd.ProcessSet(range(1, size))
-    hvd.shutdown()
-    hvd.init(process_sets=[process_set])
-    yield process_set
-    hvd.shutdown()
-    hvd.init()
-
-
 def make_model(seed=0, has_table=True):
     """A table, unless it is not wanted, and two dense layers."""
     keras.utils.set_random_seed(seed)

@@ -8,24 +8,13 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from modes import late
 
 import hvd_tf as hvd
 
 RANKS = (1, 3)
 IN_FULL = (2,)
 v1 = tf.compat.v1
-
-
-def late(x, seconds):
-    """The tensor, after a time: what one rank has at once, another has to wait for."""
-
-    def wait(value):
-        time.sleep(seconds)
-        return value
-
-    waited = tf.numpy_function(wait, [x], x.dtype, stateful=False)
-    waited.set_shape(x.shape)
-    return waited
 
 
 def delays(count, rank):

@@ -14,13 +14,13 @@ from modes import (
     MODES,
     REDUCIBLE,
     assert_close,
+    reduced,
     run,
     v1,
     values,
 )
 from test_errors import disagree, fails, fails_for_one, odd
 from test_op_gradients import gradient, total
-from test_ops import reduced
 
 import hvd_tf as hvd
 

@@ -13,17 +13,6 @@ IN_FULL = (3,)
 ROWS = 4  # of a rank's batch
 
 
-@pytest.fixture(scope="module")
-def others(hvd, size):
-    """The process set of all ranks but 0."""
-    process_set = hvd.ProcessSet(range(1, size))
-    hvd.shutdown()
-    hvd.init(process_sets=[process_set])
-    yield process_set
-    hvd.shutdown()
-    hvd.init()
-
-
 def inputs(rank, columns=3, seed=0):
     rng = np.random.default_rng([seed, rank])
     return rng.standard_normal((ROWS, columns)).astype(np.float32)
