@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Optional
 
+from hvd_tf._internal.launcher import argument_types
 from hvd_tf.bench.cases import ITEM_BYTES, KINDS
 from hvd_tf.bench.errors import BenchError
 from hvd_tf.bench.units import parse_bytes
@@ -101,14 +102,20 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    count: dict[str, Any] = {"type": _count, "metavar": "N"}
+    count: dict[str, Any] = {"type": argument_types.whole(least=1), "metavar": "N"}
     size: dict[str, Any] = {"type": _bytes, "metavar": "SIZE"}
     add("-np", "--num-proc", default=2, help="the number of ranks (2)", **count)
     add("--only", type=_kinds, default=KINDS, metavar="KIND,...", help=f"of {', '.join(KINDS)}")
     add("--min-bytes", default=4, help="the smallest tensor of a sweep (4)", **size)
     add("--max-bytes", default=256 << 20, help="the largest, such as 64K (256M)", **size)
-    add("--factor", default=4, help="from one size to the next (4)", **_from_two(count))
-    seconds: dict[str, Any] = {"type": _seconds, "metavar": "S"}
+    add(
+        "--factor",
+        default=4,
+        help="from one size to the next (4)",
+        type=argument_types.whole(least=2),
+        metavar="N",
+    )
+    seconds: dict[str, Any] = {"type": argument_types.seconds, "metavar": "S"}
     add("--seconds", default=1.0, help="of timed calls for a case, in each round (1)", **seconds)
     add("--limit", default=300.0, help="for one round of a case, before giving up (300)", **seconds)
     add("--threads", default=1, help="of TensorFlow in each rank (1)", **count)
@@ -123,31 +130,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=Path, metavar="FILE", help="where all numbers are written")
     add("--plot", type=Path, metavar="FILE.png", help="bandwidth over size; needs matplotlib")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 upwards")
-    return int(text)
-
-
-def _from_two(count: dict[str, Any]) -> dict[str, Any]:
-    def parse_factor(text: str) -> int:
-        if not text.isdecimal() or int(text) < 2:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 2 upwards")
-        return int(text)
-
-    return {**count, "type": parse_factor}
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 def _bytes(text: str) -> int:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from hvd_tf._internal import config_file
+from hvd_tf._internal.launcher.argument_types import number, whole
 from hvd_tf._internal.launcher.errors import LaunchError
 
 _NO_CYCLE = "a tensor travels as soon as all ranks have it"
 _BY_HOST = "ranks always reduce within their host first, then between hosts"
 _NO_GLOO = "ranks of one host use shared memory, and hosts MPI"
+_WHOLE = whole()
 _ONE_SIZE = "the number of ranks stays the same while a job runs"
 
 
@@ -54,22 +56,6 @@ class _Rule:
         return self.flags[0].lstrip("-").replace("-", "_")
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 upwards")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 upwards")
-    return number
-
-
 def _level(text: str) -> str:
     levels = ("trace", "debug", "info", "warning", "error", "fatal")
     if text.lower() not in levels:
@@ -86,29 +72,29 @@ _RULES = (
     _Rule(
         ("--fusion-threshold-mb",),
         "params.fusion_threshold_mb",
-        _whole,
+        _WHOLE,
         "HVD_FUSION_BYTES",
         lambda megabytes: str(megabytes << 20),
     ),
-    _Rule(("--cache-capacity",), "params.cache_capacity", _whole, "HVD_CACHE_ENTRIES"),
+    _Rule(("--cache-capacity",), "params.cache_capacity", _WHOLE, "HVD_CACHE_ENTRIES"),
     _Rule(("--autotune",), "autotune.enabled", bool, "HVD_AUTOTUNE", _switch),
     _Rule(("--autotune-log-file",), "autotune.log_file", variable="HVD_AUTOTUNE_LOG"),
     _Rule(
         ("--autotune-warmup-samples",),
         "autotune.warmup_samples",
-        _whole,
+        _WHOLE,
         "HVD_AUTOTUNE_WARMUP_SAMPLES",
     ),
     _Rule(
         ("--autotune-steps-per-sample",),
         "autotune.steps_per_sample",
-        _whole,
+        _WHOLE,
         "HVD_AUTOTUNE_STEPS_PER_SAMPLE",
     ),
     _Rule(
         ("--autotune-bayes-opt-max-samples",),
         "autotune.bayes_opt_max_samples",
-        _whole,
+        _WHOLE,
         "HVD_AUTOTUNE_SAMPLES",
     ),
     _Rule(("--timeline-filename",), "timeline.filename", variable="HVD_TIMELINE"),
@@ -129,13 +115,13 @@ _RULES = (
     _Rule(
         ("--stall-check-warning-time-seconds",),
         "stall_check.warning_time_seconds",
-        _number,
+        number,
         "HVD_STALL_WARNING_S",
     ),
     _Rule(
         ("--stall-check-shutdown-time-seconds",),
         "stall_check.shutdown_time_seconds",
-        _number,
+        number,
         "HVD_STALL_SHUTDOWN_S",
     ),
     _Rule(("--log-level",), "logging.level", _level, "HVD_LOG_LEVEL"),
@@ -147,7 +133,7 @@ _RULES = (
         _switch,
     ),
     # What has nothing to do here.
-    _Rule(("--cycle-time-ms",), "params.cycle_time_ms", _number, no_effect=_NO_CYCLE),
+    _Rule(("--cycle-time-ms",), "params.cycle_time_ms", number, no_effect=_NO_CYCLE),
     _Rule(
         ("--hierarchical-allgather",),
         "params.hierarchical_allgather",
@@ -158,7 +144,7 @@ _RULES = (
     _Rule(
         ("--autotune-gaussian-process-noise",),
         "autotune.gaussian_process_noise",
-        _number,
+        number,
         no_effect="the search is a different one",
     ),
     _Rule(
@@ -177,7 +163,7 @@ _RULES = (
     _Rule(
         ("--num-nccl-streams",),
         "library_options.num_nccl_streams",
-        _whole,
+        _WHOLE,
         no_effect="hvd_tf gives NCCL one stream",
     ),
     _Rule(
@@ -188,7 +174,7 @@ _RULES = (
     _Rule(
         ("--gloo-timeout-seconds",),
         "library_options.gloo_timeout_seconds",
-        _number,
+        number,
         no_effect=_NO_GLOO,
     ),
     _Rule(
@@ -204,9 +190,9 @@ _RULES = (
         bool,
         no_effect="--timestamp shows the time",
     ),
-    _Rule(("--min-num-proc", "--min-np"), kind=_whole, no_effect=_ONE_SIZE),
-    _Rule(("--max-num-proc", "--max-np"), kind=_whole, no_effect=_ONE_SIZE),
-    _Rule(("--elastic-timeout",), kind=_number, no_effect=_ONE_SIZE),
+    _Rule(("--min-num-proc", "--min-np"), kind=_WHOLE, no_effect=_ONE_SIZE),
+    _Rule(("--max-num-proc", "--max-np"), kind=_WHOLE, no_effect=_ONE_SIZE),
+    _Rule(("--elastic-timeout",), kind=number, no_effect=_ONE_SIZE),
     # What there is not.
     _Rule(("--gloo",), kind=bool, refused="leave it out: " + _NO_GLOO),
     _Rule(("--jsrun",), kind=bool, refused="leave it out: mpirun starts the ranks"),
@@ -237,7 +223,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     names = ("--network-interfaces", "--network-interface")
     group.add_argument(*names, action="append", default=[], metavar="NAMES", help=text)
     text = "how often a failed job is started again, as --restarts"
-    group.add_argument("--reset-limit", type=_whole, metavar="N", help=text)
+    group.add_argument("--reset-limit", type=_WHOLE, metavar="N", help=text)
 
 
 def read(found: argparse.Namespace) -> Found:

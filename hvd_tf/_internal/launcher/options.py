@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Optional
 
-from hvd_tf._internal.launcher import horovod_options, hosts, variables
+from hvd_tf._internal.launcher import argument_types, horovod_options, hosts, variables
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import Host
 
 EXAMPLE = "hvdrun -np 2 python train.py"
-_LARGEST_PORT = 65535
+_RANK_COUNT = argument_types.whole("number of ranks", 1)
+_RESTARTS = argument_types.whole("number of restarts")
+_PORT = argument_types.whole("port", 1, 65535)
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-np", "--num-proc", type=_rank_count, metavar="N", help="the number of ranks")
+    add("-np", "--num-proc", type=_RANK_COUNT, metavar="N", help="the number of ranks")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where they run")
     place.add_argument(
         "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same, 'host slots=4' a line"
     )
-    add("-p", "--ssh-port", type=_port, metavar="PORT", help="of ssh on the hosts")
+    add("-p", "--ssh-port", type=_PORT, metavar="PORT", help="of ssh on the hosts")
     add("-i", "--ssh-identity-file", type=Path, metavar="FILE", help="ssh's key")
     _add_rank_options(parser)
     horovod_options.add_to(parser)
@@ -155,9 +156,9 @@ def _add_rank_options(parser: argparse.ArgumentParser) -> None:
     names = ("--timestamp", "-prefix-timestamp", "--prefix-output-with-timestamp")
     add(*names, action="store_true", help=text)
     text = "end the job when a rank has not called hvd.init() by then"
-    add("--start-timeout", type=_seconds, metavar="SECONDS", help=text)
+    add("--start-timeout", type=argument_types.seconds, metavar="SECONDS", help=text)
     text = "start a failed job again up to N times; ranks see which start it is in HVD_RESTART"
-    add("--restarts", type=_restarts, default=0, metavar="N", help=text)
+    add("--restarts", type=_RESTARTS, default=0, metavar="N", help=text)
 
 
 def _hosts(found: argparse.Namespace) -> tuple[Host, ...]:
@@ -192,31 +193,3 @@ def _mpi_arguments(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise LaunchError(f"--mpi-args {text!r}: {error}: close what was opened") from None
-
-
-def _rank_count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 upwards")
-    return int(text)
-
-
-def _restarts(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of restarts from 0 upwards")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_LARGEST_PORT}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
