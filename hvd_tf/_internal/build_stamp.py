@@ -29,9 +29,11 @@ def check_build(running_version: Optional[str] = None) -> None:
     Raises ImportError if the library is missing, or was compiled for another TensorFlow.
     """
     if not (LIBRARY.is_file() and BUILD_INFO.is_file()):
+        is_source = (DIRECTORY.parent / "setup.py").is_file()
         raise ImportError(
             f"hvd_tf was not compiled: {LIBRARY.name} or {BUILD_INFO.name} is missing from "
             f"{DIRECTORY}. Run `pip install -e .` (or `pip install .`) in its source directory."
+            + (f" If it is installed, start Python outside of {DIRECTORY.parent}." * is_source)
         )
     info = json.loads(BUILD_INFO.read_text())
     distribution, version = info["tensorflow_distribution"], info["tensorflow_version"]

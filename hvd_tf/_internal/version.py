@@ -7,4 +7,5 @@ import json
 
 from hvd_tf._internal.build_stamp import BUILD_INFO
 
-__version__: str = json.loads(BUILD_INFO.read_text())["hvd_tf"]
+# Empty where nothing was built. `check_build` says so.
+__version__: str = json.loads(BUILD_INFO.read_text())["hvd_tf"] if BUILD_INFO.is_file() else ""

@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -95,7 +95,9 @@ class Job:
                 except subprocess.TimeoutExpired:
                     self._process.kill()
             process.kill_marked(_MARK, self._token)
-            self._process.wait()
+            # With a limit: a signal that raises within `poll` leaves its lock held for ever.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
 
     def wait_until_ready(self) -> None:
         """Waits for the ranks to start."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -45,6 +47,22 @@ time.sleep(600)"""
     stat = Path("/proc", pid.read_text().strip(), "stat")
     # Dead, be it that nobody has waited for it yet.
     assert not stat.exists() or ") Z " in stat.read_text()
+
+
+def test_a_job_ends_after_a_signal_within_a_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own lock of the process stays held then, so nobody can wait for its end."""
+    monkeypatch.setattr(jobs, "_END_S", 0.2)
+    job = jobs.Job(other_launch(tmp_path, "import time; time.sleep(600)"), {"ranks": 2}, limit_s=60)
+    lock = getattr(job._process, "_waitpid_lock")  # noqa: B009 - not in the stubs
+    lock.acquire()
+    end = threading.Thread(target=job.__exit__, args=(None, None, None), daemon=True)
+    end.start()
+    end.join(60)
+    assert not end.is_alive()
+    lock.release()
+    assert job._process.wait(60) == -signal.SIGTERM
 
 
 def test_mpirun_of_no_known_family(tmp_path: Path) -> None:

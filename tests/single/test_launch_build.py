@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 from launching import fake_mpirun, run
 from mpi import ROOT
+
+from hvd_tf._internal import build_stamp
+from hvd_tf._internal.launcher import build_check
 
 INFO = ROOT / "hvd_tf" / "_build_info.json"
 # hvdrun notes at its end which programs it has started and which modules it has imported.
@@ -95,10 +99,11 @@ def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:
     assert "It does not work here: no mpirun beside" in result.stdout
 
 
+@pytest.mark.parametrize("missing", ["_*.so", "_*.json"])
 @pytest.mark.parametrize("start", ["-m hvd_tf.launch", "hvdrun"])
-def test_a_library_that_is_not_there(tmp_path: Path, start: str) -> None:
+def test_a_library_that_is_not_there(tmp_path: Path, start: str, missing: str) -> None:
     # Nor its bytecode, which a process beside this one may be writing.
-    left_out = shutil.ignore_patterns("_*.so", "__pycache__")
+    left_out = shutil.ignore_patterns(missing, "__pycache__")
     shutil.copytree(ROOT / "hvd_tf", tmp_path / "hvd_tf", ignore=left_out)
     script = tmp_path / "hvdrun"  # as pip writes it
     script.write_text("import sys\nfrom hvd_tf.launch import main\nsys.exit(main())\n")
@@ -116,10 +121,22 @@ def test_a_library_that_is_not_there(tmp_path: Path, start: str) -> None:
     result = hvdrun("-np", "1", "true")
     assert result.returncode == 2
     assert result.stderr.startswith("hvdrun: hvd_tf was not compiled: _native.so")
+    (tmp_path / "setup.py").touch()  # as in the sources, beside which pip has installed it
+    command = [sys.executable, "-c", "import hvd_tf"]
     program = subprocess.run(
-        [sys.executable, "-c", "import hvd_tf"], cwd=tmp_path, env=environ, check=False
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )
     assert program.returncode == 1
+    said = program.stderr.splitlines()[-1]
+    assert said.startswith("ImportError: hvd_tf was not compiled: _native.so or _build_info.json")
+    assert said.endswith(f"If it is installed, start Python outside of {tmp_path}.")
+
+
+def test_without_a_tensorflow(monkeypatch: pytest.MonkeyPatch, built: dict[str, object]) -> None:
+    monkeypatch.setattr(build_stamp, "check_build", lambda: None)  # another distribution may do
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    wanted = f"{built['tensorflow_distribution']}=={built['tensorflow_version']}"
+    assert build_check.problem() == f"there is no TensorFlow in {sys.prefix}: pip install {wanted}"
 
 
 def test_it_costs_next_to_nothing(tmp_path: Path, built: dict[str, object]) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +56,10 @@ def problem() -> str | None:
         build_stamp.check_build()
     except ImportError as error:
         return str(error)
+    # That another distribution than the one that it was built for is there is for `init` to judge.
+    if importlib.util.find_spec("tensorflow") is None:
+        built_for = f"{_info().get('tensorflow_distribution')}=={_info().get('tensorflow_version')}"
+        return f"there is no TensorFlow in {sys.prefix}: pip install {built_for}"
     return None
 
 
