@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hvd_tf import keras as hvd_keras
+from hvd_tf._internal.keras import progress
 
 RANKS = (2,)
 IN_FULL = (3,)
@@ -53,6 +54,20 @@ def test_rank_0_shows_the_progress(hvd, rank, capsys):
     assert "loss" in capsys.readouterr().out
     fit(make_model(), rank, verbose=0)
     assert capsys.readouterr().out == ""
+
+
+def test_the_progress_is_shown_while_it_goes_on(rank, capsys, monkeypatch):
+    """A launcher passes on whole lines only, so the bar of the first batch is one."""
+
+    def lines():
+        fit(make_model(), rank)
+        return capsys.readouterr().out.count("\n")
+
+    monkeypatch.setattr(progress, "_INTERVAL_S", 0.0)
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    without = lines()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+    assert lines() == without + (rank == 0)
 
 
 class Checkpoint(keras.callbacks.ModelCheckpoint):

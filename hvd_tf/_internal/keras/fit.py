@@ -34,6 +34,7 @@ from hvd_tf._internal.compat.keras_fit import (
 )
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.keras.epochs import joined
+from hvd_tf._internal.keras.progress import end_lines
 from hvd_tf._internal.keras.reducing import Reducing, reducing_of
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
@@ -67,11 +68,11 @@ def _arranged(original: Any) -> Any:
             optimizer._hvd_end_fit(trainable_variables_of(self))
 
     def arranged(self: Any, optimizer: Reducing, *args: Any, **kwargs: Any) -> Any:
-        if not _has_peers(optimizer.process_set):
-            return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         joined.pop(self, None)  # of an earlier fit
-        _arrange(self, bound.arguments, optimizer.process_set)
+        if _has_peers(optimizer.process_set):
+            _arrange(self, bound.arguments, optimizer.process_set)
+        end_lines(bound.arguments)
         try:
             return original(*bound.args, **bound.kwargs)
         except Exception as error:
