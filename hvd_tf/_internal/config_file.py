@@ -21,7 +21,7 @@ def read(path: str) -> dict[str, Any]:
             f"--config-file {path}: reading YAML needs PyYAML: pip install pyyaml"
         ) from None
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             content = yaml.safe_load(file)
     except OSError as error:
         raise LaunchError(f"--config-file {path}: {error.strerror}: name a YAML file") from None

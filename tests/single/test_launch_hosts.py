@@ -106,11 +106,16 @@ def test_this_machine_by_name_is_this_machine(tmp_path: Path, hosts: str) -> Non
 
 @pytest.mark.parametrize("option", ["--hostfile", "-hostfile"])
 def test_a_host_file(tmp_path: Path, option: str) -> None:
+    def check(file: Path) -> None:
+        arguments = noted(tmp_path, ["-np", "7", option, str(file), "true"], {})
+        assert after(arguments, "--host") == ["node1:2,node2:3,node3:1,node4:1"]
+
     fake_mpirun(tmp_path, NOTE)
     file = tmp_path / "hosts"
     file.write_text("# ours\nnode1 slots=2  # fast\n\nnode2:3\nnode3 slots = 1\nnode4\nnode5\n")
-    arguments = noted(tmp_path, ["-np", "7", option, str(file), "true"], {})
-    assert after(arguments, "--host") == ["node1:2,node2:3,node3:1,node4:1"]
+    check(file)
+    file.write_text("\ufeffnode1 slots=2\r\nnode2:3\r\nnode3\r\nnode4\r\n")  # a Windows editor's
+    check(file)
 
 
 @pytest.mark.parametrize(

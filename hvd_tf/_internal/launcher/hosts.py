@@ -51,7 +51,7 @@ def read(path: Path) -> list[Host]:
       LaunchError: the file cannot be read, or what it says is wrong, as for `parse`.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise LaunchError(
