@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional, Union
 
 import tensorflow as tf
@@ -70,7 +70,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
                     f"{type(self).__name__} needs steps_per_epoch=, the same on every rank: with "
                     "JoinCallback ranks have different numbers of batches, and so other rates"
                 )
-            self.steps_per_epoch = self.params.get("steps")
+            self.steps_per_epoch = self.params.get("steps") or _batches_of(self.params)
             if not self.steps_per_epoch:
                 raise ValueError(
                     f"{type(self).__name__} needs steps_per_epoch=: fit does not know how many "
@@ -149,3 +149,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             if rank() == 0:
                 rate = learning_rate_of(self.model.optimizer)
                 print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+def _batches_of(params: Mapping[str, Any]) -> int:
+    """In an epoch of arrays, of which Keras tells their length in a graph of TF 1. 0: unknown."""
+    samples, batch_size = params.get("samples"), params.get("batch_size")
+    return math.ceil(samples / batch_size) if samples and batch_size else 0

@@ -86,10 +86,13 @@ def test_learning_rates(size, correction):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_warm_up_ends_at_the_rate(size):
+@pytest.mark.parametrize("steps", [STEPS, None])
+def test_a_warm_up_ends_at_the_rate(size, steps):
+    """In a graph Keras tells how many samples and how large a batch, but no steps."""
     model = make_model(0.0, hvd_keras.DistributedOptimizer(sgd(0.2)))
-    warm_up = callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=2, steps_per_epoch=STEPS)
+    warm_up = callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=2, steps_per_epoch=steps)
     history = fit(model, warm_up, epochs=3)
+    assert warm_up.steps_per_epoch == STEPS
     assert history.history["lr"][0] < 0.2
     np.testing.assert_allclose(history.history["lr"][-1], 0.2, rtol=1e-6)
 

@@ -186,3 +186,26 @@ def test_fit_of_other_variables_begins_with_the_first_pass(hvd, rank, size, chan
 def two_functions(training, rank):
     """The first has a gradient of the first variable alone, the second of the second."""
     return [tf.function(lambda i=i: training.step(gradients_of(rank, (i,), 2))) for i in range(2)]
+
+
+@pytest.mark.parametrize("passes", [2, 4])
+def test_a_step_without_data_is_no_pass(rank, passes):
+    """fit finds the end of a dataset of unknown length by a step, which counts for nothing."""
+    keras = tf.keras
+    rng = np.random.default_rng([3, rank])
+    x, y = (rng.standard_normal((24, width)).astype(np.float32) for width in (3, 1))
+    known = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    unknown = known.filter(lambda *_: True)
+
+    def weights(dataset):
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        optimizer = hvd_keras.DistributedOptimizer(
+            keras.optimizers.SGD(0.1), backward_passes_per_step=passes
+        )
+        model.compile(optimizer, "mse")
+        model.fit(dataset, epochs=3, verbose=0)
+        return model.get_weights()
+
+    for got, expected in zip(weights(unknown), weights(known)):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)

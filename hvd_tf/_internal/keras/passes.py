@@ -73,12 +73,14 @@ class Passes:
                 )
         number = self._pass_number()
         added = [i for i, gradient in enumerate(result) if gradient is not None]
-        present, checks = self._variables_of_step(added, variables)
+        present, checks = self._variables_of_step([result[i] for i in added], added, variables)
         with tf.control_dependencies(checks):  # a pass that is refused changes no sum
             for i in added:
                 self._sum_of(result[i], variables[i]).assign_add(result[i])
             sums = [self._sums[variable_key(variables[i])] for i in present]
-            number.assign_add(1)
+            # A step that finds no more data is no pass. Nor is one that fails in another way.
+            with tf.control_dependencies([result[i] for i in added]):
+                number.assign_add(1)
 
         def last() -> list[tf.Tensor]:
             totals = [total.read_value() for total in sums]
@@ -104,9 +106,11 @@ class Passes:
         return result
 
     def _variables_of_step(
-        self, added: Sequence[int], variables: Sequence[Variable]
+        self, gradients: Sequence[tf.Tensor], added: Sequence[int], variables: Sequence[Variable]
     ) -> tuple[Sequence[int], list[tf.Operation]]:
         """The places of variables that have had a gradient in any pass of this step so far.
+
+        `gradients` are those of the variables at the places `added`.
 
         In a tf.function also what fails if these are others than in an earlier pass.
         """
@@ -135,7 +139,7 @@ class Passes:
             "different variables, which a tf.function cannot add up: give all of them to each "
             "pass, or use an optimizer for each list of variables",
         )
-        with tf.control_dependencies([check]):
+        with tf.control_dependencies([check, *gradients]):
             begun.assign(place)
         return added, [check]
 
