@@ -119,7 +119,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         a class with `compress` and `decompress`, which is called for dense gradients only.
       sparse_as_dense: make IndexedSlices dense before they are reduced.
       backward_passes_per_step: k > 1 adds up the gradients of k runs, and reduces and applies them
-        in the k-th. The global step counts every run. Graphs only.
+        in the k-th. The global step counts every run. Graphs only. The sums are local variables:
+        a plain Session has to run tf.compat.v1.local_variables_initializer() too.
       op: `Average`, `Sum`, `Min`, `Max` or `Product`; IndexedSlices take the first two. `Adasum`
         does not reduce gradients: each rank takes a step of its own, and the steps are combined.
       gradient_predivide_factor: divide gradients by this factor before they are summed, and by
