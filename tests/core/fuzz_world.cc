@@ -91,7 +91,7 @@ void FuzzWorld::Receive(int rank) {
 }
 
 Status FuzzWorld::Handle(int from, int rank, Envelope envelope) {
-  Set& set = sets_[envelope.set_id];
+  Set& set = sets_[envelope.serial];
   Negotiator& negotiator = *set.negotiators.at(rank);
   if (const auto* log = std::get_if<LogMessage>(&envelope.message)) {
     const Status status = negotiator.HandleLog(*log);

@@ -105,7 +105,7 @@ Envelope ExamplePeerEnds() {
 TEST(message_report_survives_its_bytes) {
   auto decoded = Decode(Encode(ExampleReport()));
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded.value().set_id, 63);
+  EXPECT_EQ(decoded.value().serial, 63);
   auto& report = std::get<Report>(decoded.value().message);
   EXPECT_EQ(report.log_seen, 9u);
   ASSERT_EQ(report.items.size(), 9u);
@@ -147,7 +147,7 @@ TEST(message_report_survives_its_bytes) {
 TEST(message_host_report_survives_its_bytes) {
   auto decoded = Decode(Encode(ExampleHostReport()));
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded.value().set_id, 5);
+  EXPECT_EQ(decoded.value().serial, 5);
   auto& report = std::get<HostReport>(decoded.value().message);
   EXPECT_EQ(report.log_seen, 77u);
   ASSERT_EQ(report.items.size(), 3u);

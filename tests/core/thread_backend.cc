@@ -81,9 +81,9 @@ class ThreadWire final : public Wire {
   // All sends are done at once, and have this id.
   static constexpr MoveId kSent = 0;
 
-  ThreadWire(WorldState world, int set_id, int rank, std::vector<int> ranks)
+  ThreadWire(WorldState world, int slot, int rank, std::vector<int> ranks)
       : world_(std::move(world)),
-        set_id_(set_id),
+        slot_(slot),
         rank_(rank),
         ranks_(std::move(ranks)),
         hosts_(EachAlone(static_cast<int>(ranks_.size()))) {}
@@ -100,7 +100,7 @@ class ThreadWire final : public Wire {
     Mailbox& box = world_->boxes[ranks_[peer]];
     {
       std::lock_guard<std::mutex> lock(box.mutex);
-      box.moves[{set_id_, ranks_[rank_], tag}].emplace_back(
+      box.moves[{slot_, ranks_[rank_], tag}].emplace_back(
           static_cast<const char*>(data), bytes);
     }
     box.doorbell->Ring();
@@ -109,7 +109,7 @@ class ThreadWire final : public Wire {
 
   MoveId Receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     const MoveId id = next_id_++;
-    const MoveKey key{set_id_, ranks_[peer], tag};
+    const MoveKey key{slot_, ranks_[peer], tag};
     posted_[key].push_back({id, data, bytes});
     keys_[id] = key;
     return id;
@@ -157,7 +157,7 @@ class ThreadWire final : public Wire {
   }
 
   const WorldState world_;
-  const int set_id_;
+  const int slot_;
   const int rank_;  // within the set
   const std::vector<int> ranks_;
   const HostMap hosts_;
@@ -230,22 +230,22 @@ class ThreadBackend final : public WireBackend {
   Channel& channel() override { return channel_; }
 
   Result<std::unique_ptr<Wire>> NewWire(
-      int set_id, const std::vector<int>& ranks) override {
+      int slot, const std::vector<int>& ranks) override {
     auto found = std::find(ranks.begin(), ranks.end(), rank_);
     if (found == ranks.end()) {
       return InvalidArgument("rank " + std::to_string(rank_) +
-                             " is not in process set " +
-                             std::to_string(set_id) + ".");
+                             " is not in process set " + std::to_string(slot) +
+                             ".");
     }
     auto wire = std::make_unique<ThreadWire>(
-        world_, set_id, static_cast<int>(found - ranks.begin()), ranks);
+        world_, slot, static_cast<int>(found - ranks.begin()), ranks);
     return std::unique_ptr<Wire>(
         std::make_unique<FaultyWire>(std::move(wire), faults_));
   }
 
   Result<std::unique_ptr<Transport>> NewTransport(
-      int set_id, const std::vector<int>& ranks) override {
-    Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
+      int slot, const std::vector<int>& ranks) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(slot, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::move(wire.value()), ranks, HeapChunks(world_->chunk_bytes),
@@ -346,11 +346,11 @@ std::shared_ptr<ShmHost> ThreadWorld::host() const {
   return state_->hosts.at(0);
 }
 
-std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int set_id,
+std::unique_ptr<Wire> ThreadWorld::NewWire(int rank, int slot,
                                            const std::vector<int>& ranks) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   return std::make_unique<ThreadWire>(
-      state_, set_id, static_cast<int>(found - ranks.begin()), ranks);
+      state_, slot, static_cast<int>(found - ranks.begin()), ranks);
 }
 
 std::optional<int> ThreadWorld::abort_code() const {

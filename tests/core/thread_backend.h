@@ -105,7 +105,7 @@ class ThreadWorld {
   std::shared_ptr<ShmHost> host() const;
 
   // The wire under a transport, for tests of wires and for wrappers.
-  std::unique_ptr<Wire> NewWire(int rank, int set_id,
+  std::unique_ptr<Wire> NewWire(int rank, int slot,
                                 const std::vector<int>& ranks);
 
   // The code of the first Backend::Abort. The process lives on.

@@ -48,7 +48,7 @@ TEST(trace_events_come_back_in_order) {
   const auto& finished = std::get<FinishedEvent>(events[4]);
   const auto& failed = std::get<FailedEvent>(events[6]);
   EXPECT_EQ(first.enqueued_ns, entries[0].enqueued_ns);
-  EXPECT_EQ(first.set, 2);
+  EXPECT_EQ(first.serial, 2);
   EXPECT_EQ(first.set_id, 1);
   EXPECT_EQ(first.ticket, 11u);
   EXPECT_EQ(first.instance, 3u);

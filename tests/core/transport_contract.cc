@@ -20,7 +20,7 @@ std::unique_ptr<Transport> ContractRank::NewTransport() {
 
 std::unique_ptr<Transport> ContractRank::NewTransport(
     const std::vector<int>& ranks) {
-  auto transport = backend_->NewTransport(next_set_id_++, ranks);
+  auto transport = backend_->NewTransport(next_slot_++, ranks);
   if (EXPECT_TRUE(transport.ok())) return std::move(transport.value());
   return nullptr;
 }

@@ -21,11 +21,11 @@ namespace hvd {
 // One rank's view of a case.
 class ContractRank {
  public:
-  // Process set ids from first_set_id on are this case's.
-  ContractRank(Backend* backend, int first_set_id, int64_t chunk_bytes,
+  // Slots from first_slot on are this case's.
+  ContractRank(Backend* backend, int first_slot, int64_t chunk_bytes,
                bool shares_memory = false)
       : backend_(backend),
-        next_set_id_(first_set_id),
+        next_slot_(first_slot),
         chunk_bytes_(chunk_bytes),
         shares_memory_(shares_memory) {}
 
@@ -46,11 +46,11 @@ class ContractRank {
   std::unique_ptr<Transport> NewTransport();
   std::unique_ptr<Transport> NewTransport(const std::vector<int>& ranks);
   // All have opened as many transports: of a set that this rank is not in.
-  void SkipTransport() { ++next_set_id_; }
+  void SkipTransport() { ++next_slot_; }
 
  private:
   Backend* const backend_;
-  int next_set_id_;
+  int next_slot_;
   const int64_t chunk_bytes_;
   const bool shares_memory_;
 };

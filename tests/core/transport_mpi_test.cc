@@ -40,13 +40,13 @@ int RunAll(int64_t shm, int64_t chunk_bytes, const std::string& host_id,
   const bool shares = shm != 0;
   ContractRank self(backend, 0, chunk_bytes, shares);
   auto transport = self.NewTransport();
-  int failed = 0, set_id = 1;
+  int failed = 0, slot = 1;
   for (const ContractCase& one : ContractCases()) {
-    const int first_set_id = set_id;
-    set_id += kSetsPerCase;
+    const int first_slot = slot;
+    slot += kSetsPerCase;
     if (!wanted.empty() && wanted[0] != one.name) continue;
     TakeFailures();
-    ContractRank view(backend, first_set_id, chunk_bytes, shares);
+    ContractRank view(backend, first_slot, chunk_bytes, shares);
     one.run(&view);
     const bool ok = SumOverRanks(transport.get(), TakeFailures()) == 0;
     failed += !ok;

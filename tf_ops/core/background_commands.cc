@@ -29,7 +29,7 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
       ScopeCovers(ended_scope_.name_prefix, command.entry->request.key.name)) {
     ended_scope_ = {0, "", ""};
   }
-  if (Set* const set = FindSet(command.set_id)) {
+  if (Set* const set = FindSet(command.serial)) {
     set->negotiator->Submit(std::move(command.entry));
     return;
   }
@@ -41,7 +41,7 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
 }
 
 void BackgroundLoop::Apply(JoinCommand command) {
-  if (Set* const set = FindSet(command.set_id)) {
+  if (Set* const set = FindSet(command.serial)) {
     set->negotiator->Join(std::move(command.call));
     return;
   }
@@ -51,7 +51,7 @@ void BackgroundLoop::Apply(JoinCommand command) {
 }
 
 void BackgroundLoop::Apply(CancelCommand command) {
-  Set* set = FindSet(command.set_id);
+  Set* set = FindSet(command.serial);
   if (set == nullptr) return;  // all of it has failed
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
   // It may still complete on the wire. The peers learn of the aborted step all
@@ -66,13 +66,13 @@ void BackgroundLoop::Apply(CancelCommand command) {
 }
 
 void BackgroundLoop::Apply(AbortStepCommand command) {
-  Set* const set = FindSet(command.set_id);
+  Set* const set = FindSet(command.serial);
   if (set == nullptr) return;
   set->negotiator->AbortStep(command.key, command.step, command.why);
 }
 
 void BackgroundLoop::Apply(EndScopeCommand command) {
-  Set* const set = FindSet(command.set_id);
+  Set* const set = FindSet(command.serial);
   if (set == nullptr) return;
   set->negotiator->EndScope(command.name_prefix, command.text);
   if (!command.text.empty()) {

@@ -148,19 +148,19 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
   if (auto receipt = std::get_if<TimelineReceipt>(&envelope.message)) {
     return timeline_.Handle(peer, *receipt);
   }
-  Set* set = FindSet(envelope.set_id);
-  if (set == nullptr && known_sets_.IsGone(envelope.set_id)) {
+  Set* set = FindSet(envelope.serial);
+  if (set == nullptr && known_sets_.IsGone(envelope.serial)) {
     return Status::Ok();  // it was still on its way
   }
   if (set == nullptr) {
     return Internal("this rank is not in process set " +
-                    std::to_string(envelope.set_id) + ".");
+                    std::to_string(envelope.serial) + ".");
   }
   const std::vector<int>& ranks = set->members.ranks;
   auto found = std::find(ranks.begin(), ranks.end(), peer);
   if (found == ranks.end()) {
     return Internal("the sender is not in process set " +
-                    std::to_string(envelope.set_id) + ".");
+                    std::to_string(envelope.serial) + ".");
   }
   const int rank = static_cast<int>(found - ranks.begin());
   if (auto report = std::get_if<Report>(&envelope.message)) {

@@ -50,7 +50,7 @@ void Executor::Execute(ReadyBatch ready) {
   const Signature& head = work->tensors[0].entry->request.signature;
   const auto seen = std::make_shared<Seen>();
   if (trace_ != nullptr) {
-    seen->times = trace_->NewTimes(set_id_, work->log_number);
+    seen->times = trace_->NewTimes(serial_, work->log_number);
   }
   Transport* const lane = lanes_.of(head.memory);
   if (!RulesOf(head.verb).uses_wire) {
@@ -119,7 +119,7 @@ void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
   const uint64_t number = work->log_number;
   running_.erase(number);
   if (trace_ != nullptr) {
-    trace_->Finished(set_id_, *work,
+    trace_->Finished(serial_, *work,
                      {status, seen.rows, seen.times.get(), seen.within_host});
   }
   if (status.code() == StatusCode::kInternal) NoteBreakdown(number, status);

@@ -36,9 +36,9 @@ class Executor {
   ~Executor();
 
   // Gets what happens to batches of the set. Null: nobody does.
-  void TellTo(Trace* trace, int set_id) {
+  void TellTo(Trace* trace, int serial) {
     trace_ = trace;
-    set_id_ = set_id;
+    serial_ = serial;
   }
 
   void Execute(ReadyBatch ready);
@@ -128,7 +128,7 @@ class Executor {
 
   const bool check_finite_;
   Trace* trace_ = nullptr;
-  int set_id_ = 0;
+  int serial_ = 0;
   const LaneTable lanes_;
   std::map<uint64_t, Running> running_;  // by log number
   // By CancelAfter: batches of the host's lane, some of which may leave the

@@ -46,7 +46,8 @@ struct LaneOwner {
   // set ends, it is called with a failure instead. It may be called at once, or
   // after the lane has gone. Nobody asks again before that.
   std::function<void(std::function<void(const Status&)> answered)> ask_to_meet;
-  // Of the set: the same on all its ranks, and of no other set that lives.
+  // The id that users call the set by: equal on all its ranks, and of no other
+  // set that exists.
   int set_id = 0;
   // The job's ranks that its ranks are, for words. Empty: they are the same.
   std::vector<int> job_ranks;

@@ -20,28 +20,28 @@ namespace hvd {
 class TimelineFile;
 
 // Commands of framework threads to the background thread, in their order.
-// `set_id` is the serial of a process set.
+// `serial` is that of a process set.
 struct EnqueueCommand {
-  int set_id;
+  int serial;
   EntryPtr entry;
 };
 struct JoinCommand {
-  int set_id;
+  int serial;
   JoinCallPtr call;
 };
 struct CancelCommand {
-  int set_id;
+  int serial;
   uint64_t ticket;
   Status why;
 };
 struct AbortStepCommand {
-  int set_id;
+  int serial;
   Key key;
   int64_t step;
   Status why;
 };
 struct EndScopeCommand {
-  int set_id;
+  int serial;
   std::string name_prefix;
   std::string text;
 };

@@ -42,10 +42,10 @@ std::string ArgumentsOf(const SubmittedEvent& event) {
 }
 
 // What users call a set by may be used again. Its serial may not.
-std::string BatchArguments(int set, int set_id, uint64_t batch) {
+std::string BatchArguments(int serial, int set_id, uint64_t batch) {
   std::string text = JsonMember("set", set_id) + "," +
                      JsonMember("batch", static_cast<int64_t>(batch));
-  if (set != set_id) text += "," + JsonMember("set_serial", set);
+  if (serial != set_id) text += "," + JsonMember("set_serial", serial);
   return text;
 }
 
@@ -153,7 +153,7 @@ void TimelineRows::EndPhase(const std::string& name, OpenTensor* tensor,
 }
 
 void TimelineRows::Apply(const AgreedEvent& event) {
-  const std::pair<int, uint64_t> key{event.set, event.batch};
+  const std::pair<int, uint64_t> key{event.serial, event.batch};
   if (batches_.size() >= kMostOpen || batches_.count(key) > 0) return;
   OpenBatch batch;
   batch.tensors.reserve(event.tickets.size());
@@ -167,7 +167,7 @@ void TimelineRows::Apply(const AgreedEvent& event) {
     if (name.empty() || batch.verb != tensor.event.verb) {
       name = NegotiationOf(tensor.event.verb);
       batch.set_id = tensor.event.set_id;
-      arguments = BatchArguments(event.set, batch.set_id, event.batch);
+      arguments = BatchArguments(event.serial, batch.set_id, event.batch);
     }
     batch.verb = tensor.event.verb;
     EndPhase(name, &tensor, event.time_ns, arguments);
@@ -183,11 +183,12 @@ void TimelineRows::Apply(const AgreedEvent& event) {
 }
 
 void TimelineRows::Apply(const FinishedEvent& event) {
-  const auto found = batches_.find({event.set, event.batch});
+  const auto found = batches_.find({event.serial, event.batch});
   if (found == batches_.end()) return;
   OpenBatch& batch = found->second;
   const std::string name = Upper(Name(batch.verb));
-  std::string arguments = BatchArguments(event.set, batch.set_id, event.batch);
+  std::string arguments =
+      BatchArguments(event.serial, batch.set_id, event.batch);
   if (!event.is_ok) arguments += ",\"failed\":true";
   for (OpenTensor& tensor : batch.tensors) {
     EndPhase(name, &tensor, event.time_ns, arguments);
@@ -205,7 +206,8 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
   const BatchTimes& times = event.times;
   int64_t bytes = 0;
   for (const OpenTensor& tensor : batch.tensors) bytes += tensor.event.bytes;
-  std::string arguments = BatchArguments(event.set, batch.set_id, event.batch);
+  std::string arguments =
+      BatchArguments(event.serial, batch.set_id, event.batch);
   for (const std::string& member :
        {JsonMember("tensors", static_cast<int64_t>(batch.tensors.size())),
         JsonMember("bytes", bytes),

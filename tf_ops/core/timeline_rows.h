@@ -88,8 +88,9 @@ class TimelineRows {
   const Row* others_ = nullptr;  // of names for which there is no row
   int next_tensor_tid_ = 1000;
   int next_batch_tid_ = 1;
-  std::unordered_map<uint64_t, OpenTensor> waiting_;       // by ticket
-  std::map<std::pair<int, uint64_t>, OpenBatch> batches_;  // by set and number
+  std::unordered_map<uint64_t, OpenTensor> waiting_;  // by ticket
+  std::map<std::pair<int, uint64_t>, OpenBatch>
+      batches_;          // by serial and number
   int64_t last_ns_ = 0;  // of all events; the trace's clock
   // While Add runs.
   int64_t shift_ns_ = 0;

@@ -55,7 +55,7 @@ bool Trace::HasRoom() {
   return false;
 }
 
-void Trace::Submitted(int set, int set_id, const Entry& entry) {
+void Trace::Submitted(int serial, int id, const Entry& entry) {
   if (!on() || is_closed_ || !HasRoom()) return;
   const Request& request = entry.request;
   SubmittedEvent event;
@@ -63,8 +63,8 @@ void Trace::Submitted(int set, int set_id, const Entry& entry) {
   // It was enqueued before the trace began.
   event.enqueued_ns =
       entry.enqueued_ns == 0 ? event.time_ns : entry.enqueued_ns;
-  event.set = set;
-  event.set_id = set_id;
+  event.serial = serial;
+  event.set_id = id;
   event.ticket = entry.ticket;
   event.name = encoder_.NameOf(request.key.name);
   event.instance = request.key.instance;
@@ -97,10 +97,10 @@ void Trace::TellTuner(const ReadyBatch& agreed) {
   }
 }
 
-void Trace::Agreed(int set, const ReadyBatch& ready) {
-  if (autotuner_ != nullptr && set == 0) TellTuner(ready);
+void Trace::Agreed(int serial, const ReadyBatch& ready) {
+  if (autotuner_ != nullptr && serial == 0) TellTuner(ready);
   if (!on() || is_closed_) return;
-  AgreedEvent event{SteadyNow_ns(), set, ready.log_number, {}};
+  AgreedEvent event{SteadyNow_ns(), serial, ready.log_number, {}};
   event.tickets.reserve(ready.tensors.size());
   for (const Outstanding& tensor : ready.tensors) {
     // It may have come before the trace, or have found no room.
@@ -108,18 +108,18 @@ void Trace::Agreed(int set, const ReadyBatch& ready) {
     if (waiting_.erase(ticket) > 0) event.tickets.push_back(ticket);
   }
   if (event.tickets.empty()) return;
-  batches_[{set, ready.log_number}] = event.tickets.size();
+  batches_[{serial, ready.log_number}] = event.tickets.size();
   encoder_.Add(event);
 }
 
-std::shared_ptr<BatchTimes> Trace::NewTimes(int set, uint64_t batch) const {
-  if (!on() || batches_.count({set, batch}) == 0) return nullptr;
+std::shared_ptr<BatchTimes> Trace::NewTimes(int serial, uint64_t batch) const {
+  if (!on() || batches_.count({serial, batch}) == 0) return nullptr;
   auto times = std::make_shared<BatchTimes>();
   times->started_ns = SteadyNow_ns();
   return times;
 }
 
-void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
+void Trace::Finished(int serial, const ReadyBatch& ready, const BatchEnd& end) {
   if (end.status.ok()) {
     VerbCounters& counters =
         counters_->of(ready.tensors[0].entry->request.signature.verb);
@@ -131,17 +131,17 @@ void Trace::Finished(int set, const ReadyBatch& ready, const BatchEnd& end) {
     counters.batches.Add(1);
     counters.rows.Add(static_cast<uint64_t>(end.rows));
   }
-  if (autotuner_ != nullptr && set == 0) {
+  if (autotuner_ != nullptr && serial == 0) {
     autotuner_->Travelled(ready.log_number, Autotuner::Clock::now());
   }
   if (!on()) return;
-  const auto begun = batches_.find({set, ready.log_number});
+  const auto begun = batches_.find({serial, ready.log_number});
   if (begun == batches_.end()) return;
   open_ -= begun->second;
   batches_.erase(begun);
   FinishedEvent event;
   event.time_ns = SteadyNow_ns();
-  event.set = set;
+  event.serial = serial;
   event.batch = ready.log_number;
   event.is_ok = end.status.ok();
   if (end.times != nullptr) event.times = *end.times;

@@ -57,16 +57,16 @@ class Trace {
   // Closed, and all of these ends are noted.
   bool is_complete() const { return is_closed_ && batches_.empty(); }
 
-  // The stages of a tensor, in this order. A set is a process set's serial.
-  // Users call that set by `set_id`.
-  void Submitted(int set, int set_id, const Entry& entry);
+  // The stages of a tensor, in this order. `serial` is that of a process set.
+  // Users call that set by `id`.
+  void Submitted(int serial, int id, const Entry& entry);
   // It failed, or was cancelled, before the log agreed on it.
   void Failed(const Entry& entry);
-  void Agreed(int set, const ReadyBatch& ready);
+  void Agreed(int serial, const ReadyBatch& ready);
   // For the transport to fill in. Null where it does not wait for the batch's
   // end.
-  std::shared_ptr<BatchTimes> NewTimes(int set, uint64_t batch) const;
-  void Finished(int set, const ReadyBatch& ready, const BatchEnd& end);
+  std::shared_ptr<BatchTimes> NewTimes(int serial, uint64_t batch) const;
+  void Finished(int serial, const ReadyBatch& ready, const BatchEnd& end);
   // The background thread took what had been enqueued.
   void Cycle();
 

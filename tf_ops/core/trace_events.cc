@@ -92,7 +92,7 @@ class TraceDecoder {
     SubmittedEvent event;
     event.time_ns = Time();
     event.enqueued_ns = Checked(event.time_ns - Difference());
-    event.set = reader_.Int();
+    event.serial = reader_.Int();
     event.set_id = reader_.Int();
     event.ticket = Ticket();
     event.name = reader_.Unsigned();
@@ -108,7 +108,7 @@ class TraceDecoder {
   AgreedEvent ReadAgreed() {
     AgreedEvent event;
     event.time_ns = Time();
-    event.set = reader_.Int();
+    event.serial = reader_.Int();
     event.batch = reader_.Unsigned();
     event.tickets.resize(reader_.Count());
     for (uint64_t& ticket : event.tickets) ticket = Ticket();
@@ -118,7 +118,7 @@ class TraceDecoder {
   FinishedEvent ReadFinished() {
     FinishedEvent event;
     event.time_ns = Time();
-    event.set = reader_.Int();
+    event.serial = reader_.Int();
     event.batch = reader_.Unsigned();
     event.is_ok = reader_.Enum<uint8_t>(2) != 0;
     event.carrier = reader_.Enum<Carrier>(3);
@@ -163,7 +163,7 @@ void TraceEncoder::Ticket(uint64_t ticket) {
 void TraceEncoder::Add(const SubmittedEvent& event) {
   Begin(kSubmitted, event.time_ns);
   writer_.Signed(event.time_ns - event.enqueued_ns);
-  writer_.Unsigned(static_cast<uint64_t>(event.set));
+  writer_.Unsigned(static_cast<uint64_t>(event.serial));
   writer_.Unsigned(static_cast<uint64_t>(event.set_id));
   Ticket(event.ticket);
   writer_.Unsigned(event.name);
@@ -176,7 +176,7 @@ void TraceEncoder::Add(const SubmittedEvent& event) {
 
 void TraceEncoder::Add(const AgreedEvent& event) {
   Begin(kAgreed, event.time_ns);
-  writer_.Unsigned(static_cast<uint64_t>(event.set));
+  writer_.Unsigned(static_cast<uint64_t>(event.serial));
   writer_.Unsigned(event.batch);
   writer_.Unsigned(event.tickets.size());
   for (uint64_t ticket : event.tickets) Ticket(ticket);
@@ -184,7 +184,7 @@ void TraceEncoder::Add(const AgreedEvent& event) {
 
 void TraceEncoder::Add(const FinishedEvent& event) {
   Begin(kFinished, event.time_ns);
-  writer_.Unsigned(static_cast<uint64_t>(event.set));
+  writer_.Unsigned(static_cast<uint64_t>(event.serial));
   writer_.Unsigned(event.batch);
   writer_.Byte(event.is_ok ? 1 : 0);
   writer_.Byte(static_cast<uint8_t>(event.carrier));

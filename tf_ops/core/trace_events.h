@@ -21,14 +21,14 @@
 namespace hvd {
 
 // Times are SteadyNow_ns of the rank that wrote them. Tickets are of
-// Runtime::NewTicket. A set is a process set's serial. A batch is the number of
-// a log record of its set.
+// Runtime::NewTicket. `serial` is that of a process set. A batch is the number
+// of a log record of its set.
 
 // The background thread reports a tensor to the set's leader.
 struct SubmittedEvent {
   int64_t time_ns = 0;
   int64_t enqueued_ns = 0;  // a thread of the framework asked for it
-  int set = 0;
+  int serial = 0;
   int set_id = 0;  // what users call the set by now
   uint64_t ticket = 0;
   uint64_t name = 0;  // its place in TraceChunk::names
@@ -42,7 +42,7 @@ struct SubmittedEvent {
 // The log says that these travel now.
 struct AgreedEvent {
   int64_t time_ns = 0;
-  int set = 0;
+  int serial = 0;
   uint64_t batch = 0;
   std::vector<uint64_t> tickets;
 };
@@ -57,7 +57,7 @@ enum class Carrier : uint8_t {
 // The wire is done with a batch.
 struct FinishedEvent {
   int64_t time_ns = 0;
-  int set = 0;
+  int serial = 0;
   uint64_t batch = 0;
   bool is_ok = true;
   Carrier carrier = Carrier::kMpi;

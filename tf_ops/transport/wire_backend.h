@@ -19,7 +19,7 @@ class WireBackend : public Backend {
   // A wire for a transport of that process set. The arguments are those of
   // NewTransport.
   virtual Result<std::unique_ptr<Wire>> NewWire(
-      int set_id, const std::vector<int>& ranks) = 0;
+      int slot, const std::vector<int>& ranks) = 0;
   // The rank's spare cores, for all transports over its wires.
   virtual const std::shared_ptr<SpareCores>& spare_cores() = 0;
 };

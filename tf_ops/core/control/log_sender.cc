@@ -47,8 +47,8 @@ std::vector<Concerned> ConcernedBy(const std::vector<LogRecord>& records,
 
 }  // namespace
 
-LogSender::LogSender(int set_id, int size, std::vector<LogReceiver> receivers)
-    : set_id_(set_id),
+LogSender::LogSender(int serial, int size, std::vector<LogReceiver> receivers)
+    : serial_(serial),
       size_(size),
       receivers_(std::move(receivers)),
       told_(receivers_.size(), 0) {}
@@ -89,7 +89,7 @@ void LogSender::Send(const std::vector<LogRecord>& records,
         told.push_back(encoded[place]);
         number = numbers[place];
       }
-      bytes = Share(EncodeLog(set_id_, told_[i] + 1, told));
+      bytes = Share(EncodeLog(serial_, told_[i] + 1, told));
     }
     outgoing->push_back({receivers_[i].rank, bytes});
     told_[i] = last;
@@ -102,7 +102,7 @@ void LogSender::CatchUp(std::vector<OutgoingMessage>* outgoing) {
     const LogRecord skipped(Skipped{log_number_ - told_[i]});
     outgoing->push_back(
         {receivers_[i].rank,
-         Share(EncodeLog(set_id_, told_[i] + 1, {Encode(skipped)}))});
+         Share(EncodeLog(serial_, told_[i] + 1, {Encode(skipped)}))});
     told_[i] = log_number_;
   }
 }

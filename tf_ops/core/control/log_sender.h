@@ -21,7 +21,7 @@ namespace hvd {
 // ranks of the set.
 class LogSender {
  public:
-  LogSender(int set_id, int size, std::vector<LogReceiver> receivers);
+  LogSender(int serial, int size, std::vector<LogReceiver> receivers);
 
   // The next records of the log. A gatherer has got Skipped for those that do
   // not concern its host.
@@ -32,7 +32,7 @@ class LogSender {
   void CatchUp(std::vector<OutgoingMessage>* outgoing);
 
  private:
-  const int set_id_;
+  const int serial_;
   const int size_;
   const std::vector<LogReceiver> receivers_;
   uint64_t log_number_ = 0;  // of the last record sent

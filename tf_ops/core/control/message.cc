@@ -16,8 +16,8 @@ void Write(Writer* writer, const PeerEndMessage& end) {
   writer->Byte(end.failed ? 1 : 0);
   writer->Text(end.text);
   writer->Unsigned(end.log_seen.size());
-  for (const auto& [set_id, number] : end.log_seen) {
-    writer->Unsigned(static_cast<uint64_t>(set_id));
+  for (const auto& [serial, number] : end.log_seen) {
+    writer->Unsigned(static_cast<uint64_t>(serial));
     writer->Unsigned(number);
   }
   writer->Signed(end.cause_rank);
@@ -33,8 +33,8 @@ PeerEndMessage ReadPeerEnd(Reader* reader) {
   end.text = reader->Text();
   size_t count = reader->Count();
   for (size_t i = 0; i < count; ++i) {
-    int set_id = static_cast<int>(reader->Unsigned());
-    end.log_seen[set_id] = reader->Unsigned();
+    int serial = static_cast<int>(reader->Unsigned());
+    end.log_seen[serial] = reader->Unsigned();
   }
   end.cause_rank = static_cast<int>(reader->Signed());
   end.cause_text = reader->Text();
@@ -118,7 +118,7 @@ void Write(Writer* writer, const TimelineReceipt& receipt) {
 std::string Encode(const Envelope& envelope) {
   Writer writer;
   writer.Byte(static_cast<uint8_t>(envelope.message.index()));
-  writer.Unsigned(static_cast<uint64_t>(envelope.set_id));
+  writer.Unsigned(static_cast<uint64_t>(envelope.serial));
   std::visit([&](const auto& message) { Write(&writer, message); },
              envelope.message);
   return writer.Take();
@@ -130,12 +130,12 @@ std::string Encode(const LogRecord& record) {
   return writer.Take();
 }
 
-std::string EncodeLog(int set_id, uint64_t first_number,
+std::string EncodeLog(int serial, uint64_t first_number,
                       const std::vector<std::string>& records) {
-  Envelope envelope{set_id, LogMessage{first_number, {}}};
+  Envelope envelope{serial, LogMessage{first_number, {}}};
   Writer writer;
   writer.Byte(static_cast<uint8_t>(envelope.message.index()));
-  writer.Unsigned(static_cast<uint64_t>(envelope.set_id));
+  writer.Unsigned(static_cast<uint64_t>(envelope.serial));
   writer.Unsigned(first_number);
   writer.Unsigned(records.size());
   for (const std::string& record : records) writer.Raw(record);
@@ -146,7 +146,7 @@ Result<Envelope> Decode(const std::string& bytes) {
   Reader reader(bytes);
   Envelope envelope;
   uint8_t kind = reader.Byte();
-  envelope.set_id = static_cast<int>(reader.Unsigned());
+  envelope.serial = static_cast<int>(reader.Unsigned());
   switch (kind) {
     case 0:
       envelope.message = ReadReport(&reader);

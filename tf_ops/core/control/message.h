@@ -99,7 +99,7 @@ using Message =
                  TimelineChunk, HostReport, HostTold, TimelineReceipt>;
 
 struct Envelope {
-  int set_id = 0;  // the process set's serial
+  int serial = 0;  // the process set's
   Message message;
 };
 
@@ -111,7 +111,7 @@ struct OutgoingMessage {
 [[nodiscard]] std::string Encode(const Envelope& envelope);
 // A log message out of records that are encoded already.
 [[nodiscard]] std::string Encode(const LogRecord& record);
-[[nodiscard]] std::string EncodeLog(int set_id, uint64_t first_number,
+[[nodiscard]] std::string EncodeLog(int serial, uint64_t first_number,
                                     const std::vector<std::string>& records);
 [[nodiscard]] Result<Envelope> Decode(const std::string& bytes);
 

@@ -20,16 +20,16 @@ bool Negotiator::UsesWire(const ReadyItem& item) {
   return RulesOf(first.signature.verb).uses_wire;
 }
 
-Negotiator::Negotiator(int set_id, int rank, std::vector<int> job_ranks,
+Negotiator::Negotiator(int serial, int rank, std::vector<int> job_ranks,
                        const Options& options, int64_t most_chunk_bytes,
                        HostMap hosts)
-    : set_id_(set_id),
+    : serial_(serial),
       rank_(rank),
       size_(static_cast<int>(job_ranks.size())),
       options_(options),
       most_chunk_bytes_(most_chunk_bytes),
       tree_(std::move(hosts), rank, size_),
-      log_sender_(set_id, size_, tree_.receivers()) {
+      log_sender_(serial, size_, tree_.receivers()) {
   if (rank_ == 0) {
     leader_ =
         std::make_unique<Leader>(std::move(job_ranks), options, tree_.hosts());
@@ -63,7 +63,7 @@ void Negotiator::Submit(EntryPtr entry) {
   AddNews(entry.get());
   const Status& error = entry->request.error;
   if (trace_ != nullptr && error.ok()) {
-    trace_->Submitted(set_id_, shown_id_, *entry);
+    trace_->Submitted(serial_, set_id_, *entry);
   }
   if (!error.ok()) entry->done(error);
   queue.push_back({std::move(entry), !error.ok()});

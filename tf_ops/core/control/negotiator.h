@@ -48,7 +48,7 @@ class Negotiator {
 
   // `most_chunk_bytes`: the largest chunk that this rank's wire has memory for.
   // `hosts`: of the set's ranks. Without any they are on one.
-  Negotiator(int set_id, int rank, std::vector<int> job_ranks,
+  Negotiator(int serial, int rank, std::vector<int> job_ranks,
              const Options& options, int64_t most_chunk_bytes,
              HostMap hosts = {});
 
@@ -58,10 +58,10 @@ class Negotiator {
   void Tune(const Tuning& tuning);
 
   // Gets what happens to entries. Null: nobody does. Users call the set by
-  // `shown_id`.
-  void TellTo(Trace* trace, int shown_id) {
+  // `id`.
+  void TellTo(Trace* trace, int id) {
     trace_ = trace;
-    shown_id_ = shown_id;
+    set_id_ = id;
   }
 
   void Submit(EntryPtr entry);
@@ -179,7 +179,7 @@ class Negotiator {
   bool Take(const Key& key, int older, std::vector<Outstanding>* taken);
   void FailIfEnded();
 
-  const int set_id_;
+  const int serial_;
   const int rank_;
   const int size_;
   const Options options_;
@@ -194,7 +194,7 @@ class Negotiator {
   // most the last one is not.
   std::deque<JoinCallPtr> joins_;
   Trace* trace_ = nullptr;
-  int shown_id_ = 0;
+  int set_id_ = 0;  // what users call the set by
   ResponseCache cache_;
   std::deque<ReadyItem> ready_;
   std::vector<LoggedChange> set_changes_;

@@ -13,7 +13,7 @@ namespace hvd {
 Status Negotiator::HandleLog(const LogMessage& log) {
   if (log.first_number != log_seen_ + 1) {
     return Internal("log record " + std::to_string(log.first_number) +
-                    " of set " + std::to_string(set_id_) + " came after " +
+                    " of set " + std::to_string(serial_) + " came after " +
                     std::to_string(log_seen_) + ".");
   }
   HandOn(log);
@@ -45,7 +45,7 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
   if (status.ok()) status = TakeBatch(batch, &ready);
   if (status.ok()) status = CheckBatch(ready, rank_, size_);
   if (status.ok()) {
-    if (trace_ != nullptr) trace_->Agreed(set_id_, ready);
+    if (trace_ != nullptr) trace_->Agreed(serial_, ready);
     ready_.emplace_back(std::move(ready));
     if (UsesWire(ready_.back())) ++ready_for_wire_;
     return status;
@@ -208,8 +208,8 @@ Status Negotiator::Apply(const SetChange& change) {
     FailAll(change.status);
     return Status::Ok();
   }
-  if (set_id_ != 0) {
-    return Internal("the log of set " + std::to_string(set_id_) +
+  if (serial_ != 0) {
+    return Internal("the log of set " + std::to_string(serial_) +
                     " changes process sets.");
   }
   set_changes_.push_back({change, log_seen_});

@@ -19,7 +19,7 @@ Status Negotiator::HandleReport(int rank, const Report& report,
   }
   if (leader_ != nullptr) return leader_->Handle(rank, report, now);
   return Internal("a report came to a rank that does not lead set " +
-                  std::to_string(set_id_) + ".");
+                  std::to_string(serial_) + ".");
 }
 
 Status Negotiator::HandleHostReport(int rank, HostReport report,
@@ -29,12 +29,12 @@ Status Negotiator::HandleHostReport(int rank, HostReport report,
     return leader_->HandleHost(rank, std::move(report), now);
   }
   return Internal("a host's report came to a rank that does not lead set " +
-                  std::to_string(set_id_) + ".");
+                  std::to_string(serial_) + ".");
 }
 
 Status Negotiator::TellNews(Clock::time_point now) {
   log_told_ = log_seen_;
-  Envelope envelope{set_id_, Report{log_seen_, std::move(news_)}};
+  Envelope envelope{serial_, Report{log_seen_, std::move(news_)}};
   Report& report = std::get<Report>(envelope.message);
   Status status;
   if (gatherer_ == nullptr && leader_ == nullptr) {
@@ -52,7 +52,7 @@ Result<bool> Negotiator::TellGathered(Clock::time_point now) {
   std::optional<HostReport> report = gatherer_->Take(now);
   if (!report.has_value()) return false;
   if (leader_ == nullptr) {
-    outgoing_.push_back({0, Share(Encode({set_id_, std::move(*report)}))});
+    outgoing_.push_back({0, Share(Encode({serial_, std::move(*report)}))});
     return true;
   }
   const Status status = leader_->HandleHost(rank_, std::move(*report), now);

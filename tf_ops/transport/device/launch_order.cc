@@ -6,16 +6,16 @@
 
 namespace hvd {
 
-LaunchOrder::Place LaunchOrder::Begin(int set) {
-  const Place proposed = ++clock_ * kTick + kSets + set;
+LaunchOrder::Place LaunchOrder::Begin(int set_id) {
+  const Place proposed = ++clock_ * kTick + kSets + set_id;
   pending_[proposed] = {proposed};
   return proposed;
 }
 
-LaunchOrder::Place LaunchOrder::BeginAgain(int set) {
-  Place& clock = again_clocks_[set];
+LaunchOrder::Place LaunchOrder::BeginAgain(int set_id) {
+  Place& clock = again_clocks_[set_id];
   clock = std::max(clock, launched_clock_) + 1;
-  const Place proposed = clock * kTick + set;
+  const Place proposed = clock * kTick + set_id;
   pending_[proposed] = {proposed};
   return proposed;
 }

@@ -26,14 +26,14 @@ class LaunchOrder {
   using Place = int64_t;
 
   // Begins a batch of a set, and returns what this rank proposes. It names the
-  // batch below. `set` is the set's on all its ranks, below kSets, and of no
-  // other set that lives.
-  Place Begin(int set);
+  // batch below. `set_id` is equal on all of the set's ranks, below kSets, and
+  // of no other set that exists.
+  Place Begin(int set_id);
 
   // The same for a batch that goes on: for its second launch. It goes before
   // all that is not launched yet, so far as this rank is asked. A set's batches
   // go on in one order on all its ranks.
-  Place BeginAgain(int set);
+  Place BeginAgain(int set_id);
 
   // All ranks have come. Their largest proposal is `place`.
   void Settle(Place proposed, Place place);
@@ -55,7 +55,7 @@ class LaunchOrder {
     bool is_settled = false;
   };
 
-  // Places are (2 * clock + 1) * kSets + set, of second launches without the 1.
+  // Places are (2 * clock + 1) * kSets + id, of second launches without the 1.
   // So no two batches have the same.
   static constexpr Place kTick = 2 * kSets;
   Place clock_ = 0;                    // of the latest place that is known of

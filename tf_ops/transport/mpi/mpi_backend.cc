@@ -36,26 +36,26 @@ class MpiBackend final : public WireBackend {
   Channel& channel() override { return channel_; }
 
   Result<std::unique_ptr<Wire>> NewWire(
-      int set_id, const std::vector<int>& ranks) override {
+      int slot, const std::vector<int>& ranks) override {
     const auto place = std::find(ranks.begin(), ranks.end(), topology_.rank);
     if (place == ranks.end()) {
       return InvalidArgument("rank " + std::to_string(topology_.rank) +
-                             " is not in process set " +
-                             std::to_string(set_id) + ".");
+                             " is not in process set " + std::to_string(slot) +
+                             ".");
     }
-    if (((set_id + 1) << kWireTagBits) - 1 > session_->tag_limit()) {
+    if (((slot + 1) << kWireTagBits) - 1 > session_->tag_limit()) {
       return InvalidArgument(
           "this MPI has tags up to " + std::to_string(session_->tag_limit()) +
-          " only, too few for process set " + std::to_string(set_id) + ".");
+          " only, too few for process set " + std::to_string(slot) + ".");
     }
     return std::unique_ptr<Wire>(std::make_unique<MpiWire>(
         session_, ranks, static_cast<int>(place - ranks.begin()),
-        set_id << kWireTagBits));
+        slot << kWireTagBits));
   }
 
   Result<std::unique_ptr<Transport>> NewTransport(
-      int set_id, const std::vector<int>& ranks) override {
-    Result<std::unique_ptr<Wire>> wire = NewWire(set_id, ranks);
+      int slot, const std::vector<int>& ranks) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(slot, ranks);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::move(wire.value()), ranks, HeapChunks(chunk_bytes_),

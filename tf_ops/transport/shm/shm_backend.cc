@@ -96,46 +96,46 @@ class ShmBackend final : public Backend {
 
   // The same way on every member, for all know the hosts of all.
   Result<std::unique_ptr<Transport>> NewTransport(
-      int set_id, const std::vector<int>& ranks) override {
+      int slot, const std::vector<int>& ranks) override {
     HostMap hosts = HostsOf(topology(), ranks);
-    if (hosts.host_count() == 1) return NewWithinHost(set_id, ranks, hosts);
+    if (hosts.host_count() == 1) return NewWithinHost(slot, ranks, hosts);
     if (hosts.has_two_levels()) {
-      return NewOverHosts(set_id, ranks, std::move(hosts));
+      return NewOverHosts(slot, ranks, std::move(hosts));
     }
-    return base_->NewTransport(set_id, ranks);
+    return base_->NewTransport(slot, ranks);
   }
   void ForgetNewTransport() override { endpoint_->arena().StopWaiting(); }
 
  private:
   Result<std::unique_ptr<Transport>> NewWithinHost(
-      int set_id, const std::vector<int>& ranks, const HostMap& hosts) {
+      int slot, const std::vector<int>& ranks, const HostMap& hosts) {
     const auto place = std::find(ranks.begin(), ranks.end(), topology().rank);
     if (place == ranks.end()) {
       return InvalidArgument("rank " + std::to_string(topology().rank) +
-                             " is not in process set " +
-                             std::to_string(set_id) + ".");
+                             " is not in process set " + std::to_string(slot) +
+                             ".");
     }
     Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     if (reserve.value().data == nullptr) return std::unique_ptr<Transport>();
     auto wire = std::make_unique<ShmWire>(
-        endpoint_, set_id, LocalRanks(ranks),
+        endpoint_, slot, LocalRanks(ranks),
         static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::move(wire), ranks, ChunksOf(options_, false),
         base_->spare_cores()));
   }
 
-  Result<std::unique_ptr<Transport>> NewOverHosts(int set_id,
+  Result<std::unique_ptr<Transport>> NewOverHosts(int slot,
                                                   const std::vector<int>& ranks,
                                                   HostMap hosts) {
-    Result<std::unique_ptr<Wire>> across = base_->NewWire(set_id, ranks);
+    Result<std::unique_ptr<Wire>> across = base_->NewWire(slot, ranks);
     if (!across.ok()) return across.status();
     Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     if (reserve.value().data == nullptr) return std::unique_ptr<Transport>();
     auto wire = std::make_unique<TwoLevelWire>(
-        endpoint_, set_id, std::move(hosts), LocalRanks(ranks),
+        endpoint_, slot, std::move(hosts), LocalRanks(ranks),
         std::move(across.value()), std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::move(wire), ranks, ChunksOf(options_, true),

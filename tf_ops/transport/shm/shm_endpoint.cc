@@ -145,7 +145,7 @@ void ShmEndpoint::HandleSend(int peer, const ShmMove& move) {
       move.bytes > host_->arena_bytes() - move.offset) {
     return Break(peer);
   }
-  if (closed_sets_.count(move.tag >> kShmSetShift) > 0) {
+  if (closed_slots_.count(move.tag >> kShmSlotShift) > 0) {
     return Put(peer, {kDone, move.tag, move.id, 0, 0});
   }
   const Borrowed borrowed{host_->arena(peer) + move.offset, move.bytes};
@@ -176,10 +176,10 @@ void ShmEndpoint::Break(int peer) {
                      std::to_string(peer) + " make no sense.");
 }
 
-void ShmEndpoint::Close(uint32_t set_id, std::shared_ptr<void> memory) {
-  closed_sets_.insert(set_id);
+void ShmEndpoint::Close(uint32_t slot, std::shared_ptr<void> memory) {
+  closed_slots_.insert(slot);
   const auto of_set = [&](Key key) {
-    return static_cast<uint32_t>(key) >> kShmSetShift == set_id;
+    return static_cast<uint32_t>(key) >> kShmSlotShift == slot;
   };
   for (auto at = posted_.begin(); at != posted_.end();) {
     at = of_set(at->first) ? posted_.erase(at) : std::next(at);

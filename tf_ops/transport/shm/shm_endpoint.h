@@ -22,16 +22,16 @@
 
 namespace hvd {
 
-// Tags of a wire are below 2^14. The bits above them have the set's id.
-inline constexpr int kShmSetShift = 14;
-inline uint32_t ShmTag(uint32_t set_id, uint32_t tag) {
-  return set_id << kShmSetShift | tag;
+// Tags of a wire are below 2^14. The bits above them have the set's slot.
+inline constexpr int kShmSlotShift = 14;
+inline uint32_t ShmTag(uint32_t slot, uint32_t tag) {
+  return slot << kShmSlotShift | tag;
 }
 
 // One message in a ring of moves.
 struct ShmMove {
   uint32_t kind;  // ShmEndpoint::Kind
-  uint32_t tag;   // with the process set in its upper bits
+  uint32_t tag;   // with the set's slot in its upper bits
   uint64_t id;    // the sender's for the move
   uint64_t offset;
   uint64_t bytes;
@@ -67,11 +67,11 @@ class ShmEndpoint {
   bool is_holding() const;
 
   // A wire of that slot begins. No move of an earlier one is under way.
-  void Open(uint32_t set_id) { closed_sets_.erase(set_id); }
+  void Open(uint32_t slot) { closed_slots_.erase(slot); }
   // The set's wire is gone. Moves that still come for it are released unread.
   // `memory` comes from HoldMemory, or is null. It is held until the peers have
   // released what was sent.
-  void Close(uint32_t set_id, std::shared_ptr<void> memory);
+  void Close(uint32_t slot, std::shared_ptr<void> memory);
 
  private:
   enum Kind : uint32_t { kSend = 1, kDone = 2 };
@@ -120,7 +120,7 @@ class ShmEndpoint {
   std::vector<MoveId> free_;
   std::unordered_map<Key, std::deque<MoveId>> posted_;
   std::unordered_map<Key, std::deque<Arrival>> arrived_;
-  std::set<uint32_t> closed_sets_;
+  std::set<uint32_t> closed_slots_;
   std::list<Orphans> orphans_;
 };
 

@@ -32,26 +32,26 @@ void ShmSetStaging::Give(StagingBuffer buffer) {
   }
 }
 
-ShmWire::ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
+ShmWire::ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int slot,
                  std::vector<int> ranks, int rank, StagingBuffer reserve)
     : endpoint_(std::move(endpoint)),
-      set_id_(static_cast<uint32_t>(set_id)),
+      slot_(static_cast<uint32_t>(slot)),
       ranks_(std::move(ranks)),
       rank_(rank),
       hosts_(OneHost(static_cast<int>(ranks_.size()))),
       staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
                                                std::move(reserve))) {
-  endpoint_->Open(set_id_);
+  endpoint_->Open(slot_);
 }
 
-ShmWire::~ShmWire() { endpoint_->Close(set_id_, std::move(abandoned_)); }
+ShmWire::~ShmWire() { endpoint_->Close(slot_, std::move(abandoned_)); }
 
 MoveId ShmWire::Send(int peer, uint32_t tag, const void* data, size_t bytes) {
-  return endpoint_->Send(ranks_[peer], ShmTag(set_id_, tag), data, bytes);
+  return endpoint_->Send(ranks_[peer], ShmTag(slot_, tag), data, bytes);
 }
 
 MoveId ShmWire::Receive(int peer, uint32_t tag, void*, size_t) {
-  return endpoint_->Receive(ranks_[peer], ShmTag(set_id_, tag));
+  return endpoint_->Receive(ranks_[peer], ShmTag(slot_, tag));
 }
 
 void ShmWire::Abandon(std::vector<StagingBuffer> memory) {

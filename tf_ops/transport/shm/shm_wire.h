@@ -30,7 +30,7 @@ class ShmWire final : public Wire {
  public:
   // `ranks` are the members' local ranks. This rank has the place `rank` among
   // them.
-  ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
+  ShmWire(std::shared_ptr<ShmEndpoint> endpoint, int slot,
           std::vector<int> ranks, int rank, StagingBuffer reserve);
   ~ShmWire() override;
 
@@ -51,7 +51,7 @@ class ShmWire final : public Wire {
 
  private:
   const std::shared_ptr<ShmEndpoint> endpoint_;
-  const uint32_t set_id_;
+  const uint32_t slot_;
   const std::vector<int> ranks_;
   const int rank_;
   const HostMap hosts_;

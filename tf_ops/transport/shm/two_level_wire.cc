@@ -16,33 +16,33 @@ MoveId Below(MoveId id) { return id >> 1; }
 
 }  // namespace
 
-TwoLevelWire::TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id,
+TwoLevelWire::TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int slot,
                            HostMap hosts, std::vector<int> local_ranks,
                            std::unique_ptr<Wire> across, StagingBuffer reserve)
     : endpoint_(std::move(endpoint)),
-      set_id_(static_cast<uint32_t>(set_id)),
+      slot_(static_cast<uint32_t>(slot)),
       hosts_(std::move(hosts)),
       local_ranks_(std::move(local_ranks)),
       across_(std::move(across)),
       staging_(std::make_unique<ShmSetStaging>(&endpoint_->arena(),
                                                std::move(reserve))) {
-  endpoint_->Open(set_id_);
+  endpoint_->Open(slot_);
 }
 
 TwoLevelWire::~TwoLevelWire() {
-  endpoint_->Close(set_id_, std::move(abandoned_));
+  endpoint_->Close(slot_, std::move(abandoned_));
 }
 
 MoveId TwoLevelWire::Send(int peer, uint32_t tag, const void* data,
                           size_t bytes) {
   if (!zero_copy(peer)) return Across(across_->Send(peer, tag, data, bytes));
   return Within(
-      endpoint_->Send(local_ranks_[peer], ShmTag(set_id_, tag), data, bytes));
+      endpoint_->Send(local_ranks_[peer], ShmTag(slot_, tag), data, bytes));
 }
 
 MoveId TwoLevelWire::Receive(int peer, uint32_t tag, void* data, size_t bytes) {
   if (!zero_copy(peer)) return Across(across_->Receive(peer, tag, data, bytes));
-  return Within(endpoint_->Receive(local_ranks_[peer], ShmTag(set_id_, tag)));
+  return Within(endpoint_->Receive(local_ranks_[peer], ShmTag(slot_, tag)));
 }
 
 void TwoLevelWire::Poll() {

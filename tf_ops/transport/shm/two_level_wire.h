@@ -19,7 +19,7 @@ class TwoLevelWire final : public Wire {
  public:
   // local_ranks has the local rank of each member on this host, and -1 for the
   // others. `across` is a wire of the same set. It is used between hosts only.
-  TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int set_id, HostMap hosts,
+  TwoLevelWire(std::shared_ptr<ShmEndpoint> endpoint, int slot, HostMap hosts,
                std::vector<int> local_ranks, std::unique_ptr<Wire> across,
                StagingBuffer reserve);
   ~TwoLevelWire() override;
@@ -41,7 +41,7 @@ class TwoLevelWire final : public Wire {
 
  private:
   const std::shared_ptr<ShmEndpoint> endpoint_;
-  const uint32_t set_id_;
+  const uint32_t slot_;
   const HostMap hosts_;
   const std::vector<int> local_ranks_;
   const std::unique_ptr<Wire> across_;
