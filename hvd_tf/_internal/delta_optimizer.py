@@ -57,13 +57,13 @@ class DeltaOptimizer(OptimizerWrapper):
         IndexedSlices. Raises ValueError before `init`.
         """
         pairs = list(grads_and_vars)  # it may be an iterator
-        members = registered(self.process_set)
+        this_set = registered(self.process_set)
         variables = [
             variable
             for gradient, variable in pairs
             if gradient is not None and not self._reducer.is_local(variable)
         ]
-        if members.size == 1 or members.rank < 0 or not variables:
+        if this_set.size == 1 or this_set.rank < 0 or not variables:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         check_passes(self._passes)
         train_ops = v1.get_collection_ref(v1.GraphKeys.TRAIN_OP)

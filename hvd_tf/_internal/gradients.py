@@ -36,7 +36,6 @@ Groups = Union[int, Sequence[Sequence[Variable]], None]
 def plan_groups(keys: Sequence[Any], dtypes: Sequence[tf.DType], groups: Groups) -> list[list[int]]:
     """Which of n gradients travel and fail together: lists of positions, each position once.
 
-
     keys has the `variable_key` of each gradient's variable, and dtypes the dtype of each gradient.
     groups is None (each gradient on its own), n (n runs of neighbours of nearly equal length), or
     lists of variables (these groups, and every other variable on its own). Gradients of different
@@ -177,11 +176,11 @@ class GradientReducer:
     ) -> list[Gradient]:
         """What a rank's own step needs before it: dense where asked, and local ones scaled."""
         result = self.densify(gradients)
-        members = registered(self.process_set)
-        if members.size == 1 or members.rank < 0:
+        this_set = registered(self.process_set)
+        if this_set.size == 1 or this_set.rank < 0:
             return result
         return [
-            self._scaled_local(gradient, members.size)
+            self._scaled_local(gradient, this_set.size)
             if gradient is not None and self.is_local(variable)
             else gradient
             for gradient, variable in zip(result, variables)
@@ -206,8 +205,8 @@ class GradientReducer:
         Raises ValueError before `init`, for an unregistered process set, and where XLA compiles.
         """
         result = self.densify(gradients)
-        members = registered(self.process_set)
-        if members.size == 1 or members.rank < 0:
+        this_set = registered(self.process_set)
+        if this_set.size == 1 or this_set.rank < 0:
             return result
         shared = [g for g, v in zip(result, variables) if g is not None and not self.is_local(v)]
         if shared and is_traced_for_xla():
@@ -220,14 +219,14 @@ class GradientReducer:
             names = [f"gradient_{i}" for i in range(len(variables))]
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
-        instance = self._instance.for_call(members.serial)
+        instance = self._instance.for_call(this_set.serial)
         prefix = f"{GRADIENT_PREFIX}{instance}/"
         with v1.name_scope(f"{self._instance.name}_Allreduce"):
             for i, gradient in enumerate(result):
                 if gradient is None:
                     continue
                 if self.is_local(variables[i]):
-                    result[i] = self._scaled_local(gradient, members.size)
+                    result[i] = self._scaled_local(gradient, this_set.size)
                 elif _is_sparse(gradient):
                     result[i] = self._reduced_slices(gradient, prefix + names[i])
                 else:
@@ -266,20 +265,20 @@ class GradientReducer:
             ]
             dtypes = [tensor.dtype for tensor, _ in packed]
             plan = plan_groups([keys[i] for i in dense], dtypes, self._groups)
-            for members in plan:
-                name = tensor_name(dense[members[0]])
-                if len(members) > 1:  # named after its first member: errors show the name
-                    name += f" and {len(members) - 1} more"
+            for group in plan:
+                name = tensor_name(dense[group[0]])
+                if len(group) > 1:  # named after its first member: errors show the name
+                    name += f" and {len(group) - 1} more"
                 reduced = ops.dense_allreduce(
-                    [packed[m][0] for m in members],
+                    [packed[m][0] for m in group],
                     op=self._op,
                     prescale_factor=self._prescale,
                     postscale_factor=self._postscale,
-                    wire_dtype=wire_dtype_for(self._compression, dtypes[members[0]]),
+                    wire_dtype=wire_dtype_for(self._compression, dtypes[group[0]]),
                     process_set=self.process_set,
                     tensor_name=name,
                 )
-                for m, tensor in zip(members, reduced):
+                for m, tensor in zip(group, reduced):
                     gradients[dense[m]] = undo_compression(tensor, packed[m][1], self._compression)
 
 

@@ -127,7 +127,7 @@ void BackgroundLoop::EndSet(Set* set, const PeerEndMessage& end,
                             const Status& why) {
   // What is ready is as good as on the wire. It must be there to be cancelled.
   ExecuteReady(set);
-  const auto number = end.log_seen.find(set->serial);
+  const auto number = end.log_seen.find(set->process_set.serial);
   if (end.gave_up) {
     set->negotiator->FailAll(why);
     set->executor->CancelAfter(0, why);
@@ -144,7 +144,7 @@ void BackgroundLoop::EndSet(Set* set, const PeerEndMessage& end,
     set->negotiator->FailAll(why);
     return;
   }
-  const std::vector<int>& ranks = set->members.ranks;
+  const std::vector<int>& ranks = set->process_set.ranks;
   if (std::find(ranks.begin(), ranks.end(), end.rank) == ranks.end()) return;
   // A member without the set. Either it had left the wire of a removed set, or
   // it has ended before the set began.
@@ -181,7 +181,7 @@ void BackgroundLoop::EndSelf(bool failed, const std::string& text,
     end.gave_up = first->gave_up;
   }
   for (Set& set : sets_) {
-    uint64_t& last = end.log_seen[set.serial];
+    uint64_t& last = end.log_seen[set.process_set.serial];
     last = set.negotiator->log_taken();
     if (auto breakdown = set.executor->breakdown()) {
       // Peers must not wait for what this rank did not finish.

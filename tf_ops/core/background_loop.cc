@@ -156,7 +156,7 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
     return Internal("this rank is not in process set " +
                     std::to_string(envelope.serial) + ".");
   }
-  const std::vector<int>& ranks = set->members.ranks;
+  const std::vector<int>& ranks = set->process_set.ranks;
   auto found = std::find(ranks.begin(), ranks.end(), peer);
   if (found == ranks.end()) {
     return Internal("the sender is not in process set " +
@@ -213,7 +213,8 @@ bool BackgroundLoop::SendMessages() {
   bool moved = false;
   for (Set& set : sets_) {
     for (auto& message : set.negotiator->TakeMessages()) {
-      channel_.Send(set.members.ranks[message.rank], std::move(message.bytes));
+      channel_.Send(set.process_set.ranks[message.rank],
+                    std::move(message.bytes));
       moved = true;
     }
   }
@@ -286,7 +287,7 @@ void BackgroundLoop::Wait() {
 
 BackgroundLoop::Set* BackgroundLoop::FindSet(int serial) {
   for (Set& set : sets_) {
-    if (set.serial == serial) return &set;
+    if (set.process_set.serial == serial) return &set;
   }
   return nullptr;
 }

@@ -81,8 +81,7 @@ class BackgroundLoop {
 
  private:
   struct Set {
-    int serial;
-    ProcessSet members;
+    ProcessSet process_set;
     std::unique_ptr<Negotiator> negotiator;
     std::unique_ptr<Executor> executor;
     // The record of the global set's log that began it. 0: it was there before.
@@ -138,10 +137,10 @@ class BackgroundLoop {
   // Fails that call once the log can answer it no more.
   bool FailSetCallIfEnded();
   // A set with its transport. Null: the memory is in use; ask again.
-  Result<std::unique_ptr<Set>> NewSet(const ProcessSet& members, int slot);
-  Status AddSet(const ProcessSet& members, int slot);
-  HostMap HostsOf(const ProcessSet& members) const;
-  LaneOwner OwnerOfLane(const ProcessSet& members);
+  Result<std::unique_ptr<Set>> NewSet(const ProcessSet& process_set, int slot);
+  Status AddSet(const ProcessSet& process_set, int slot);
+  HostMap HostsOf(const ProcessSet& process_set) const;
+  LaneOwner OwnerOfLane(const ProcessSet& process_set);
 
   // background_watch.cc: peers that do not answer, or keep others waiting.
   void Watch();

@@ -19,7 +19,7 @@ Status BackgroundLoop::Begin(const std::vector<ProcessSetPtr>& sets) {
     if (set->rank >= 0) HVD_RETURN_IF_ERROR(AddSet(*set, set->id));
   }
   const Set& global = sets_.front();
-  if (global.members.rank == 0) {
+  if (global.process_set.rank == 0) {
     global.negotiator->LeadSets(
         std::make_unique<SetChanges>(backend_->topology().size, ranks));
   }
@@ -27,43 +27,42 @@ Status BackgroundLoop::Begin(const std::vector<ProcessSetPtr>& sets) {
 }
 
 Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
-    const ProcessSet& members, int slot) {
-  auto transport = backend_->NewTransport(slot, members.ranks);
+    const ProcessSet& process_set, int slot) {
+  auto transport = backend_->NewTransport(slot, process_set.ranks);
   if (!transport.ok()) return transport.status();
   if (transport.value() == nullptr) return std::unique_ptr<Set>();
   LaneTable lanes = LaneTable::HostOnly(std::move(transport.value()));
   if (device_lanes_ != nullptr) {
     lanes.of(MemoryKind::kCuda) = device_lanes_->NewLane(
-        lanes.of(MemoryKind::kHost).get(), OwnerOfLane(members));
+        lanes.of(MemoryKind::kHost).get(), OwnerOfLane(process_set));
   }
   auto executor = std::make_unique<Executor>(std::move(lanes),
                                              options_.check_numerics != 0);
   auto negotiator = std::make_unique<Negotiator>(
-      members.serial, members.rank, members.ranks, options_,
-      executor->chunk_limits().most_bytes, HostsOf(members));
-  negotiator->TellTo(timeline_.trace(), members.id);
-  executor->TellTo(timeline_.trace(), members.serial);
+      process_set.serial, process_set.rank, process_set.ranks, options_,
+      executor->chunk_limits().most_bytes, HostsOf(process_set));
+  negotiator->TellTo(timeline_.trace(), process_set.id);
+  executor->TellTo(timeline_.trace(), process_set.serial);
   auto set = std::make_unique<Set>();
-  set->serial = members.serial;
-  set->members = members;
+  set->process_set = process_set;
   set->negotiator = std::move(negotiator);
   set->executor = std::move(executor);
   return set;
 }
 
-HostMap BackgroundLoop::HostsOf(const ProcessSet& members) const {
+HostMap BackgroundLoop::HostsOf(const ProcessSet& process_set) const {
   std::vector<int> hosts;
-  for (int rank : members.ranks) {
+  for (int rank : process_set.ranks) {
     hosts.push_back(backend_->topology().host_of[rank]);
   }
   return MakeHostMap(hosts);
 }
 
-LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
+LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& process_set) {
   LaneOwner owner;
-  owner.set_id = members.id;
-  owner.job_ranks = members.ranks;
-  owner.hosts = HostsOf(members);
+  owner.set_id = process_set.id;
+  owner.job_ranks = process_set.ranks;
+  owner.hosts = HostsOf(process_set);
   owner.is_hierarchical = options_.hierarchical_allreduce != 0;
   owner.completes_in_stream = options_.async_completion != 0;
   owner.stall_shutdown_s = options_.stall_shutdown_s;
@@ -75,7 +74,7 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
     owner.refusal = "HVD_NCCL is 0";
   }
   // A meeting is a barrier in the lane's memory.
-  owner.ask_to_meet = [this, serial = members.serial](
+  owner.ask_to_meet = [this, serial = process_set.serial](
                           std::function<void(const Status&)> answered) {
     auto entry = std::make_shared<Entry>();
     entry->request.key.name = kMeetingOfLanes;
@@ -89,8 +88,8 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& members) {
   return owner;
 }
 
-Status BackgroundLoop::AddSet(const ProcessSet& members, int slot) {
-  auto set = NewSet(members, slot);
+Status BackgroundLoop::AddSet(const ProcessSet& process_set, int slot) {
+  auto set = NewSet(process_set, slot);
   if (!set.ok()) return set.status();
   if (set.value() == nullptr) {
     return Internal("nothing is on the wire yet, but its memory is in use.");
@@ -145,7 +144,7 @@ Status BackgroundLoop::Apply(const LoggedChange& logged) {
       }
       auto known = std::make_shared<ProcessSet>();
       known->ranks = change.ranks;
-      if (set != nullptr) known->rank = set->members.rank;
+      if (set != nullptr) known->rank = set->process_set.rank;
       known->id = change.id;
       known->serial = change.serial;
       registry_->Add(std::move(known));
@@ -185,7 +184,7 @@ Status BackgroundLoop::CheckAnswers(const SetChange& change) const {
     if (!set.is_removed) continue;
     return Internal("the log begins process set " + std::to_string(change.id) +
                     " before this rank has left process set " +
-                    std::to_string(set.members.id) + ".");
+                    std::to_string(set.process_set.id) + ".");
   }
   return Status::Ok();
 }
@@ -199,15 +198,15 @@ bool BackgroundLoop::PrepareSet() {
     preparing_.reset();
     return true;
   }
-  ProcessSet members;
-  members.ranks = change.ranks;
-  members.rank =
+  ProcessSet process_set;
+  process_set.ranks = change.ranks;
+  process_set.rank =
       static_cast<int>(std::find(change.ranks.begin(), change.ranks.end(),
                                  backend_->topology().rank) -
                        change.ranks.begin());
-  members.id = change.id;
-  members.serial = change.serial;
-  auto made = NewSet(members, change.slot);
+  process_set.id = change.id;
+  process_set.serial = change.serial;
+  auto made = NewSet(process_set, change.slot);
   if (made.ok() && made.value() == nullptr) return false;
   if (made.ok()) {
     Set& set = sets_.emplace_back(std::move(*made.value()));
@@ -228,7 +227,8 @@ bool BackgroundLoop::SweepRemovedSets() {
       ++i;
       continue;
     }
-    sets_.front().negotiator->Tell(SetAnswer{set.serial, Status::Ok()});
+    sets_.front().negotiator->Tell(
+        SetAnswer{set.process_set.serial, Status::Ok()});
     sets_.erase(sets_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }

@@ -49,7 +49,8 @@ bool BackgroundLoop::WatchSets() {
 bool BackgroundLoop::WatchGpus() {
   if (device_lanes_ == nullptr || ended_) return false;
   GpuWatch::Sets sets;
-  for (Set& set : sets_) sets.emplace_back(set.serial, set.executor.get());
+  for (Set& set : sets_)
+    sets.emplace_back(set.process_set.serial, set.executor.get());
   const GpuWatch::Finding finding = gpu_watch_.Look(sets, awake_);
   if (finding.failure.has_value()) {
     // Peers must not wait for them.
