@@ -283,6 +283,35 @@ TEST(message_cut_or_lengthened_bytes_are_refused) {
   }
 }
 
+// The kind of a message, and of an item in it.
+TEST(message_unknown_kinds_are_refused) {
+  const auto kinds = static_cast<char>(std::variant_size_v<Message>);
+  std::string bytes = Encode({0, HostTold{0}});
+  for (const char kind : {kinds, static_cast<char>(kinds + 1), '\xff'}) {
+    bytes[0] = kind;
+    EXPECT_FALSE(Decode(bytes).ok());
+  }
+  // Kind, serial, log_seen and the number of items come before an item's kind.
+  bytes = Encode({0, Report{0, {Unjoin{}}}});
+  ASSERT_EQ(bytes.size(), 5u);
+  bytes.back() = static_cast<char>(ReportItem(Join{}).index());
+  EXPECT_TRUE(Decode(bytes).ok());
+  bytes.back() = static_cast<char>(std::variant_size_v<ReportItem>);
+  EXPECT_FALSE(Decode(bytes).ok());
+}
+
+// Of a Beat, `asks` and `wants_stacks` come behind the kind and the serial.
+TEST(message_a_bool_is_0_or_1) {
+  std::string bytes = Encode({0, Beat{true, false}});
+  ASSERT_EQ(bytes.size(), 6u);
+  EXPECT_EQ(bytes[2], 1);
+  for (const size_t place : {size_t{2}, size_t{3}}) {
+    std::string damaged = bytes;
+    damaged[place] = 2;
+    EXPECT_FALSE(Decode(damaged).ok());
+  }
+}
+
 TEST(message_random_damage_never_crashes) {
   std::mt19937 random(7);
   for (const Envelope& envelope :

@@ -24,6 +24,24 @@ int WeightOf(const PeerEnd& end) {
   return end.failed ? 2 : end.restarts ? 0 : 1;
 }
 
+// A command that was applied has no entry and no call any more.
+void FailCaller(const EnqueueCommand& command, const Status& why) {
+  if (command.entry != nullptr) command.entry->done(why);
+}
+void FailCaller(const JoinCommand& command, const Status& why) {
+  if (command.call != nullptr) command.call->done(why, -1);
+}
+void FailCaller(const ChangeSetsCommand& command, const Status& why) {
+  if (command.call != nullptr) command.call->done(why);
+}
+// Nobody waits for these.
+void FailCaller(const CancelCommand&, const Status&) {}
+void FailCaller(const AbortStepCommand&, const Status&) {}
+void FailCaller(const EndScopeCommand&, const Status&) {}
+void FailCaller(const EndCommand&, const Status&) {}
+// Runtime::StopTimeline waits for a limited time.
+void FailCaller(const TimelineCommand&, const Status&) {}
+
 }  // namespace
 
 bool BackgroundLoop::PassOrBreak() {
@@ -43,15 +61,7 @@ void BackgroundLoop::RunOutOfMemory() {
   Break(text);
   const Status why = PeerLost("this rank failed: " + text);
   for (const Command& command : std::exchange(commands_, {})) {
-    // A command that was applied has no entry any more.
-    const auto* enqueue = std::get_if<EnqueueCommand>(&command);
-    if (enqueue != nullptr && enqueue->entry != nullptr) {
-      enqueue->entry->done(why);
-    }
-    const auto* join = std::get_if<JoinCommand>(&command);
-    if (join != nullptr && join->call != nullptr) join->call->done(why, -1);
-    const auto* change = std::get_if<ChangeSetsCommand>(&command);
-    if (change != nullptr && change->call != nullptr) change->call->done(why);
+    std::visit([&](const auto& value) { FailCaller(value, why); }, command);
   }
   for (Set& set : sets_) {
     FailReady(&set, why);

@@ -92,7 +92,6 @@ class BackgroundLoop {
 
   // One look at everything. True if anything moved.
   bool Pass();
-  bool ReceiveMessages();
   // background_tuning.cc: tells the leader what the autotuner has chosen.
   void Tune();
   // Closes autotune's report too. What uses the runtime may keep this object.
@@ -121,7 +120,18 @@ class BackgroundLoop {
   void Apply(EndCommand command);
   void Apply(TimelineCommand command);
 
+  // background_messages.cc: what peers tell. True if there was anything.
+  bool ReceiveMessages();
   Status Handle(int peer, Envelope envelope);
+  // The member of a set that has sent a message of it.
+  struct Sender {
+    Set* set = nullptr;  // null: it is gone, and the message was on its way
+    int rank = 0;
+  };
+  Result<Sender> FindSender(int peer, int serial);
+  Status Handle(const Sender& sender, const Report& report);
+  Status Handle(const Sender& sender, HostReport report);
+  Status Handle(const Sender& sender, const LogMessage& log);
 
   // background_sets.cc: sets that come and go. True if anything happened.
   bool ChangeSets();

@@ -14,6 +14,7 @@ namespace hvd {
 class Writer {
  public:
   void Byte(uint8_t value) { bytes_.push_back(static_cast<char>(value)); }
+  void Bool(bool value) { Byte(value ? 1 : 0); }
   // Has seven bits in each byte, so that small numbers are short.
   void Unsigned(uint64_t value) {
     while (value >= 0x80) {
@@ -70,6 +71,12 @@ class Reader {
     }
     ok_ = false;
     return 0;
+  }
+  // Other bytes than 0 and 1 are malformed.
+  bool Bool() {
+    const uint8_t value = Byte();
+    if (value > 1) ok_ = false;
+    return ok_ && value == 1;
   }
   // An Unsigned that fits into a non-negative int.
   int Int() {

@@ -120,8 +120,8 @@ class TraceDecoder {
     event.time_ns = Time();
     event.serial = reader_.Int();
     event.batch = reader_.Unsigned();
-    event.is_ok = reader_.Enum<uint8_t>(2) != 0;
-    event.carrier = reader_.Enum<Carrier>(3);
+    event.is_ok = reader_.Bool();
+    event.carrier = reader_.Enum<Carrier>(kCarrierCount);
     for (int64_t BatchTimes::* moment : kMoments) {
       const int64_t before = Difference();
       event.times.*moment =
@@ -186,7 +186,7 @@ void TraceEncoder::Add(const FinishedEvent& event) {
   Begin(kFinished, event.time_ns);
   writer_.Unsigned(static_cast<uint64_t>(event.serial));
   writer_.Unsigned(event.batch);
-  writer_.Byte(event.is_ok ? 1 : 0);
+  writer_.Bool(event.is_ok);
   writer_.Byte(static_cast<uint8_t>(event.carrier));
   for (int64_t BatchTimes::* moment : kMoments) {
     const int64_t time_ns = event.times.*moment;

@@ -53,6 +53,7 @@ enum class Carrier : uint8_t {
   kShm = 1,   // shared memory only
   kGpus = 2,  // by the library of the GPUs
 };
+inline constexpr uint8_t kCarrierCount = 3;
 
 // The wire is done with a batch.
 struct FinishedEvent {

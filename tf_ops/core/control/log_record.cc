@@ -18,15 +18,13 @@ void Write(Writer* writer, const SetChange& change) {
   Write(writer, change.status);
 }
 
-SetChange ReadSetChange(Reader* reader) {
-  SetChange change;
-  change.step = reader->Enum<SetStep>(kSetStepCount);
-  change.serial = reader->Int();
-  change.id = reader->Int();
-  change.slot = reader->Int();
-  change.ranks = ReadRanks(reader);
-  change.status = ReadStatus(reader);
-  return change;
+void Read(Reader* reader, SetChange* change) {
+  change->step = reader->Enum<SetStep>(kSetStepCount);
+  change->serial = reader->Int();
+  change->id = reader->Int();
+  change->slot = reader->Int();
+  change->ranks = ReadRanks(reader);
+  Read(reader, &change->status);
 }
 
 void Write(Writer* writer, const AgreedBatch& batch) {
@@ -40,39 +38,39 @@ void Write(Writer* writer, const AgreedBatch& batch) {
   if (batch.absent.empty()) return;
   writer->Signed(batch.divisor);
   for (const AgreedTensor& tensor : batch.tensors) {
-    writer->Byte(tensor.signature.has_value());
+    writer->Bool(tensor.signature.has_value());
     if (tensor.signature.has_value()) Write(writer, *tensor.signature);
   }
 }
 
-AgreedBatch ReadAgreedBatch(Reader* reader) {
-  AgreedBatch batch;
-  batch.tensors.resize(reader->Count());
-  for (AgreedTensor& tensor : batch.tensors) {
+void Read(Reader* reader, AgreedBatch* batch) {
+  batch->tensors.resize(reader->Count());
+  for (AgreedTensor& tensor : batch->tensors) {
     tensor.cache_id = reader->Unsigned();
-    tensor.key = ReadKey(reader);
+    Read(reader, &tensor.key);
     tensor.first_dims = ReadLists(reader);
   }
-  batch.absent = ReadRanks(reader);
-  if (batch.absent.empty()) return batch;
-  batch.divisor = reader->Signed();
-  for (AgreedTensor& tensor : batch.tensors) {
-    if (reader->Enum<uint8_t>(2) == 1) tensor.signature = ReadSignature(reader);
+  batch->absent = ReadRanks(reader);
+  if (batch->absent.empty()) return;
+  batch->divisor = reader->Signed();
+  for (AgreedTensor& tensor : batch->tensors) {
+    if (reader->Bool()) Read(reader, &tensor.signature.emplace());
   }
-  return batch;
 }
 
 void Write(Writer* writer, const Joined& joined) {
   writer->Unsigned(static_cast<uint64_t>(joined.last_rank));
 }
 
-Joined ReadJoined(Reader* reader) { return {reader->Int()}; }
+void Read(Reader* reader, Joined* joined) { joined->last_rank = reader->Int(); }
 
 void Write(Writer* writer, const JoinWithdrawn& withdrawn) {
   writer->Unsigned(static_cast<uint64_t>(withdrawn.rank));
 }
 
-JoinWithdrawn ReadJoinWithdrawn(Reader* reader) { return {reader->Int()}; }
+void Read(Reader* reader, JoinWithdrawn* withdrawn) {
+  withdrawn->rank = reader->Int();
+}
 
 void Write(Writer* writer, const FailedKey& failed) {
   writer->Unsigned(failed.cache_id);
@@ -85,17 +83,15 @@ void Write(Writer* writer, const FailedKey& failed) {
   }
 }
 
-FailedKey ReadFailedKey(Reader* reader) {
-  FailedKey failed;
-  failed.cache_id = reader->Unsigned();
-  failed.key = ReadKey(reader);
-  failed.older = reader->Int();
-  failed.ranks.resize(reader->Count());
-  for (RankRange& range : failed.ranks) {
+void Read(Reader* reader, FailedKey* failed) {
+  failed->cache_id = reader->Unsigned();
+  Read(reader, &failed->key);
+  failed->older = reader->Int();
+  failed->ranks.resize(reader->Count());
+  for (RankRange& range : failed->ranks) {
     range.first = reader->Int();
     range.last = reader->Int();
   }
-  return failed;
 }
 
 void Write(Writer* writer, const Failure& failure) {
@@ -104,12 +100,10 @@ void Write(Writer* writer, const Failure& failure) {
   for (const FailedKey& failed : failure.keys) Write(writer, failed);
 }
 
-Failure ReadFailure(Reader* reader) {
-  Failure failure;
-  failure.status = ReadStatus(reader);
-  failure.keys.resize(reader->Count());
-  for (FailedKey& failed : failure.keys) failed = ReadFailedKey(reader);
-  return failure;
+void Read(Reader* reader, Failure* failure) {
+  Read(reader, &failure->status);
+  failure->keys.resize(reader->Count());
+  for (FailedKey& failed : failure->keys) Read(reader, &failed);
 }
 
 void Write(Writer* writer, const Eviction& eviction) {
@@ -117,13 +111,11 @@ void Write(Writer* writer, const Eviction& eviction) {
   for (CacheId id : eviction.ids) writer->Unsigned(id);
 }
 
-Eviction ReadEviction(Reader* reader) {
-  Eviction eviction;
-  eviction.ids.resize(reader->Count());
-  for (CacheId& id : eviction.ids) {
+void Read(Reader* reader, Eviction* eviction) {
+  eviction->ids.resize(reader->Count());
+  for (CacheId& id : eviction->ids) {
     id = reader->Unsigned();
   }
-  return eviction;
 }
 
 void Write(Writer* writer, const Tuning& tuning) {
@@ -132,22 +124,18 @@ void Write(Writer* writer, const Tuning& tuning) {
   writer->Signed(tuning.batches_in_flight);
 }
 
-Tuning ReadTuning(Reader* reader) {
-  Tuning tuning;
-  tuning.fusion_bytes = reader->Signed();
-  tuning.chunk_bytes = reader->Signed();
-  tuning.batches_in_flight = reader->Signed();
-  return tuning;
+void Read(Reader* reader, Tuning* tuning) {
+  tuning->fusion_bytes = reader->Signed();
+  tuning->chunk_bytes = reader->Signed();
+  tuning->batches_in_flight = reader->Signed();
 }
 
 void Write(Writer* writer, const Skipped& skipped) {
   writer->Unsigned(skipped.count);
 }
 
-Skipped ReadSkipped(Reader* reader) {
-  Skipped skipped;
-  skipped.count = reader->Unsigned();
-  return skipped;
+void Read(Reader* reader, Skipped* skipped) {
+  skipped->count = reader->Unsigned();
 }
 
 }  // namespace
@@ -162,41 +150,13 @@ void Write(Writer* writer, const LogMessage& log) {
   for (const LogRecord& record : log.records) WriteRecord(writer, record);
 }
 
-LogMessage ReadLog(Reader* reader) {
-  LogMessage log;
-  log.first_number = reader->Unsigned();
+void Read(Reader* reader, LogMessage* log) {
+  log->first_number = reader->Unsigned();
   size_t count = reader->Count();
   for (size_t i = 0; i < count && reader->ok(); ++i) {
-    switch (reader->Byte()) {
-      case 0:
-        log.records.emplace_back(ReadAgreedBatch(reader));
-        break;
-      case 1:
-        log.records.emplace_back(ReadFailure(reader));
-        break;
-      case 2:
-        log.records.emplace_back(ReadEviction(reader));
-        break;
-      case 3:
-        log.records.emplace_back(ReadTuning(reader));
-        break;
-      case 4:
-        log.records.emplace_back(ReadSkipped(reader));
-        break;
-      case 5:
-        log.records.emplace_back(ReadJoined(reader));
-        break;
-      case 6:
-        log.records.emplace_back(ReadJoinWithdrawn(reader));
-        break;
-      case 7:
-        log.records.emplace_back(ReadSetChange(reader));
-        break;
-      default:
-        reader->Fail();
-    }
+    ReadItem(reader, &log->records.emplace_back(),
+             [&](auto* value) { Read(reader, value); });
   }
-  return log;
 }
 
 }  // namespace hvd

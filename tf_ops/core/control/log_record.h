@@ -89,7 +89,7 @@ struct LogMessage {
 
 void WriteRecord(Writer* writer, const LogRecord& record);
 void Write(Writer* writer, const LogMessage& log);
-LogMessage ReadLog(Reader* reader);
+void Read(Reader* reader, LogMessage* log);
 
 }  // namespace hvd
 

@@ -50,7 +50,8 @@ struct PeerEndMessage {
 };
 
 // Whom the receiver of some ends tells of them.
-enum class PassOn : uint8_t { kToNobody, kToHost, kToJob };
+enum class PassOn : uint8_t { kToNobody = 0, kToHost = 1, kToJob = 2 };
+inline constexpr uint8_t kPassOnCount = 3;
 
 struct PeerEnds {
   PassOn pass_on = PassOn::kToNobody;

@@ -24,19 +24,17 @@ void Write(Writer* writer, const Submission& submission) {
   Write(writer, submission.error);
 }
 
-Submission ReadSubmission(Reader* reader) {
-  Submission submission;
-  submission.cache_id = reader->Unsigned();
-  submission.step = reader->Signed();
-  if (submission.cache_id != 0) {
-    submission.key.instance = reader->Unsigned();
-    submission.first_dims = ReadList(reader);
-    return submission;
+void Read(Reader* reader, Submission* submission) {
+  submission->cache_id = reader->Unsigned();
+  submission->step = reader->Signed();
+  if (submission->cache_id != 0) {
+    submission->key.instance = reader->Unsigned();
+    submission->first_dims = ReadList(reader);
+    return;
   }
-  submission.key = ReadKey(reader);
-  submission.signature = ReadSignature(reader);
-  submission.error = ReadStatus(reader);
-  return submission;
+  Read(reader, &submission->key);
+  Read(reader, &submission->signature);
+  Read(reader, &submission->error);
 }
 
 void Write(Writer* writer, const CachedSubmissions& cached) {
@@ -44,11 +42,9 @@ void Write(Writer* writer, const CachedSubmissions& cached) {
   WriteIds(writer, cached.ids);
 }
 
-CachedSubmissions ReadCachedSubmissions(Reader* reader) {
-  CachedSubmissions cached;
-  cached.step = reader->Signed();
-  cached.ids = ReadIds(reader);
-  return cached;
+void Read(Reader* reader, CachedSubmissions* cached) {
+  cached->step = reader->Signed();
+  cached->ids = ReadIds(reader);
 }
 
 void Write(Writer* writer, const Withdrawal& withdrawal) {
@@ -57,12 +53,10 @@ void Write(Writer* writer, const Withdrawal& withdrawal) {
   Write(writer, withdrawal.why);
 }
 
-Withdrawal ReadWithdrawal(Reader* reader) {
-  Withdrawal withdrawal;
-  withdrawal.key = ReadKey(reader);
-  withdrawal.step = reader->Signed();
-  withdrawal.why = ReadStatus(reader);
-  return withdrawal;
+void Read(Reader* reader, Withdrawal* withdrawal) {
+  Read(reader, &withdrawal->key);
+  withdrawal->step = reader->Signed();
+  Read(reader, &withdrawal->why);
 }
 
 void Write(Writer* writer, const ScopeEnd& end) {
@@ -70,31 +64,29 @@ void Write(Writer* writer, const ScopeEnd& end) {
   writer->Text(end.text);
 }
 
-ScopeEnd ReadScopeEnd(Reader* reader) {
-  ScopeEnd end;
-  end.name_prefix = reader->Text();
-  end.text = reader->Text();
-  return end;
+void Read(Reader* reader, ScopeEnd* end) {
+  end->name_prefix = reader->Text();
+  end->text = reader->Text();
 }
 
 // Has nothing to say.
 void Write(Writer*, const Join&) {}
+void Read(Reader*, Join*) {}
 void Write(Writer*, const Unjoin&) {}
+void Read(Reader*, Unjoin*) {}
 
 void Write(Writer* writer, const SetRequest& request) {
-  writer->Byte(request.removes ? 1 : 0);
+  writer->Bool(request.removes);
   WriteRanks(writer, request.ranks);
   writer->Unsigned(static_cast<uint64_t>(request.id));
   Write(writer, request.error);
 }
 
-SetRequest ReadSetRequest(Reader* reader) {
-  SetRequest request;
-  request.removes = reader->Enum<uint8_t>(2) != 0;
-  request.ranks = ReadRanks(reader);
-  request.id = reader->Int();
-  request.error = ReadStatus(reader);
-  return request;
+void Read(Reader* reader, SetRequest* request) {
+  request->removes = reader->Bool();
+  request->ranks = ReadRanks(reader);
+  request->id = reader->Int();
+  Read(reader, &request->error);
 }
 
 void Write(Writer* writer, const SetAnswer& answer) {
@@ -102,39 +94,17 @@ void Write(Writer* writer, const SetAnswer& answer) {
   Write(writer, answer.status);
 }
 
-SetAnswer ReadSetAnswer(Reader* reader) {
-  SetAnswer answer;
-  answer.serial = reader->Int();
-  answer.status = ReadStatus(reader);
-  return answer;
+void Read(Reader* reader, SetAnswer* answer) {
+  answer->serial = reader->Int();
+  Read(reader, &answer->status);
 }
 
 void WriteReportItem(Writer* writer, const ReportItem& item) {
   WriteItem(writer, item, [&](const auto& value) { Write(writer, value); });
 }
 
-ReportItem ReadItem(Reader* reader) {
-  switch (reader->Byte()) {
-    case 0:
-      return ReadSubmission(reader);
-    case 1:
-      return ReadCachedSubmissions(reader);
-    case 2:
-      return ReadWithdrawal(reader);
-    case 3:
-      return ReadScopeEnd(reader);
-    case 4:
-      return Join{};
-    case 5:
-      return Unjoin{};
-    case 6:
-      return ReadSetRequest(reader);
-    case 7:
-      return ReadSetAnswer(reader);
-    default:
-      reader->Fail();
-      return Join{};
-  }
+void ReadReportItem(Reader* reader, ReportItem* item) {
+  ReadItem(reader, item, [&](auto* value) { Read(reader, value); });
 }
 
 void Write(Writer* writer, const HostSubmissions& host) {
@@ -143,13 +113,11 @@ void Write(Writer* writer, const HostSubmissions& host) {
   WriteIds(writer, host.ids);
 }
 
-HostSubmissions ReadHostSubmissions(Reader* reader) {
-  HostSubmissions host;
-  host.ranks = ReadRanks(reader);
-  host.steps.resize(host.ranks.size());
-  for (int64_t& step : host.steps) step = reader->Signed();
-  host.ids = ReadIds(reader);
-  return host;
+void Read(Reader* reader, HostSubmissions* host) {
+  host->ranks = ReadRanks(reader);
+  host->steps.resize(host->ranks.size());
+  for (int64_t& step : host->steps) step = reader->Signed();
+  host->ids = ReadIds(reader);
 }
 
 void Write(Writer* writer, const HostMemberItem& member) {
@@ -157,11 +125,9 @@ void Write(Writer* writer, const HostMemberItem& member) {
   WriteReportItem(writer, member.item);
 }
 
-HostMemberItem ReadHostMemberItem(Reader* reader) {
-  HostMemberItem member;
-  member.rank = reader->Int();
-  member.item = ReadItem(reader);
-  return member;
+void Read(Reader* reader, HostMemberItem* member) {
+  member->rank = reader->Int();
+  ReadReportItem(reader, &member->item);
 }
 
 }  // namespace
@@ -172,15 +138,13 @@ void Write(Writer* writer, const Report& report) {
   for (const ReportItem& item : report.items) WriteReportItem(writer, item);
 }
 
-Report ReadReport(Reader* reader) {
-  Report report;
-  report.log_seen = reader->Unsigned();
+void Read(Reader* reader, Report* report) {
+  report->log_seen = reader->Unsigned();
   const size_t count = reader->Count();
-  report.items.reserve(count);
+  report->items.reserve(count);
   for (size_t i = 0; i < count && reader->ok(); ++i) {
-    report.items.push_back(ReadItem(reader));
+    ReadReportItem(reader, &report->items.emplace_back());
   }
-  return report;
 }
 
 void Write(Writer* writer, const HostReport& report) {
@@ -191,19 +155,14 @@ void Write(Writer* writer, const HostReport& report) {
   }
 }
 
-HostReport ReadHostReport(Reader* reader) {
-  HostReport report;
-  report.log_seen = reader->Unsigned();
+void Read(Reader* reader, HostReport* report) {
+  report->log_seen = reader->Unsigned();
   const size_t count = reader->Count();
-  report.items.reserve(count);
+  report->items.reserve(count);
   for (size_t i = 0; i < count && reader->ok(); ++i) {
-    if (reader->Enum<uint8_t>(2) == 0) {
-      report.items.emplace_back(ReadHostSubmissions(reader));
-    } else {
-      report.items.emplace_back(ReadHostMemberItem(reader));
-    }
+    ReadItem(reader, &report->items.emplace_back(),
+             [&](auto* value) { Read(reader, value); });
   }
-  return report;
 }
 
 }  // namespace hvd

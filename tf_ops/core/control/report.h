@@ -91,8 +91,8 @@ struct HostReport {
 
 void Write(Writer* writer, const Report& report);
 void Write(Writer* writer, const HostReport& report);
-Report ReadReport(Reader* reader);
-HostReport ReadHostReport(Reader* reader);
+void Read(Reader* reader, Report* report);
+void Read(Reader* reader, HostReport* report);
 
 }  // namespace hvd
 

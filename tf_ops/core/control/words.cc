@@ -22,19 +22,22 @@ void Write(Writer* writer, const Status& status) {
   writer->Text(cause->tensor);
 }
 
-Status ReadStatus(Reader* reader) {
+void Read(Reader* reader, Status* status) {
   auto code = reader->Enum<StatusCode>(kStatusCodeCount);
-  if (code == StatusCode::kOk) return Status::Ok();
+  if (code == StatusCode::kOk) return;
   std::string message = reader->Text();
   const auto kind = reader->Enum<uint8_t>(kCauseKindEnd);
-  if (kind == 0) return Status(code, std::move(message));
+  if (kind == 0) {
+    *status = Status(code, std::move(message));
+    return;
+  }
   Cause cause;
   cause.kind = static_cast<CauseKind>(kind);
   const int64_t rank = reader->Signed();
   if (rank < -1 || rank > std::numeric_limits<int>::max()) reader->Fail();
   cause.rank = static_cast<int>(rank);
   cause.tensor = reader->Text();
-  return Status(code, std::move(message), std::move(cause));
+  *status = Status(code, std::move(message), std::move(cause));
 }
 
 void Write(Writer* writer, const Key& key) {
@@ -42,11 +45,9 @@ void Write(Writer* writer, const Key& key) {
   writer->Unsigned(key.instance);
 }
 
-Key ReadKey(Reader* reader) {
-  Key key;
-  key.name = reader->Text();
-  key.instance = reader->Unsigned();
-  return key;
+void Read(Reader* reader, Key* key) {
+  key->name = reader->Text();
+  key->instance = reader->Unsigned();
 }
 
 void WriteList(Writer* writer, const std::vector<int64_t>& list) {
@@ -88,28 +89,26 @@ void Write(Writer* writer, const Signature& signature) {
   WriteList(writer, signature.table_rows);
 }
 
-Signature ReadSignature(Reader* reader) {
-  Signature signature;
-  signature.verb = reader->Enum<Verb>(kVerbCount);
-  signature.dtype = reader->Enum<DataType>(kDataTypeCount);
-  signature.wire_dtype = reader->Enum<DataType>(kDataTypeCount);
-  signature.memory = reader->Enum<MemoryKind>(2);
-  signature.reduce_op = static_cast<ReduceOp>(reader->Byte());
-  if (!IsValid(signature.reduce_op)) reader->Fail();
-  signature.prescale = reader->Double();
-  signature.postscale = reader->Double();
-  signature.root = static_cast<int32_t>(reader->Signed());
-  signature.shapes = ReadLists(reader);
-  if (!RulesOf(signature.verb).has_ids) return signature;
-  signature.id_dtype = reader->Enum<DataType>(kDataTypeCount);
-  signature.sparse_algo = reader->Enum<SparseAlgo>(kSparseAlgoCount);
-  signature.table_rows = ReadList(reader);
-  const bool are_ids = signature.id_dtype == DataType::kInt32 ||
-                       signature.id_dtype == DataType::kInt64;
-  if (!are_ids || signature.table_rows.size() != signature.shapes.size()) {
+void Read(Reader* reader, Signature* signature) {
+  signature->verb = reader->Enum<Verb>(kVerbCount);
+  signature->dtype = reader->Enum<DataType>(kDataTypeCount);
+  signature->wire_dtype = reader->Enum<DataType>(kDataTypeCount);
+  signature->memory = reader->Enum<MemoryKind>(2);
+  signature->reduce_op = static_cast<ReduceOp>(reader->Byte());
+  if (!IsValid(signature->reduce_op)) reader->Fail();
+  signature->prescale = reader->Double();
+  signature->postscale = reader->Double();
+  signature->root = static_cast<int32_t>(reader->Signed());
+  signature->shapes = ReadLists(reader);
+  if (!RulesOf(signature->verb).has_ids) return;
+  signature->id_dtype = reader->Enum<DataType>(kDataTypeCount);
+  signature->sparse_algo = reader->Enum<SparseAlgo>(kSparseAlgoCount);
+  signature->table_rows = ReadList(reader);
+  const bool are_ids = signature->id_dtype == DataType::kInt32 ||
+                       signature->id_dtype == DataType::kInt64;
+  if (!are_ids || signature->table_rows.size() != signature->shapes.size()) {
     reader->Fail();
   }
-  return signature;
 }
 
 void WriteRanks(Writer* writer, const std::vector<int>& ranks) {
