@@ -110,7 +110,7 @@ TEST(causes_of_calls_that_fail) {
 // aborted step can fail "early", and nothing but rank 2's can fail "late".
 TEST(causes_of_a_failure_that_aborts_a_step) {
   Options options = Options::Defaults();
-  options.check_numerics = 1;
+  options.check_numerics = true;
   ThreadWorld world(3);
   RunRanks(3, [&](int rank) {
     Runtime runtime(world.Open(rank), options);

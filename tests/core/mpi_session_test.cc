@@ -141,7 +141,7 @@ struct Survivor {
 
 void StartWithoutPeers(Survivor* survivor) {
   Options options = Options::Defaults();
-  options.shm = 0;
+  options.shm = false;
   auto opened = OpenBackend({}, options);
   if (!opened.ok()) return Check(false, opened.status().message().c_str());
   survivor->backend = std::move(opened.value());

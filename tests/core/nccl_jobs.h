@@ -28,7 +28,7 @@ inline Result<const NcclLibrary*> Nccl(int /*rank*/) {
 
 inline Options InStreamOrder() {
   Options options = Options::Defaults();
-  options.async_completion = 1;
+  options.async_completion = true;
   return options;
 }
 

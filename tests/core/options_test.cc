@@ -48,13 +48,16 @@ TEST(options_a_shutdown_that_leaves_no_time_for_the_warning_moves_it) {
 }
 
 TEST(options_log_level_is_a_number_or_horovods_word) {
-  const std::map<std::string, int> levels = {
-      {"0", 0},    {"3", 3},       {"trace", 0}, {"debug", 0},
-      {"info", 1}, {"WARNING", 2}, {"error", 3}, {"fatal", 3}};
+  const std::map<std::string, LogLevel> levels = {
+      {"0", LogLevel::kDebug},     {"3", LogLevel::kError},
+      {"trace", LogLevel::kDebug}, {"debug", LogLevel::kDebug},
+      {"info", LogLevel::kInfo},   {"WARNING", LogLevel::kWarning},
+      {"error", LogLevel::kError}, {"fatal", LogLevel::kError}};
   for (const auto& [text, level] : levels) {
     EXPECT_EQ(ParseFrom({{"HVD_LOG_LEVEL", text}}).value().log_level, level);
   }
-  EXPECT_EQ(ParseFrom({{"HOROVOD_LOG_LEVEL", "info"}}).value().log_level, 1);
+  EXPECT_EQ(ParseFrom({{"HOROVOD_LOG_LEVEL", "info"}}).value().log_level,
+            LogLevel::kInfo);
   for (const char* bad : {"", "loud", "4", "warn ing"}) {
     auto options = ParseFrom({{"HVD_LOG_LEVEL", bad}});
     ASSERT_FALSE(options.ok());
@@ -64,25 +67,58 @@ TEST(options_log_level_is_a_number_or_horovods_word) {
 }
 
 TEST(options_sparse_algo_is_one_of_four_words) {
-  EXPECT_EQ(Options::Defaults().sparse_algo, "auto");
+  EXPECT_EQ(Options::Defaults().sparse_algo, SparseAlgo::kAuto);
   for (const char* word : {"auto", "allgather", "reduce_scatter", "dense"}) {
     auto options = ParseFrom({{"HVD_SPARSE_ALGO", word}});
     ASSERT_TRUE(options.ok());
-    const auto algo = ParseSparseAlgo(options.value().sparse_algo);
-    EXPECT_TRUE(algo.has_value() && std::string(Name(*algo)) == word);
+    EXPECT_EQ(std::string(Name(options.value().sparse_algo)), word);
   }
   for (const char* bad : {"", "Auto", "alltoall"}) {
     auto options = ParseFrom({{"HVD_SPARSE_ALGO", bad}});
     ASSERT_FALSE(options.ok());
+    EXPECT_EQ(options.status().message(),
+              "HVD_SPARSE_ALGO='" + std::string(bad) +
+                  "' (how rows of tf.IndexedSlices travel): must be auto, "
+                  "allgather, reduce_scatter or dense.");
+  }
+}
+
+TEST(options_join_average_is_one_of_two_words) {
+  EXPECT_EQ(Options::Defaults().join_average, JoinAverage::kSize);
+  for (const char* word : {"size", "active"}) {
+    auto options = ParseFrom({{"HVD_JOIN_AVERAGE", word}});
+    ASSERT_TRUE(options.ok());
+    EXPECT_EQ(std::string(Name(options.value().join_average)), word);
+  }
+  auto options = ParseFrom({{"HVD_JOIN_AVERAGE", "sizes"}});
+  ASSERT_FALSE(options.ok());
+  EXPECT_NE(options.status().message().find("must be size or active."),
+            std::string::npos);
+}
+
+TEST(options_switches_are_0_or_1_and_nccl_has_three_values) {
+  const Options defaults = Options::Defaults();
+  EXPECT_TRUE(defaults.shm && defaults.gpu_lane);
+  EXPECT_FALSE(defaults.check_numerics || defaults.async_completion);
+  EXPECT_FALSE(ParseFrom({{"HVD_SHM", "0"}}).value().shm);
+  EXPECT_TRUE(ParseFrom({{"HVD_CHECK_NUMERICS", "1"}}).value().check_numerics);
+  for (const char* bad : {"", "2", "-1", "true"}) {
+    auto options = ParseFrom({{"HVD_SHM", bad}});
+    ASSERT_FALSE(options.ok());
     EXPECT_NE(options.status().message().find(
-                  "HVD_SPARSE_ALGO='" + std::string(bad) + "' must be auto"),
+                  "must be a whole number of at least 0 and at most 1."),
               std::string::npos);
   }
+  EXPECT_EQ(defaults.nccl, NcclUse::kOn);
+  EXPECT_EQ(ParseFrom({{"HVD_NCCL", "0"}}).value().nccl, NcclUse::kOff);
+  EXPECT_EQ(ParseFrom({{"HVD_NCCL", "2"}}).value().nccl,
+            NcclUse::kOnSharedGpus);
+  EXPECT_FALSE(ParseFrom({{"HVD_NCCL", "3"}}).ok());
 }
 
 TEST(options_autotune_has_horovods_names) {
   Options off = Options::Defaults();
-  EXPECT_EQ(off.autotune, 0);
+  EXPECT_FALSE(off.autotune);
   EXPECT_EQ(off.autotune_log, "");
   auto options = ParseFrom({{"HOROVOD_AUTOTUNE", "1"},
                             {"HOROVOD_AUTOTUNE_LOG", "/tmp/a.csv"},
@@ -90,7 +126,7 @@ TEST(options_autotune_has_horovods_names) {
                             {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10"},
                             {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "20"}});
   ASSERT_TRUE(options.ok());
-  EXPECT_EQ(options.value().autotune, 1);
+  EXPECT_TRUE(options.value().autotune);
   EXPECT_EQ(options.value().autotune_log, "/tmp/a.csv");
   EXPECT_EQ(options.value().autotune_warmup_samples, 3);
   EXPECT_EQ(options.value().autotune_steps_per_sample, 10);
@@ -105,7 +141,7 @@ TEST(options_timeline_has_horovods_names) {
                             {"HOROVOD_TIMELINE_MARK_CYCLES", "1"}});
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options.value().timeline, "/tmp/a.json");
-  EXPECT_EQ(options.value().timeline_mark_cycles, 1);
+  EXPECT_TRUE(options.value().timeline_mark_cycles);
 }
 
 TEST(options_bad_values_name_the_variable_the_value_and_the_range) {

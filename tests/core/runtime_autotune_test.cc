@@ -41,7 +41,7 @@ struct TemporaryFile {
 
 Options TuningOptions(const std::string& log) {
   Options options = Options::Defaults();
-  options.autotune = 1;
+  options.autotune = true;
   options.autotune_log = log;
   options.autotune_steps_per_sample = 1;
   options.autotune_samples = 12;

@@ -64,7 +64,7 @@ void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
         }
         Status status = sum.Wait();
         // It is said to be done when GPUs have it.
-        EXPECT_EQ(status.ok(), job.options.async_completion != 0);
+        EXPECT_EQ(status.ok(), job.options.async_completion);
         if (status.ok()) {
           Await(lines, "its GPU has not come to a batch");
           GpuCall next(gpu, runtime, "next", Filled(100, 1.0f));
@@ -92,7 +92,7 @@ TEST(a_gpu_that_hangs_is_named_where_gpus_reduce) {
 // The next tensor of rank 0 is behind the one that its GPU waits in.
 TEST(a_gpu_that_hangs_is_named_where_streams_wait) {
   GpuJob job = WithLimits(0.5, 3);
-  job.options.async_completion = 1;
+  job.options.async_completion = true;
   CheckLagThatEndsTheJob(Nccl, true, job);
 }
 

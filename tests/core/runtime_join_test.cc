@@ -137,7 +137,7 @@ TEST(join_goes_on_without_ranks_that_have_no_more) {
 
 TEST(join_may_divide_by_the_ranks_that_are_active) {
   Options options = Options::Defaults();
-  options.join_average = "active";
+  options.join_average = JoinAverage::kActive;
   RunJoins(
       3,
       [](Runtime* runtime, int rank, int) {

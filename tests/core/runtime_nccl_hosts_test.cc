@@ -17,7 +17,7 @@ using Kind = CommunicatorCall::Kind;
 
 GpuJob OfHosts(std::vector<std::string> hosts) {
   GpuJob job;
-  job.options.hierarchical_allreduce = 1;
+  job.options.hierarchical_allreduce = true;
   job.hosts = std::move(hosts);
   return job;
 }
@@ -29,7 +29,7 @@ TEST(gpus_reduce_by_host) {
   for (const bool in_stream_order : {false, true}) {
     FakeNccl::Reset();
     GpuJob job = OfTwoHosts();
-    job.options.async_completion = in_stream_order ? 1 : 0;
+    job.options.async_completion = in_stream_order;
     const int size = 6;
     RunOnGpus(
         size,
@@ -113,7 +113,7 @@ TEST(hosts_that_nccl_does_not_connect_are_told_what_helps) {
   FakeNccl::Reset();
   FakeNccl::HoldConnect();
   GpuJob job = OfHosts({"a", "a", "b", "b"});
-  job.options.hierarchical_allreduce = 0;
+  job.options.hierarchical_allreduce = false;
   job.connect_limit = std::chrono::milliseconds(50);
   CheckStaged(4, Nothing, Nccl, "HVD_HIERARCHICAL_ALLREDUCE=1 needs it", job);
 }

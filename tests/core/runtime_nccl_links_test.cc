@@ -56,7 +56,7 @@ void ExpectWords(const std::string& text, const std::string& words) {
 GpuJob WithLimit(milliseconds limit, bool in_stream_order = false) {
   GpuJob job;
   job.connect_limit = limit;
-  job.options.async_completion = in_stream_order ? 1 : 0;
+  job.options.async_completion = in_stream_order;
   // The trial is no batch of theirs.
   job.options.batches_in_flight = 1;
   return job;

@@ -155,7 +155,7 @@ TEST(ranks_that_share_a_gpu) {
 TEST(a_rank_that_looks_for_nan) {
   FakeNccl::Reset();
   Options options = Options::Defaults();
-  options.check_numerics = 1;
+  options.check_numerics = true;
   CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_CHECK_NUMERICS is set",
               WithOptions(options));
 }
@@ -163,7 +163,7 @@ TEST(a_rank_that_looks_for_nan) {
 TEST(a_rank_that_is_told_not_to) {
   FakeNccl::Reset();
   Options options = Options::Defaults();
-  options.nccl = 0;
+  options.nccl = NcclUse::kOff;
   CheckStaged(2, Nothing, Nccl, "rank 0 says: HVD_NCCL is 0",
               WithOptions(options));
 }

@@ -22,7 +22,7 @@ using Body = std::function<void(int, Runtime*)>;
 
 inline Options Dynamic() {
   Options options = Options::Defaults();
-  options.dynamic_process_sets = 1;
+  options.dynamic_process_sets = true;
   return options;
 }
 

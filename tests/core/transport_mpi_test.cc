@@ -24,7 +24,7 @@ int SumOverRanks(Transport* transport, int failures) {
 
 // One after another on one backend, and on a new one for every size of chunk:
 // a backend may be opened again.
-int RunAll(int64_t shm, int64_t chunk_bytes, const std::string& host_id,
+int RunAll(bool shm, int64_t chunk_bytes, const std::string& host_id,
            const std::vector<std::string>& wanted) {
   Options options = Options::Defaults();
   options.shm = shm;
@@ -37,8 +37,7 @@ int RunAll(int64_t shm, int64_t chunk_bytes, const std::string& host_id,
   }
   Backend* const backend = opened.value().get();
   const bool speaks = backend->topology().rank == 0;
-  const bool shares = shm != 0;
-  ContractRank self(backend, 0, chunk_bytes, shares);
+  ContractRank self(backend, 0, chunk_bytes, shm);
   auto transport = self.NewTransport();
   int failed = 0, slot = 1;
   for (const ContractCase& one : ContractCases()) {
@@ -46,7 +45,7 @@ int RunAll(int64_t shm, int64_t chunk_bytes, const std::string& host_id,
     slot += kSetsPerCase;
     if (!wanted.empty() && wanted[0] != one.name) continue;
     TakeFailures();
-    ContractRank view(backend, first_slot, chunk_bytes, shares);
+    ContractRank view(backend, first_slot, chunk_bytes, shm);
     one.run(&view);
     const bool ok = SumOverRanks(transport.get(), TakeFailures()) == 0;
     failed += !ok;
@@ -72,7 +71,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> wanted(argv + 1, argv + argc);
   int failed = 0;
   for (int64_t chunk_bytes : {1024, 65536}) {
-    for (int64_t shm : {0, 1}) {
+    for (bool shm : {false, true}) {
       for (const std::string& host_id :
            {std::string(), hvd::PairOfThisRank()}) {
         failed += hvd::RunAll(shm, chunk_bytes, host_id, wanted);

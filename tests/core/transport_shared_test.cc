@@ -24,7 +24,7 @@ TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
 // longest that autotune may ask for.
 TEST(SharedContractWithAutotune) {
   Options options = ContractOptions(4096, 65536);
-  options.autotune = 1;
+  options.autotune = true;
   if (test::kIsSanitized) return RunShared(RowCases(), 3, options);
   RunSharedContract(3, options);
   RunSharedContract(4, options, {"a", "a", "b", "b"});

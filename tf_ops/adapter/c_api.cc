@@ -195,7 +195,7 @@ int hvd_process_set_ids(int* ids, int capacity) {
 
 int hvd_has_dynamic_process_sets() {
   return FromRuntime([](const hvd::Runtime& r) {
-    return r.options().dynamic_process_sets != 0 ? 1 : 0;
+    return r.options().dynamic_process_sets ? 1 : 0;
   });
 }
 
@@ -245,7 +245,7 @@ int hvd_mpi_built() { return hvd::MpiBuilt() ? 1 : 0; }
 int hvd_cuda_built() { return hvd::CudaBuilt() ? 1 : 0; }
 int hvd_has_gpu_lane() {
   return FromRuntime(
-      [](const hvd::Runtime& r) { return r.options().gpu_lane != 0 ? 1 : 0; });
+      [](const hvd::Runtime& r) { return r.options().gpu_lane ? 1 : 0; });
 }
 
 int hvd_reduce_op(const char* name) {

@@ -32,7 +32,7 @@ bool IsFoldingConstants(tf::OpKernelContext* ctx) {
 // What a transport checks in a set of several ranks.
 Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
                    const std::string& name, const Signature& asked) {
-  const bool is_asked_for = runtime.options().check_numerics != 0;
+  const bool is_asked_for = runtime.options().check_numerics;
   const bool checks = RulesOf(asked.verb).finite_check != FiniteCheck::kNever;
   if (!is_asked_for || !checks) return Status::Ok();
   // Further inputs, such as splits, are no tensors of the call.
@@ -101,9 +101,9 @@ bool CollectiveKernel::PassesAlone(const Runtime& runtime,
                                    const Signature& asked) const {
   // This thread computes in host memory only.
   return memory_ == MemoryKind::kHost ||
-         (!RulesOf(asked.verb).has_ids &&
-          runtime.options().check_numerics == 0 && asked.prescale == 1.0 &&
-          asked.postscale == 1.0 && asked.wire_dtype == asked.dtype);
+         (!RulesOf(asked.verb).has_ids && !runtime.options().check_numerics &&
+          asked.prescale == 1.0 && asked.postscale == 1.0 &&
+          asked.wire_dtype == asked.dtype);
 }
 
 void CollectiveKernel::DescribeCall(tf::OpKernelContext* ctx,

@@ -149,10 +149,10 @@ Status InitRuntime(const JobArgs& args) {
   Result<Options> options =
       Options::Parse([](const char* name) { return std::getenv(name); });
   if (!options.ok()) return options.status();
-  if (args.dynamic_process_sets) options.value().dynamic_process_sets = 1;
+  if (args.dynamic_process_sets) options.value().dynamic_process_sets = true;
   WatchForks();
   Global& global = TheGlobal();
-  const auto level = static_cast<LogLevel>(options.value().log_level);
+  const LogLevel level = options.value().log_level;
   ConfigureLog(level, -1);  // the rank is not known yet
   // The first start may be as slow as a peer's imports.
   const double limit_s = global.has_run ? options.value().stall_shutdown_s : 0;

@@ -126,8 +126,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
     const std::shared_ptr<Runtime> runtime = GetRuntime();
     // It says what goes between hosts.
     if (runtime != nullptr && memory() == MemoryKind::kHost) {
-      signature->sparse_algo = ParseSparseAlgo(runtime->options().sparse_algo)
-                                   .value_or(SparseAlgo::kAuto);
+      signature->sparse_algo = runtime->options().sparse_algo;
     }
     HVD_RETURN_IF_ERROR(RefuseScalars(*signature));
     HVD_RETURN_IF_ERROR(reduction_.Describe(signature));

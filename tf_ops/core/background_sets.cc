@@ -36,8 +36,8 @@ Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
     lanes.of(MemoryKind::kCuda) = device_lanes_->NewLane(
         lanes.of(MemoryKind::kHost).get(), OwnerOfLane(process_set));
   }
-  auto executor = std::make_unique<Executor>(std::move(lanes),
-                                             options_.check_numerics != 0);
+  auto executor =
+      std::make_unique<Executor>(std::move(lanes), options_.check_numerics);
   auto negotiator = std::make_unique<Negotiator>(
       process_set.serial, process_set.rank, process_set.ranks, options_,
       executor->chunk_limits().most_bytes, HostsOf(process_set));
@@ -63,14 +63,14 @@ LaneOwner BackgroundLoop::OwnerOfLane(const ProcessSet& process_set) {
   owner.set_id = process_set.id;
   owner.job_ranks = process_set.ranks;
   owner.hosts = HostsOf(process_set);
-  owner.is_hierarchical = options_.hierarchical_allreduce != 0;
-  owner.completes_in_stream = options_.async_completion != 0;
+  owner.is_hierarchical = options_.hierarchical_allreduce;
+  owner.completes_in_stream = options_.async_completion;
   owner.stall_shutdown_s = options_.stall_shutdown_s;
-  owner.may_share_gpu = options_.nccl == 2;
-  if (options_.check_numerics != 0) {
+  owner.may_share_gpu = options_.nccl == NcclUse::kOnSharedGpus;
+  if (options_.check_numerics) {
     owner.refusal =
         "HVD_CHECK_NUMERICS is set, which looks at tensors on the host";
-  } else if (options_.nccl == 0) {
+  } else if (options_.nccl == NcclUse::kOff) {
     owner.refusal = "HVD_NCCL is 0";
   }
   // A meeting is a barrier in the lane's memory.

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -21,7 +22,9 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 struct Knob {
   const char* name;
   const char* alias;  // Horovod's name for it; null: none
-  std::variant<int64_t Options::*, double Options::*, std::string Options::*>
+  std::variant<bool Options::*, int64_t Options::*, double Options::*,
+               std::string Options::*, JoinAverage Options::*,
+               SparseAlgo Options::*, LogLevel Options::*, NcclUse Options::*>
       field;
   const char* fallback;
   double lowest;
@@ -46,11 +49,9 @@ const Knob kKnobs[] = {
     {"HVD_COPY_THREADS", nullptr, &Options::copy_threads, "0", 0, 64,
      "threads of a rank that copy and add large batches; 0: by idle cores"},
     {"HVD_JOIN_AVERAGE", nullptr, &Options::join_average, "size", 0, 0,
-     "what an average is divided by while ranks have joined: the size, or the "
-     "active ranks"},
+     "what an average is divided by while ranks have joined"},
     {"HVD_SPARSE_ALGO", nullptr, &Options::sparse_algo, "auto", 0, 0,
-     "how rows of tf.IndexedSlices travel: auto, allgather, reduce_scatter or "
-     "dense"},
+     "how rows of tf.IndexedSlices travel"},
     {"HVD_CHECK_NUMERICS", nullptr, &Options::check_numerics, "0", 0, 1,
      "1: a NaN or an infinity in what a rank sends fails the step on all "
      "ranks"},
@@ -103,10 +104,98 @@ const Knob kKnobs[] = {
      "1: TensorFlow goes on when NCCL has a batch, and its GPU waits for it"},
 };
 
+// Each takes the whole text. False: it is not a value of the knob.
+bool ParseValue(const Knob& knob, const char* text, int64_t* value) {
+  char* end = nullptr;
+  errno = 0;
+  *value = std::strtoll(text, &end, 10);
+  if (errno != 0 || end == text || *end != '\0') return false;
+  const auto number = static_cast<double>(*value);
+  return number >= knob.lowest && number <= knob.highest;
+}
+
+bool ParseValue(const Knob& knob, const char* text, double* value) {
+  const std::optional<double> decimal = ParseDecimal(text);
+  if (!decimal.has_value()) return false;
+  *value = *decimal;
+  return *value >= knob.lowest && *value <= knob.highest;
+}
+
+bool ParseValue(const Knob&, const char* text, std::string* value) {
+  *value = text;
+  return true;
+}
+
+// A whole number in the knob's range, as a value of another type.
+template <typename T>
+bool ParseNumber(const Knob& knob, const char* text, T* value) {
+  int64_t number = 0;
+  if (!ParseValue(knob, text, &number)) return false;
+  *value = static_cast<T>(number);
+  return true;
+}
+
+bool ParseValue(const Knob& knob, const char* text, bool* value) {
+  return ParseNumber(knob, text, value);
+}
+
+bool ParseValue(const Knob& knob, const char* text, NcclUse* value) {
+  return ParseNumber(knob, text, value);
+}
+
+// Horovod's words for levels count, too: as the level that is nearest.
+bool ParseValue(const Knob& knob, const char* text, LogLevel* value) {
+  const std::pair<const char*, LogLevel> words[] = {
+      {"trace", LogLevel::kDebug}, {"debug", LogLevel::kDebug},
+      {"info", LogLevel::kInfo},   {"warning", LogLevel::kWarning},
+      {"error", LogLevel::kError}, {"fatal", LogLevel::kError}};
+  for (const auto& [word, level] : words) {
+    if (strcasecmp(text, word) != 0) continue;
+    *value = level;
+    return true;
+  }
+  return ParseNumber(knob, text, value);
+}
+
+// One of the names of the values below `end`.
+template <typename T>
+bool ParseName(const char* text, uint8_t end, T* value) {
+  for (uint8_t number = 0; number < end; ++number) {
+    *value = static_cast<T>(number);
+    if (std::strcmp(text, Name(*value)) == 0) return true;
+  }
+  return false;
+}
+
+bool ParseValue(const Knob&, const char* text, JoinAverage* value) {
+  return ParseName(text, kJoinAverageCount, value);
+}
+
+bool ParseValue(const Knob&, const char* text, SparseAlgo* value) {
+  return ParseName(text, kSparseAlgoCount, value);
+}
+
+// Such as "a, b or c".
+template <typename T>
+std::string NamesBelow(uint8_t end) {
+  std::string text = Name(T{});
+  for (uint8_t number = 1; number < end; ++number) {
+    text += number + 1 == end ? " or " : ", ";
+    text += Name(static_cast<T>(number));
+  }
+  return text;
+}
+
 std::string Expected(const Knob& knob) {
-  std::string text = std::holds_alternative<int64_t Options::*>(knob.field)
-                         ? "a whole number"
-                         : "a number";
+  if (std::holds_alternative<JoinAverage Options::*>(knob.field)) {
+    return NamesBelow<JoinAverage>(kJoinAverageCount);
+  }
+  if (std::holds_alternative<SparseAlgo Options::*>(knob.field)) {
+    return NamesBelow<SparseAlgo>(kSparseAlgoCount);
+  }
+  std::string text = std::holds_alternative<double Options::*>(knob.field)
+                         ? "a number"
+                         : "a whole number";
   text += " of at least " + std::to_string(static_cast<int64_t>(knob.lowest));
   if (knob.highest < kNoLimit) {
     text +=
@@ -115,46 +204,7 @@ std::string Expected(const Knob& knob) {
   return text;
 }
 
-// The number of the log level that is nearest to one of Horovod's words for
-// levels. Null: the word is none of them.
-const char* LevelOf(const std::string& word) {
-  const std::pair<const char*, const char*> words[] = {
-      {"trace", "0"},   {"debug", "0"}, {"info", "1"},
-      {"warning", "2"}, {"error", "3"}, {"fatal", "3"}};
-  for (const auto& [name, level] : words) {
-    if (strcasecmp(word.c_str(), name) == 0) return level;
-  }
-  return nullptr;
-}
-
-// False when the whole text is not a number in the knob's range.
-bool ParseNumber(const Knob& knob, const char* text, Options* options) {
-  double number = 0;
-  if (auto field = std::get_if<int64_t Options::*>(&knob.field)) {
-    char* end = nullptr;
-    errno = 0;
-    const long long whole = std::strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0') return false;
-    number = static_cast<double>(whole);
-    options->** field = whole;
-  } else if (auto real = std::get_if<double Options::*>(&knob.field)) {
-    const std::optional<double> decimal = ParseDecimal(text);
-    if (!decimal.has_value()) return false;
-    number = *decimal;
-    options->** real = number;
-  }
-  return number >= knob.lowest && number <= knob.highest;
-}
-
 }  // namespace
-
-std::optional<SparseAlgo> ParseSparseAlgo(const std::string& text) {
-  for (uint8_t number = 0; number < kSparseAlgoCount; ++number) {
-    const auto algo = static_cast<SparseAlgo>(number);
-    if (text == Name(algo)) return algo;
-  }
-  return std::nullopt;
-}
 
 Result<Options> Options::Parse(
     const std::function<const char*(const char*)>& get) {
@@ -167,25 +217,13 @@ Result<Options> Options::Parse(
       text = get(knob.alias);
     }
     if (text == nullptr) text = knob.fallback;
-    if (knob.field == decltype(knob.field)(&Options::log_level)) {
-      const char* const level = LevelOf(text);
-      if (level != nullptr) text = level;
-    }
-    if (auto field = std::get_if<std::string Options::*>(&knob.field)) {
-      options.** field = text;
-    } else if (!ParseNumber(knob, text, &options)) {
+    const bool is_valid = std::visit(
+        [&](auto field) { return ParseValue(knob, text, &(options.*field)); },
+        knob.field);
+    if (!is_valid) {
       return InvalidArgument(std::string(name) + "='" + text + "' (" +
                              knob.doc + "): must be " + Expected(knob) + ".");
     }
-  }
-  if (options.join_average != "size" && options.join_average != "active") {
-    return InvalidArgument("HVD_JOIN_AVERAGE='" + options.join_average +
-                           "' must be size or active.");
-  }
-  if (!ParseSparseAlgo(options.sparse_algo).has_value()) {
-    return InvalidArgument("HVD_SPARSE_ALGO='" + options.sparse_algo +
-                           "' must be auto, allgather, reduce_scatter or "
-                           "dense.");
   }
   // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&

@@ -5,31 +5,50 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
+#include "core/log.h"
 #include "core/status.h"
 #include "core/types.h"
 
 namespace hvd {
+
+// What an average is divided by while ranks have joined.
+enum class JoinAverage : uint8_t {
+  kSize = 0,    // the size of the set
+  kActive = 1,  // the number of ranks that have not joined
+};
+inline constexpr uint8_t kJoinAverageCount = 2;
+
+[[nodiscard]] constexpr const char* Name(JoinAverage average) {
+  return average == JoinAverage::kSize ? "size" : "active";
+}
+
+// Whether NCCL reduces tensors on GPUs.
+enum class NcclUse : uint8_t {
+  kOff = 0,
+  kOn = 1,
+  // It is told that ranks are on different GPUs, although they may share one.
+  kOnSharedGpus = 2,
+};
 
 // Has one field for each knob. The table in options.cc has each knob's name,
 // Horovod's name, default, range and one line of documentation.
 struct Options {
   int64_t fusion_bytes = 0;
   int64_t chunk_bytes = 0;
-  int64_t shm = 0;
+  bool shm = false;
   int64_t shm_bytes = 0;
   int64_t shm_chunk_bytes = 0;
   int64_t shm_non_temporal = 0;
   int64_t copy_threads = 0;
-  std::string join_average;  // "size" or "active"
-  std::string sparse_algo;   // a Name(SparseAlgo)
-  int64_t check_numerics = 0;
-  int64_t dynamic_process_sets = 0;
+  JoinAverage join_average = JoinAverage::kSize;
+  SparseAlgo sparse_algo = SparseAlgo::kAuto;
+  bool check_numerics = false;
+  bool dynamic_process_sets = false;
   int64_t cache_entries = 0;
   int64_t batches_in_flight = 0;
-  int64_t autotune = 0;
+  bool autotune = false;
   std::string autotune_log;
   int64_t autotune_warmup_samples = 0;
   int64_t autotune_steps_per_sample = 0;
@@ -38,13 +57,13 @@ struct Options {
   double stall_warning_s = 0;
   double stall_shutdown_s = 0;
   std::string timeline;
-  int64_t timeline_mark_cycles = 0;
-  int64_t log_level = 0;
+  bool timeline_mark_cycles = false;
+  LogLevel log_level = LogLevel::kWarning;
   std::string host_id;
-  int64_t gpu_lane = 0;
-  int64_t nccl = 0;
-  int64_t hierarchical_allreduce = 0;
-  int64_t async_completion = 0;
+  bool gpu_lane = false;
+  NcclUse nccl = NcclUse::kOff;
+  bool hierarchical_allreduce = false;
+  bool async_completion = false;
 
   // Reads the variables through `get`, which is std::getenv outside tests. It
   // returns null for a variable that is not set. If a value does not parse or
@@ -56,10 +75,6 @@ struct Options {
   // The defaults.
   [[nodiscard]] static Options Defaults();
 };
-
-// The algorithm of that name. Nothing: there is none.
-[[nodiscard]] std::optional<SparseAlgo> ParseSparseAlgo(
-    const std::string& text);
 
 }  // namespace hvd
 

@@ -82,8 +82,8 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   if (files.has_timeline) loop_->StartTimeline(files.marks_cycles);
   if (timeline_file_ != nullptr) {
     // The first command, so that the timeline has all that follows.
-    (void)queue_->Push(TimelineCommand{
-        timeline_file_, options_.timeline_mark_cycles != 0, nullptr});
+    (void)queue_->Push(TimelineCommand{timeline_file_,
+                                       options_.timeline_mark_cycles, nullptr});
   }
   thread_ = std::thread([this] { loop_->Run(); });
   return Status::Ok();
@@ -92,7 +92,7 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
 Result<Runtime::Files> Runtime::OpenFiles() {
   Files files;
   Status status;
-  if (topology().rank == 0 && options_.autotune != 0) {
+  if (topology().rank == 0 && options_.autotune) {
     auto opened = AutotuneReport::Open(options_.autotune_log);
     status = opened.status();
     if (opened.ok()) files.autotune_report = std::move(opened.value());
@@ -107,7 +107,7 @@ Result<Runtime::Files> Runtime::OpenFiles() {
   if (!status.ok()) {
     told = kError + status.message();
   } else if (timeline_file_ != nullptr) {
-    told = options_.timeline_mark_cycles != 0 ? kTimelineWithCycles : kTimeline;
+    told = options_.timeline_mark_cycles ? kTimelineWithCycles : kTimeline;
   }
   Result<std::vector<std::string>> all = backend_->Exchange(told);
   if (!all.ok()) return all.status();
@@ -179,7 +179,7 @@ Status Runtime::RemoveProcessSet(int id) {
 }
 
 Result<int> Runtime::ChangeSets(SetRequest request) {
-  if (options_.dynamic_process_sets == 0) {
+  if (!options_.dynamic_process_sets) {
     return FailedPrecondition(
         std::string(request.removes ? "remove" : "add") +
         "_process_set needs HVD_DYNAMIC_PROCESS_SETS=1 on every rank, or "

@@ -245,7 +245,8 @@ std::optional<LogRecord> Leader::Next(int in_flight) {
     record = LogRecord(numbers_.Evict(number));
   } else if (planner_.has_batch()) {
     AgreedBatch batch = numbers_.MakeBatch(planner_.TakeBatch(), number);
-    if (options_.join_average == "active" && !batch.absent.empty()) {
+    if (options_.join_average == JoinAverage::kActive &&
+        !batch.absent.empty()) {
       batch.divisor = size_ - static_cast<int64_t>(batch.absent.size());
     }
     record = LogRecord(std::move(batch));

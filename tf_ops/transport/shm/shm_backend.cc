@@ -36,9 +36,8 @@ ChunkLimits ChunksOf(const Options& options, bool spans_hosts) {
   constexpr int64_t kMostTunedBytes = 1 << 20;
   ChunkLimits chunks;
   chunks.bytes = spans_hosts ? options.chunk_bytes : options.shm_chunk_bytes;
-  chunks.most_bytes = options.autotune != 0
-                          ? std::max(chunks.bytes, kMostTunedBytes)
-                          : chunks.bytes;
+  chunks.most_bytes =
+      options.autotune ? std::max(chunks.bytes, kMostTunedBytes) : chunks.bytes;
   chunks.knob = spans_hosts ? "HVD_CHUNK_BYTES" : "HVD_SHM_CHUNK_BYTES";
   return chunks;
 }
@@ -275,7 +274,7 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
       ", " + std::to_string(options.shm_chunk_bytes));
   if (!knobs.ok()) return knobs.status();
   HVD_RETURN_IF_ERROR(CheckAlike(knobs.value()));
-  if (options.shm == 0) return std::unique_ptr<Backend>(std::move(base));
+  if (!options.shm) return std::unique_ptr<Backend>(std::move(base));
   const int ranks = base->topology().local_size;
   const size_t arena_bytes =
       ShmArenaBytes(options, base->topology(), process_sets);
