@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
-    "types status log options transport backend doorbell build_stamp batch_times comm_stats "
+    "types rows status log options transport backend doorbell build_stamp batch_times comm_stats "
     "host_map lanes"
 )
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
@@ -34,7 +34,7 @@ INCLUDES = {
     "core": r"(core|core/control|core/verbs|cpu)/\w+\.h",
     "core/control": rf"core/({'|'.join(CORE_FOR_CONTROL.split())})\.h|core/(control|verbs)/\w+\.h",
     "core/verbs": r"(core|core/verbs|cpu)/\w+\.h",
-    "cpu": r"cpu/\w+\.h|core/(types|status)\.h",
+    "cpu": r"cpu/\w+\.h|core/(types|rows|status)\.h",
     "transport": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/shm": rf"{FOR_TRANSPORTS}|transport/(collectives|shm)/\w+\.h",

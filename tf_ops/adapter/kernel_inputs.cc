@@ -110,12 +110,12 @@ TfStatus ReductionAttributes::Read(tf::OpKernelConstruction* ctx) {
 
 Status ReductionAttributes::Describe(Signature* signature) const {
   HVD_RETURN_IF_ERROR(scales_);
-  const auto reduce_op = static_cast<ReduceOp>(reduce_op_);
-  if (reduce_op_ < 0 || reduce_op_ > 255 || !IsValid(reduce_op)) {
+  if (reduce_op_ < 0 || reduce_op_ >= kReduceOpCount) {
     return InvalidArgument(
         "reduce_op " + std::to_string(reduce_op_) +
         " is not offered; use Average, Sum, Adasum, Min, Max or Product");
   }
+  const auto reduce_op = static_cast<ReduceOp>(reduce_op_);
   if (reduce_op == ReduceOp::kAdasum) {
     HVD_RETURN_IF_ERROR(CheckAdasum(*signature));
   }

@@ -8,6 +8,7 @@
 #include "adapter/kernel_inputs.h"
 #include "adapter/op_definitions.h"
 #include "adapter/tf_bridge.h"
+#include "core/rows.h"
 
 namespace hvd {
 namespace {

@@ -17,6 +17,7 @@
 #include "adapter/kernel_inputs.h"
 #include "adapter/op_definitions.h"
 #include "adapter/tf_bridge.h"
+#include "core/rows.h"
 #include "cpu/elementwise.h"
 #include "cpu/row_groups.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/trace.h"
 #include "core/verbs/verb_rules.h"
 

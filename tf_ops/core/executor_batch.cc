@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/rows.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/finite.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/types.h"
 #include "cpu/row_groups.h"
@@ -33,14 +34,15 @@ struct Key {
   }
 };
 
-// The barrier at which ranks meet for a lane of GPUs. No caller waits for it.
-inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
-
 struct KeyHash {
   size_t operator()(const Key& key) const {
     return std::hash<std::string>()(key.name) ^ (key.instance * 0x9e3779b9u);
   }
 };
+
+// The name of the barrier at which ranks meet for a lane of GPUs. No caller
+// waits for it.
+inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
 
 // The part of a Request that must be the same on every rank, or must follow the
 // rule below. The response cache remembers it under a small id.

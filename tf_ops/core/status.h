@@ -34,7 +34,8 @@ inline constexpr uint8_t kStatusCodeCount = 7;
 
 // The cause of a failure that this rank did not bring about alone. Programs
 // decide by it. Messages are for people, and their words may change. Values are
-// fixed: they travel between ranks and into Python.
+// fixed: they travel between ranks and into Python. There 0 stands for no
+// cause.
 enum class CauseKind : uint8_t {
   // The rank's TensorFlow step was aborted.
   kStepAborted = 1,
@@ -58,7 +59,7 @@ enum class CauseKind : uint8_t {
   // The rank was shut down to start again, and waits there for all others.
   kRankRestarts = 10,
 };
-inline constexpr uint8_t kCauseKindEnd = 11;
+inline constexpr uint8_t kCauseKindCount = 10;
 
 struct Cause {
   CauseKind kind = CauseKind::kRankFailed;

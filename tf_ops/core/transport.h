@@ -11,6 +11,7 @@
 
 #include "core/batch_times.h"
 #include "core/comm_stats.h"
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/types.h"
 #include "cpu/row_groups.h"

@@ -30,7 +30,9 @@ enum class Verb : uint8_t {
   HVD_FOR_EACH_VERB(HVD_VERB_NUMBER)
 #undef HVD_VERB_NUMBER
 };
-inline constexpr uint8_t kVerbCount = 7;
+#define HVD_VERB_ONE(verb, number, text) +1
+inline constexpr uint8_t kVerbCount = 0 HVD_FOR_EACH_VERB(HVD_VERB_ONE);
+#undef HVD_VERB_ONE
 
 enum class DataType : uint8_t {
   kUint8 = 0,
@@ -58,6 +60,7 @@ enum class ReduceOp : uint8_t {
   kMax = 4,
   kProduct = 5,
 };
+inline constexpr uint8_t kReduceOpCount = 6;
 
 // How the rows of a sparse allreduce travel. The result is the same.
 enum class SparseAlgo : uint8_t {
@@ -89,6 +92,7 @@ inline constexpr uint8_t kSparseAlgoCount = 4;
 
 // The memory of an entry's buffers.
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
+inline constexpr uint8_t kMemoryKindCount = 2;
 
 using Shape = std::vector<int64_t>;
 
@@ -173,35 +177,6 @@ using Shape = std::vector<int64_t>;
       return "Product";
   }
   return "unknown reduce op";
-}
-
-[[nodiscard]] constexpr bool IsValid(ReduceOp op) {
-  return op == ReduceOp::kAverage || op == ReduceOp::kSum ||
-         op == ReduceOp::kAdasum || op == ReduceOp::kMin ||
-         op == ReduceOp::kMax || op == ReduceOp::kProduct;
-}
-
-// The memory kinds above.
-inline constexpr uint8_t kMemoryKindCount = 2;
-
-// One number for each [segment or shape][rank of the set].
-using RankCounts = std::vector<std::vector<int64_t>>;
-
-// Some rows of a tensor: [begin, end) of its first dimension.
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-};
-
-// The rows that `rank` gets of a reducescatter of `rows`. They are as even as
-// can be. The first ranks get one row more, as Horovod's do.
-[[nodiscard]] constexpr RowRange ScatteredRows(int64_t rows, int rank,
-                                               int size) {
-  const int64_t share = rows / size, more = rows % size;
-  const int64_t begin = rank * share + (rank < more ? rank : more);
-  return {begin, begin + share + (rank < more ? 1 : 0)};
 }
 
 // The number of elements of a shape. 1 for a scalar.

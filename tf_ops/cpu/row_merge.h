@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/types.h"
 #include "cpu/vector_unit.h"
 

@@ -26,7 +26,7 @@ void Read(Reader* reader, Status* status) {
   auto code = reader->Enum<StatusCode>(kStatusCodeCount);
   if (code == StatusCode::kOk) return;
   std::string message = reader->Text();
-  const auto kind = reader->Enum<uint8_t>(kCauseKindEnd);
+  const auto kind = reader->Enum<uint8_t>(kCauseKindCount + 1);
   if (kind == 0) {
     *status = Status(code, std::move(message));
     return;
@@ -93,9 +93,8 @@ void Read(Reader* reader, Signature* signature) {
   signature->verb = reader->Enum<Verb>(kVerbCount);
   signature->dtype = reader->Enum<DataType>(kDataTypeCount);
   signature->wire_dtype = reader->Enum<DataType>(kDataTypeCount);
-  signature->memory = reader->Enum<MemoryKind>(2);
-  signature->reduce_op = static_cast<ReduceOp>(reader->Byte());
-  if (!IsValid(signature->reduce_op)) reader->Fail();
+  signature->memory = reader->Enum<MemoryKind>(kMemoryKindCount);
+  signature->reduce_op = reader->Enum<ReduceOp>(kReduceOpCount);
   signature->prescale = reader->Double();
   signature->postscale = reader->Double();
   signature->root = static_cast<int32_t>(reader->Signed());

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/rows.h"
 #include "transport/collectives/gather_chunk.h"
 #include "transport/collectives/range.h"
 #include "transport/collectives/sizes_exchange.h"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/rows.h"
 #include "transport/collectives/chunk.h"
 #include "transport/collectives/range.h"
 #include "transport/collectives/sizes_exchange.h"

@@ -88,7 +88,7 @@ Status CheckIds(const Batch& batch) {
 }
 
 Status CheckReduction(const Batch& batch) {
-  if (!IsValid(batch.reduce_op)) {
+  if (static_cast<uint8_t>(batch.reduce_op) >= kReduceOpCount) {
     return InvalidArgument(
         std::string(Name(batch.verb)) + " does not know the reduce op " +
         std::to_string(static_cast<int>(batch.reduce_op)) + ".");

@@ -3,6 +3,7 @@
 #ifndef HVD_TRANSPORT_COLLECTIVES_BATCH_CHECK_H_
 #define HVD_TRANSPORT_COLLECTIVES_BATCH_CHECK_H_
 
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/transport.h"
 

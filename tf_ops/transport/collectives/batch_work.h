@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/host_map.h"
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "cpu/work_threads.h"

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "core/types.h"

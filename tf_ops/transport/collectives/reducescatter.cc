@@ -3,6 +3,7 @@
 // them in rank order. So it has the bits that an allreduce would give it.
 #include <utility>
 
+#include "core/rows.h"
 #include "transport/collectives/reducescatter_phase.h"
 #include "transport/collectives/reducing_chunk.h"
 

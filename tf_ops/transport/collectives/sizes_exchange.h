@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/transport.h"
 #include "transport/collectives/batch_work.h"
 #include "transport/collectives/packer.h"

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "cpu/row_groups.h"
 #include "transport/collectives/batch_check.h"
 #include "transport/collectives/id_lists.h"

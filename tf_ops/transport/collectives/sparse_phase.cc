@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/rows.h"
 #include "cpu/elementwise.h"
 #include "cpu/row_merge.h"
 

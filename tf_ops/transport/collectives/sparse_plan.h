@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/types.h"
 #include "cpu/row_merge.h"
 #include "transport/collectives/segment_map.h"

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/transport.h"
 #include "core/types.h"
 

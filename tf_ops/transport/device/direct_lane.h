@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/lanes.h"
+#include "core/rows.h"
 #include "core/transport.h"
 #include "transport/device/communicator.h"
 #include "transport/device/device.h"

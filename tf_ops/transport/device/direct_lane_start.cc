@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "transport/collectives/batch_check.h"
 #include "transport/device/communicator_calls.h"
 #include "transport/device/direct_lane.h"

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/status.h"
 #include "core/transport.h"
 #include "transport/collectives/sparse_plan.h"

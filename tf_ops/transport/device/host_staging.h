@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/rows.h"
 #include "core/transport.h"
 #include "transport/device/device.h"
 #include "transport/device/pinned_memory.h"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/rows.h"
 #include "core/transport.h"
 #include "core/types.h"
 
