@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Optional, Union
 
 from hvd_tf._internal import native
 
-_UNKNOWN = -2
-_NOT_A_MEMBER = -3
 REGISTER = "pass it to hvd.init(process_sets=...) or hvd.add_process_set on every rank"
 """What to do about a set that is not registered."""
 
@@ -57,7 +55,7 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         value = native.lib.hvd_process_set_rank(self.process_set_id)
-        return -1 if value == _NOT_A_MEMBER else self._known(value)
+        return -1 if value == native.NOT_A_MEMBER else self._known(value)
 
     def included(self) -> Optional[bool]:
         """Whether this process is a member. None before registration.
@@ -69,7 +67,7 @@ class ProcessSet:
         return None if rank is None else rank >= 0
 
     def _known(self, value: int) -> int:
-        if value == _UNKNOWN:
+        if value == native.UNKNOWN_PROCESS_SET:
             raise ValueError(f"process set {self.process_set_id} is unknown; {REGISTER}")
         return native.known(value)
 

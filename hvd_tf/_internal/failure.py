@@ -38,8 +38,6 @@ _STUCK_EXTRA_S = 1.5
 # a peer's operation is known here before the peer's program ends because of it.
 _PEER_WORDS_S = 1.0
 _EXIT_CODE = 1
-# A value of hvd_first_peer_end: others have given the peer up, and the peer itself said nothing.
-_GIVEN_UP = 2
 _LONGEST_PEER_TEXT = 4096
 ExceptHook = Callable[[type[BaseException], BaseException, "TracebackType | None"], Any]
 
@@ -221,14 +219,14 @@ def _abort_of_world() -> Callable[[], Any] | None:
 
 def _first_peer_failure(patience_s: float) -> _PeerFailure | None:
     """The failure that a peer has announced, or announces within that time."""
-    failed = ctypes.c_int(0)
+    kind = ctypes.c_int(0)
     text = ctypes.create_string_buffer(_LONGEST_PEER_TEXT)
     deadline_s = time.monotonic() + patience_s
     while True:
-        rank = native.lib.hvd_first_peer_end(ctypes.byref(failed), text, len(text))
-        if rank >= 0 and failed.value:
+        rank = native.lib.hvd_first_peer_end(ctypes.byref(kind), text, len(text))
+        if rank >= 0 and kind.value != native.PEER_LEFT:
             words = text.value.decode(errors="replace")
-            return _PeerFailure(rank, words, is_silent=failed.value == _GIVEN_UP)
+            return _PeerFailure(rank, words, is_silent=kind.value == native.PEER_GIVEN_UP)
         if time.monotonic() >= deadline_s:
             return None
         time.sleep(0.01)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads `_native.so` once: its TensorFlow ops (`ops`) and its C functions (`lib`).
 
-The C functions are those of tf_ops/adapter/c_api.h. This file alone makes Python exceptions of the
-codes that they return.
+The C functions are those of tf_ops/adapter/c_api.h. This file alone has the numbers that they take
+and return, and makes Python exceptions of their codes. tests/single/test_native.py compares it with
+the headers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,22 @@ _EXCEPTIONS: dict[int, type[Exception]] = {
     5: MemoryError,  # kResourceExhausted
     6: RuntimeError,  # kInternal
 }
+
+# HvdNoNumber of tf_ops/adapter/c_api.h: what functions return that have no number to return.
+_FAILED = -4
+UNKNOWN_PROCESS_SET = -2
+"""The set of that id is not registered, or no longer."""
+NOT_A_MEMBER = -3
+"""The rank of this process in a set that it is not in."""
+
+# PeerEndKind of tf_ops/core/peer_end.h.
+PEER_LEFT = 0
+"""The peer has shut down."""
+PEER_GIVEN_UP = 2
+"""The peer said nothing, and others have given it up."""
+
+# kProcessSetSlots of tf_ops/core/process_set.h.
+_MOST_PROCESS_SETS = 64
 
 _INTS = ctypes.POINTER(ctypes.c_int)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -116,7 +133,12 @@ def not_initialized() -> ValueError:
 
 
 def known(value: int) -> int:
-    """Checks a value of a C function that is negative before init. Raises ValueError then."""
+    """Checks a value of a C function that is negative before init. Raises ValueError then.
+
+    Raises RuntimeError if the function failed.
+    """
+    if value == _FAILED:
+        raise RuntimeError(lib.hvd_last_error().decode(errors="replace"))
     if value < 0:
         raise not_initialized()
     return value
@@ -124,9 +146,8 @@ def known(value: int) -> int:
 
 def process_set_ids() -> list[int]:
     """The ids of all registered sets, ascending. Empty before init."""
-    capacity = 64  # there can be no more
-    ids = int_array([0] * capacity)
-    return list(ids[: max(0, lib.hvd_process_set_ids(ids, capacity))])
+    ids = int_array([0] * _MOST_PROCESS_SETS)
+    return list(ids[: max(0, lib.hvd_process_set_ids(ids, len(ids)))])
 
 
 def int_array(values: list[int]) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Optional, Union
 from hvd_tf._internal import native
 from hvd_tf.process_sets import ProcessSet, global_process_set, ids_and_ranks
 
-_UNKNOWN = -2
 _registered: list[ProcessSet] = []  # all objects that have an id, but for global_process_set
 
 
@@ -85,7 +84,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set is global_process_set or set_id is None:
         return False
     _check_dynamic("remove_process_set")
-    if native.lib.hvd_process_set_size(set_id) == _UNKNOWN:
+    if native.lib.hvd_process_set_size(set_id) == native.UNKNOWN_PROCESS_SET:
         return False
     native.check(native.lib.hvd_remove_process_set(set_id))
     _forget([one for one in _registered if one.process_set_id == set_id])

@@ -49,6 +49,7 @@ class Library:
 hvd = Library()
 native = sys.modules["hvd_tf._internal.native"] = types.ModuleType("native")
 native.lib = hvd
+native.PEER_LEFT, native.PEER_GIVEN_UP = 0, 2  # of a PeerEndKind, which `failed` is
 from hvd_tf._internal import failure
 stuck_s, failure._STUCK_EXTRA_S = failure._STUCK_EXTRA_S, 1000  # a slow machine is not stuck
 class OpError(Exception):  # as TensorFlow makes it, of the kind and rank of a cause

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that hvd_tf/_internal/native.py calls. They throw no
-// exceptions.
+// The C functions that hvd_tf/_internal/native.py calls. No exception of the
+// standard library leaves one.
 #include "adapter/c_api.h"
 
 #include <algorithm>
@@ -19,10 +19,6 @@
 
 namespace {
 
-constexpr int kNotInitialised = -1;
-constexpr int kUnknownProcessSet = -2;
-constexpr int kNotAMember = -3;
-
 // The error of the last failed call of this thread. Thread-local.
 hvd::Status& LastError() {
   thread_local hvd::Status status;
@@ -34,48 +30,68 @@ int Report(const hvd::Status& status) {
   return static_cast<int>(status.code());
 }
 
-// Runs `call`, which returns a Status. Exceptions of the standard library, of
-// memory and threads, become a Status.
+// Returns call(). If it throws an exception of the standard library, of memory
+// and threads, that becomes the last error, and this returns `failed`.
 template <typename Call>
-int Guarded(Call call) {
+int Catch(int failed, Call call) {
   try {
-    return Report(call());
+    return call();
   } catch (const std::exception& error) {
-    return Report(hvd::Internal(error.what()));
+    Report(hvd::Internal(error.what()));
+    return failed;
   }
 }
 
-hvd::Status NotInitialised() {
-  return hvd::FailedPrecondition(
-      "hvd_tf has not been initialized; use hvd.init() first.");
+// Returns the code of the Status that `call` returns, which becomes the last
+// error.
+template <typename Call>
+int Guarded(Call call) {
+  return Catch(static_cast<int>(hvd::StatusCode::kInternal),
+               [&] { return Report(call()); });
 }
 
-// Returns `read(runtime)`. Without a runtime it returns `otherwise`.
-template <typename Read>
-int FromRuntime(Read read, int otherwise = kNotInitialised) {
-  const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
-  return runtime == nullptr ? otherwise : read(*runtime);
-}
-
-template <typename Read>
-int FromSet(int id, Read read) {
-  return FromRuntime([&](const hvd::Runtime& runtime) {
-    const hvd::ProcessSetPtr set = runtime.process_set(id);
-    return set == nullptr ? kUnknownProcessSet : read(*set);
-  });
-}
-
-template <typename Change>
-int ChangeSets(Change change) {
-  return Guarded([&] {
+// The same of `call(runtime)`. Not Ok where no runtime runs, and in a process
+// that was forked from one with a runtime.
+template <typename Call>
+int WithRuntime(Call call) {
+  return Guarded([&]() -> hvd::Status {
     HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
     const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
     if (runtime == nullptr) {
       return hvd::FailedPrecondition(
           "hvd_tf has not been initialized; use hvd.init() first.");
     }
-    return change(runtime.get());
+    return call(runtime.get());
   });
+}
+
+// Returns `read(runtime)`, or an HvdNoNumber. Forked processes may read, too.
+template <typename Read>
+int FromRuntime(Read read) {
+  return Catch(HVD_FAILED, [&]() -> int {
+    const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
+    return runtime == nullptr ? HVD_NOT_INITIALISED : read(*runtime);
+  });
+}
+
+template <typename Read>
+int FromSet(int id, Read read) {
+  return FromRuntime([&](const hvd::Runtime& runtime) -> int {
+    const hvd::ProcessSetPtr set = runtime.process_set(id);
+    return set == nullptr ? HVD_UNKNOWN_PROCESS_SET : read(*set);
+  });
+}
+
+// Copies what has room in `capacity` bytes with a zero behind it. Returns the
+// length of the whole text.
+int CopyText(const std::string& text, char* to, int capacity) {
+  if (capacity > 0) {
+    const size_t length =
+        std::min(text.size(), static_cast<size_t>(capacity) - 1);
+    std::memcpy(to, text.data(), length);
+    to[length] = '\0';
+  }
+  return static_cast<int>(text.size());
 }
 
 }  // namespace
@@ -201,7 +217,7 @@ int hvd_has_dynamic_process_sets() {
 
 int hvd_add_process_set(const int* ranks, int count, const char* error,
                         int* id) {
-  return ChangeSets([&](hvd::Runtime* runtime) {
+  return WithRuntime([&](hvd::Runtime* runtime) {
     hvd::Status own;
     if (error != nullptr) own = hvd::InvalidArgument(error);
     const hvd::Result<int> added =
@@ -212,8 +228,8 @@ int hvd_add_process_set(const int* ranks, int count, const char* error,
 }
 
 int hvd_remove_process_set(int id) {
-  return ChangeSets(
-      [id](hvd::Runtime* runtime) { return runtime->RemoveProcessSet(id); });
+  return WithRuntime(
+      [&](hvd::Runtime* runtime) { return runtime->RemoveProcessSet(id); });
 }
 
 int hvd_process_set_size(int id) {
@@ -224,7 +240,7 @@ int hvd_process_set_size(int id) {
 
 int hvd_process_set_rank(int id) {
   return FromSet(id, [](const hvd::ProcessSet& set) {
-    return set.rank >= 0 ? set.rank : kNotAMember;
+    return set.rank >= 0 ? set.rank : int{HVD_NOT_A_MEMBER};
   });
 }
 
@@ -249,70 +265,64 @@ int hvd_has_gpu_lane() {
 }
 
 int hvd_reduce_op(const char* name) {
-  for (const hvd::ReduceOp op :
-       {hvd::ReduceOp::kAverage, hvd::ReduceOp::kSum, hvd::ReduceOp::kAdasum,
-        hvd::ReduceOp::kMin, hvd::ReduceOp::kMax, hvd::ReduceOp::kProduct}) {
-    if (std::strcmp(hvd::Name(op), name) == 0) return static_cast<int>(op);
+  for (int op = 0; op < hvd::kReduceOpCount; ++op) {
+    const char* const known = hvd::Name(static_cast<hvd::ReduceOp>(op));
+    if (std::strcmp(known, name) == 0) return op;
   }
   return -1;
 }
 
 void hvd_end_scope(int process_set_id, const char* name_prefix,
                    const char* text) {
-  Guarded([&] {
-    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
-    if (const auto runtime = hvd::GetRuntime()) {
-      runtime->EndScope(process_set_id, name_prefix, text);
-    }
+  WithRuntime([&](hvd::Runtime* runtime) {
+    runtime->EndScope(process_set_id, name_prefix, text);
     return hvd::Status::Ok();
   });
 }
 
 void hvd_announce_failure(const char* first_line) {
-  Guarded([&] {
-    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
-    if (const auto runtime = hvd::GetRuntime()) {
-      runtime->AnnounceFailure(first_line);
-    }
+  WithRuntime([&](hvd::Runtime* runtime) {
+    runtime->AnnounceFailure(first_line);
     return hvd::Status::Ok();
   });
 }
 
-int hvd_first_peer_end(int* failed, char* text, int capacity) {
+int hvd_first_peer_end(int* kind, char* text, int capacity) {
   return FromRuntime([&](const hvd::Runtime& runtime) {
     const std::optional<hvd::PeerEnd> end = runtime.first_peer_end();
     if (!end.has_value()) return -1;
-    *failed = end->gave_up ? 2 : end->failed ? 1 : 0;
-    if (capacity > 0) {
-      const size_t length =
-          std::min(end->text.size(), static_cast<size_t>(capacity) - 1);
-      std::memcpy(text, end->text.data(), length);
-      text[length] = '\0';
-    }
+    *kind = static_cast<int>(hvd::KindOf(*end));
+    CopyText(end->text, text, capacity);
     return end->rank;
   });
 }
 
-void hvd_forget_runs() { hvd::ForgetRuns(); }
+void hvd_forget_runs() {
+  Guarded([] {
+    hvd::ForgetRuns();
+    return hvd::Status::Ok();
+  });
+}
 
-int hvd_launched_size() { return hvd::LaunchedSize(); }
+int hvd_launched_size() {
+  return Catch(0, [] { return hvd::LaunchedSize(); });
+}
 
-void hvd_abort(int exit_code) { hvd::AbortJob(exit_code); }
+void hvd_abort(int exit_code) {
+  Guarded([&] {
+    hvd::AbortJob(exit_code);
+    return hvd::Status::Ok();
+  });
+}
 
 int hvd_start_timeline(const char* file_path, int mark_cycles) {
-  return Guarded([&] {
-    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
-    const auto runtime = hvd::GetRuntime();
-    if (runtime == nullptr) return NotInitialised();
+  return WithRuntime([&](hvd::Runtime* runtime) {
     return runtime->StartTimeline(file_path, mark_cycles != 0);
   });
 }
 
 int hvd_stop_timeline() {
-  return Guarded([] {
-    HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
-    const auto runtime = hvd::GetRuntime();
-    if (runtime == nullptr) return NotInitialised();
+  return WithRuntime([](hvd::Runtime* runtime) {
     runtime->StopTimeline();
     return hvd::Status::Ok();
   });
@@ -320,36 +330,34 @@ int hvd_stop_timeline() {
 
 int hvd_comm_stats(char* text, int capacity) {
   return FromRuntime([&](const hvd::Runtime& runtime) {
-    const std::string json = hvd::ToJson(runtime.counters());
-    if (capacity > 0) {
-      const size_t length =
-          std::min(json.size(), static_cast<size_t>(capacity) - 1);
-      std::memcpy(text, json.data(), length);
-      text[length] = '\0';
-    }
-    return static_cast<int>(json.size());
+    return CopyText(hvd::ToJson(runtime.counters()), text, capacity);
   });
 }
 
 int hvd_wait_for_stack_request() {
-  std::shared_ptr<hvd::StackRequests> requests;
-  // It keeps no reference to the runtime, which must be free to end meanwhile.
-  if (const auto runtime = hvd::GetRuntime()) {
-    requests = runtime->stack_requests();
-  }
-  return requests != nullptr && requests->Wait() ? 1 : 0;
+  return Catch(0, [] {
+    std::shared_ptr<hvd::StackRequests> requests;
+    // It keeps no reference to the runtime, which must be free to end
+    // meanwhile.
+    if (const auto runtime = hvd::GetRuntime()) {
+      requests = runtime->stack_requests();
+    }
+    return requests != nullptr && requests->Wait() ? 1 : 0;
+  });
 }
 
 void hvd_stacks_written() {
-  if (const auto runtime = hvd::GetRuntime()) {
+  WithRuntime([](hvd::Runtime* runtime) {
     runtime->stack_requests()->Written();
-  }
+    return hvd::Status::Ok();
+  });
 }
 
 int hvd_unused_signal() { return hvd::StackRequests::UnusedSignal(); }
 
 void hvd_set_stack_signal(int number) {
-  if (const auto runtime = hvd::GetRuntime()) {
+  WithRuntime([&](hvd::Runtime* runtime) {
     runtime->stack_requests()->SetSignal(number);
-  }
+    return hvd::Status::Ok();
+  });
 }

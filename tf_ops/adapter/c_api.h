@@ -10,6 +10,15 @@
 
 #define HVD_EXPORT extern "C" __attribute__((visibility("default")))
 
+// What a function returns that has no number to return.
+enum HvdNoNumber {
+  HVD_NOT_INITIALISED = -1,
+  HVD_UNKNOWN_PROCESS_SET = -2,
+  HVD_NOT_A_MEMBER = -3,
+  // Such as without memory. hvd_last_error() has the message.
+  HVD_FAILED = -4,
+};
+
 HVD_EXPORT const char* hvd_last_error();
 // The CauseKind of that error. 0: not known. *rank is a rank of the job, or -1
 // for no single rank. *tensor is the failed tensor's name, or empty. It lives
@@ -42,7 +51,7 @@ HVD_EXPORT int hvd_is_initialized();
 // process.
 HVD_EXPORT void hvd_at_exit();
 
-// They return -1 when hvd is not initialised.
+// They return HVD_NOT_INITIALISED or HVD_FAILED where there is no number.
 HVD_EXPORT int hvd_rank();
 HVD_EXPORT int hvd_size();
 HVD_EXPORT int hvd_local_rank();
@@ -52,10 +61,9 @@ HVD_EXPORT int hvd_cross_size();
 HVD_EXPORT int hvd_is_homogeneous();
 HVD_EXPORT int hvd_mpi_threads_supported();
 
-// Process sets. They return -1 when hvd is not initialised, and -2 for an
-// unknown id. hvd_process_set_rank returns -3 when this rank is not a member.
-// hvd_process_set_ids writes the lowest ids, at most `capacity`. Returns how
-// many there are.
+// Process sets. They return an HvdNoNumber where there is no number: the rank
+// of a rank that is not a member is HVD_NOT_A_MEMBER. hvd_process_set_ids
+// writes the lowest ids, at most `capacity`. Returns how many there are.
 HVD_EXPORT int hvd_process_set_ids(int* ids, int capacity);
 HVD_EXPORT int hvd_process_set_size(int id);
 HVD_EXPORT int hvd_process_set_rank(int id);
@@ -64,7 +72,7 @@ HVD_EXPORT int hvd_process_set_ranks(int id, int* ranks, int capacity);
 // The number of the set within the life of the job. No other set ever has it.
 HVD_EXPORT int hvd_process_set_serial(int id);
 
-// Whether sets may be added and removed. -1 when hvd is not initialised.
+// Whether sets may be added and removed, or an HvdNoNumber.
 HVD_EXPORT int hvd_has_dynamic_process_sets();
 // Collective calls of all ranks of the job; see core/runtime.h. They block.
 // `error` is null, or says what is wrong with this rank's call. Then it fails
@@ -76,10 +84,10 @@ HVD_EXPORT int hvd_remove_process_set(int id);
 // What this build has. They may be called before hvd_init.
 HVD_EXPORT int hvd_mpi_built();
 HVD_EXPORT int hvd_cuda_built();
-// Whether ops have kernels for GPUs. -1 when hvd is not initialised.
+// Whether ops have kernels for GPUs, or an HvdNoNumber.
 HVD_EXPORT int hvd_has_gpu_lane();
-// The numeric value of a ReduceOp: "Average", "Sum", "Min", "Max" or "Product".
-// -1 for an unknown name.
+// The numeric value of the ReduceOp of that Name, such as "Average". -1 for an
+// unknown name.
 HVD_EXPORT int hvd_reduce_op(const char* name);
 
 // How ranks and training loops end; see core/runtime.h. The texts are copied.
@@ -87,11 +95,10 @@ HVD_EXPORT int hvd_reduce_op(const char* name);
 HVD_EXPORT void hvd_end_scope(int process_set_id, const char* name_prefix,
                               const char* text);
 HVD_EXPORT void hvd_announce_failure(const char* first_line);
-// The rank of the first peer that has ended. -1: none has. *failed is 0 if it
-// was shut down, 1 if it failed, and 2 if others have given it up. `text` has
-// `capacity` bytes. It gets the peer's text, or that of the others,
-// zero-terminated.
-HVD_EXPORT int hvd_first_peer_end(int* failed, char* text, int capacity);
+// The rank of the first peer that has ended. Negative: none is known. *kind is
+// its PeerEndKind. `text` has `capacity` bytes. It gets the peer's text, or
+// that of those that gave it up, zero-terminated.
+HVD_EXPORT int hvd_first_peer_end(int* kind, char* text, int capacity);
 // The next hvd_init is a program's first one, in which ranks may be late for
 // their imports.
 HVD_EXPORT void hvd_forget_runs();
@@ -107,7 +114,7 @@ HVD_EXPORT int hvd_start_timeline(const char* file_path, int mark_cycles);
 HVD_EXPORT int hvd_stop_timeline();
 // Writes the counters of core/comm_stats.h as JSON into `text`, which has
 // `capacity` bytes, zero-terminated. Returns its length, which may be more than
-// was written. -1: hvd is not initialised.
+// was written, or an HvdNoNumber.
 HVD_EXPORT int hvd_comm_stats(char* text, int capacity);
 
 // Python's stacks; see core/stack_requests.h. Waits for a request. 1: write the

@@ -3,6 +3,7 @@
 #ifndef HVD_CORE_PEER_END_H_
 #define HVD_CORE_PEER_END_H_
 
+#include <cstdint>
 #include <string>
 
 #include "core/status.h"
@@ -16,6 +17,18 @@ struct PeerEnd {
   bool gave_up = false;   // it was silent, and others have given it up
   bool restarts = false;  // it shut down to start again
 };
+
+// What a program is told of it. Values are fixed: Python has them too.
+enum class PeerEndKind : uint8_t {
+  kLeft = 0,     // it shut down, perhaps to start again
+  kFailed = 1,   // it has said why
+  kGivenUp = 2,  // it has said nothing, and others have given it up
+};
+inline PeerEndKind KindOf(const PeerEnd& end) {
+  return end.gave_up  ? PeerEndKind::kGivenUp
+         : end.failed ? PeerEndKind::kFailed
+                      : PeerEndKind::kLeft;
+}
 
 // As a cause of what it makes fail.
 inline Cause CauseOf(const PeerEnd& end) {
