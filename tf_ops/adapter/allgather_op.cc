@@ -14,10 +14,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-REGISTER_OP("HorovodAllgather")
+HVD_REGISTER_COLLECTIVE("HorovodAllgather")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensor: T")
     .Output("output: T")
     .SetShapeFn(UnknownFirstDimensions)
@@ -28,11 +26,9 @@ REGISTER_OP("HorovodAllgather")
         "dimension."
         "\noutput: The concatenation, the same on every rank." HVD_COMMON_DOC);
 
-REGISTER_OP("HorovodGroupedAllgather")
+HVD_REGISTER_COLLECTIVE("HorovodGroupedAllgather")
     .Attr("T: " HVD_ALL_TYPES)
     .Attr("num_tensors: int >= 1")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensors: num_tensors * T")
     .Output("outputs: num_tensors * T")
     .SetShapeFn(UnknownFirstDimensions)

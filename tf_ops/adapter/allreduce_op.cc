@@ -13,14 +13,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-REGISTER_OP("HorovodAllreduce")
+HVD_REGISTER_REDUCTION("HorovodAllreduce")
     .Attr("T: " HVD_REDUCIBLE_TYPES)
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensor: T")
     .Output("sum: T")
     .SetShapeFn(SameShapes)
@@ -30,15 +24,9 @@ REGISTER_OP("HorovodAllreduce")
         "\nsum: The reduced tensor, the same on every rank." HVD_REDUCE_DOC
             HVD_COMMON_DOC);
 
-REGISTER_OP("HorovodGroupedAllreduce")
+HVD_REGISTER_REDUCTION("HorovodGroupedAllreduce")
     .Attr("T: " HVD_REDUCIBLE_TYPES)
     .Attr("num_tensors: int >= 1")
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensors: num_tensors * T")
     .Output("sums: num_tensors * T")
     .SetShapeFn(SameShapes)

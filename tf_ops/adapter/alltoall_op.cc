@@ -30,10 +30,8 @@ TfStatus AlltoallShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-REGISTER_OP("HorovodAlltoall")
+HVD_REGISTER_COLLECTIVE("HorovodAlltoall")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensor: T")
     .Input("splits: int32")
     .Output("output: T")

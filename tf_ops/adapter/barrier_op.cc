@@ -8,9 +8,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-REGISTER_OP("HorovodBarrier")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
+HVD_REGISTER_COLLECTIVE("HorovodBarrier")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(

@@ -13,11 +13,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-REGISTER_OP("HorovodBroadcast")
+HVD_REGISTER_COLLECTIVE("HorovodBroadcast")
     .Attr("T: " HVD_ALL_TYPES)
     .Attr("root_rank: int")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensor: T")
     .Output("output: T")
     .SetShapeFn(SameShapes)

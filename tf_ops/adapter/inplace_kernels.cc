@@ -157,12 +157,10 @@ class ReferenceBroadcastKernel : public VariableBroadcastKernel {
   }
 };
 
-REGISTER_OP("HorovodBroadcastInplaceResource")
+HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplaceResource")
     .Attr("T: " HVD_ALL_TYPES)
     .Attr("num_variables: int >= 1")
     .Attr("root_rank: int")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("resources: num_variables * resource")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
@@ -175,12 +173,10 @@ REGISTER_OP("HorovodBroadcastInplaceResource")
         "\nroot_rank: A rank of the job, within the process "
         "set." HVD_COMMON_DOC);
 
-REGISTER_OP("HorovodBroadcastInplace")
+HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplace")
     .Attr("T: " HVD_ALL_TYPES)
     .Attr("num_variables: int >= 1")
     .Attr("root_rank: int")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("variables: Ref(num_variables * T)")
     .Output("outputs: Ref(num_variables * T)")
     .SetIsStateful()

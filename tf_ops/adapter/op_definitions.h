@@ -29,6 +29,19 @@ namespace hvd {
   "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, " \
   "double, bool}"
 
+// Defines an op of a collective, or of one that reduces, with the attributes
+// that all of them have.
+#define HVD_REGISTER_COLLECTIVE(op)     \
+  REGISTER_OP(op)                       \
+      .Attr("tensor_name: string = ''") \
+      .Attr("process_set_id: int = 0")
+#define HVD_REGISTER_REDUCTION(op)            \
+  HVD_REGISTER_COLLECTIVE(op)                 \
+      .Attr("reduce_op: int")                 \
+      .Attr("prescale_factor: string = '1'")  \
+      .Attr("postscale_factor: string = '1'") \
+      .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
+
 #define HVD_COMMON_DOC                                                   \
   "\ntensor_name: The name that ranks match each other's calls by; the " \
   "node's name when empty."                                              \

@@ -15,14 +15,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-REGISTER_OP("HorovodReducescatter")
+HVD_REGISTER_REDUCTION("HorovodReducescatter")
     .Attr("T: " HVD_REDUCIBLE_TYPES)
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensor: T")
     .Output("output: T")
     .SetShapeFn(UnknownFirstDimensions)
@@ -34,15 +28,9 @@ REGISTER_OP("HorovodReducescatter")
         "the first ones get one more where they do not divide." HVD_REDUCE_DOC
             HVD_COMMON_DOC);
 
-REGISTER_OP("HorovodGroupedReducescatter")
+HVD_REGISTER_REDUCTION("HorovodGroupedReducescatter")
     .Attr("T: " HVD_REDUCIBLE_TYPES)
     .Attr("num_tensors: int >= 1")
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("tensors: num_tensors * T")
     .Output("outputs: num_tensors * T")
     .SetShapeFn(UnknownFirstDimensions)

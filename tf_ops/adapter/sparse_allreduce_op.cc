@@ -42,16 +42,10 @@ TfStatus SparseShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-REGISTER_OP("HorovodSparseAllreduce")
+HVD_REGISTER_REDUCTION("HorovodSparseAllreduce")
     .Attr("T: " HVD_REDUCIBLE_TYPES)
     .Attr("Tindices: {int32, int64}")
     .Attr("num_tensors: int >= 1")
-    .Attr("reduce_op: int")
-    .Attr("prescale_factor: string = '1'")
-    .Attr("postscale_factor: string = '1'")
-    .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set_id: int = 0")
     .Input("values: num_tensors * T")
     .Input("indices: num_tensors * Tindices")
     .Input("dense_shapes: num_tensors * int64")
