@@ -14,7 +14,7 @@ Agreed Tensor(const std::string& name, uint64_t number, int64_t bytes = 16) {
   agreed.key.name = name;
   agreed.signature = std::make_shared<Signature>();
   agreed.bytes = bytes;
-  agreed.number = number;
+  agreed.agreement = number;
   return agreed;
 }
 

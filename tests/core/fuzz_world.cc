@@ -117,7 +117,7 @@ uint64_t FuzzWorld::Submit(int rank, int set, Request request,
   // Callers may keep the number of an equal request.
   EntryPtr& last = last_entries_[{set, rank, entry->request.key.name}];
   if (last != nullptr && last->request.signature == entry->request.signature) {
-    entry->number = last->number;
+    entry->signature_number = last->signature_number;
   }
   last = entry;
   auto is_answered = std::make_shared<bool>(false);

@@ -86,7 +86,7 @@ TEST(matcher_forgets_a_key_that_nobody_waits_for) {
   // What comes next has nothing of what was erased.
   Submit(&matcher, 1, 1, Allreduce({8}));
   EXPECT_TRUE((matcher.Find(kX)->signature->shapes[0] == Shape{8}));
-  EXPECT_EQ(matcher.Find(kX)->id, 0u);
+  EXPECT_EQ(matcher.Find(kX)->number, 0u);
 }
 
 TEST(matcher_keeps_a_signature_once_unless_ranks_differ) {

@@ -32,7 +32,7 @@ Envelope ExampleReport() {
   full.step = std::numeric_limits<int64_t>::min();
   full.error = InvalidArgument("no root 9");
   Submission cached;
-  cached.cache_id = uint64_t{1} << 33;
+  cached.signature_number = uint64_t{1} << 33;
   cached.key.instance = std::numeric_limits<uint64_t>::max();
   cached.first_dims = {5, 0};
   cached.step = 77;
@@ -53,11 +53,11 @@ Envelope ExampleReport() {
 
 Envelope ExampleLog() {
   AgreedTensor tensor;
-  tensor.cache_id = 3;
+  tensor.signature_number = 3;
   tensor.key = {"y", 0};
   tensor.first_dims = {{1, 2, 3}, {}};
   AgreedTensor known;
-  known.cache_id = 9;
+  known.signature_number = 9;
   AgreedTensor shown = tensor;
   shown.signature = ExampleSignature();
   const Status left =
@@ -117,13 +117,13 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(full.error.message(), "no root 9");
   EXPECT_TRUE(full.error.cause() == nullptr);
   auto& cached = std::get<Submission>(report.items[1]);
-  EXPECT_EQ(cached.cache_id, uint64_t{1} << 33);
+  EXPECT_EQ(cached.signature_number, uint64_t{1} << 33);
   EXPECT_EQ(cached.key.instance, std::numeric_limits<uint64_t>::max());
   EXPECT_TRUE((cached.first_dims == Shape{5, 0}));
   auto& many = std::get<CachedSubmissions>(report.items[2]);
   EXPECT_EQ(many.step, std::numeric_limits<int64_t>::min());
-  EXPECT_TRUE((many.ids ==
-               std::vector<CacheId>{7, uint64_t{1} << 40, 1, 4000000000u, 0}));
+  EXPECT_TRUE((many.numbers == std::vector<SignatureNumber>{
+                                   7, uint64_t{1} << 40, 1, 4000000000u, 0}));
   auto& withdrawal = std::get<Withdrawal>(report.items[3]);
   EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
   EXPECT_EQ(withdrawal.step, 3);
@@ -155,7 +155,8 @@ TEST(message_host_report_survives_its_bytes) {
   EXPECT_TRUE((many.ranks == std::vector<int>{1, 4, 1 << 20}));
   EXPECT_TRUE((many.steps == std::vector<int64_t>{
                                  0, -7, std::numeric_limits<int64_t>::max()}));
-  EXPECT_TRUE((many.ids == std::vector<CacheId>{9, 8, uint64_t{1} << 40}));
+  EXPECT_TRUE(
+      (many.numbers == std::vector<SignatureNumber>{9, 8, uint64_t{1} << 40}));
   auto& member = std::get<HostMemberItem>(report.items[1]);
   EXPECT_EQ(member.rank, 4);
   EXPECT_EQ(std::get<ScopeEnd>(member.item).text, "over");
@@ -197,7 +198,7 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   ASSERT_EQ(failure.keys[0].ranks.size(), 2u);
   EXPECT_EQ(failure.keys[0].ranks[0].last, 5);
   EXPECT_EQ(failure.keys[0].ranks[1].first, 7);
-  EXPECT_EQ(failure.keys[1].cache_id, 300u);
+  EXPECT_EQ(failure.keys[1].signature_number, 300u);
   EXPECT_TRUE((failure.keys[1].key == Key{"", 9}));
   EXPECT_EQ(failure.keys[1].older, 1);
   EXPECT_EQ(failure.keys[1].ranks[0].last, 1023);
@@ -206,8 +207,8 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
   EXPECT_EQ(failure.status.cause()->kind, CauseKind::kRankRestarts);
   EXPECT_EQ(failure.status.cause()->rank, 1);
   EXPECT_EQ(failure.status.cause()->tensor, "z");
-  EXPECT_TRUE((std::get<Eviction>(log.records[2]).ids ==
-               std::vector<CacheId>{1, 2, 300}));
+  EXPECT_TRUE((std::get<Eviction>(log.records[2]).numbers ==
+               std::vector<SignatureNumber>{1, 2, 300}));
   EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==
                Tuning{128 << 20, int64_t{1} << 40, -1}));
   auto end = Decode(Encode(ExamplePeerEnds()));
@@ -336,10 +337,11 @@ TEST(message_in_steady_state_takes_few_bytes_a_tensor) {
   CachedSubmissions cached;
   cached.step = -0x123456789abcdef;
   std::mt19937 random(5);
-  for (CacheId id = 1000; id < 1100; ++id) cached.ids.push_back(id);
+  for (SignatureNumber number = 1000; number < 1100; ++number)
+    cached.numbers.push_back(number);
   // A report before it: at most a byte for the step, the rest for the numbers.
   EXPECT_TRUE(Encode({0, Report{1000, {cached}}}).size() < 100 + 20);
-  std::shuffle(cached.ids.begin(), cached.ids.end(), random);
+  std::shuffle(cached.numbers.begin(), cached.numbers.end(), random);
   EXPECT_TRUE(Encode({0, Report{1000, {cached}}}).size() < 2 * 100 + 20);
 }
 

@@ -155,7 +155,7 @@ TEST(log_sender_members_that_are_told_the_same_share_its_bytes) {
   EXPECT_EQ(log.first_number, 1u);
   ASSERT_EQ(log.records.size(), 2u);
   EXPECT_EQ(std::get<Skipped>(log.records[0]).count, 1u);
-  EXPECT_EQ(std::get<Eviction>(log.records[1]).ids[0], 7u);
+  EXPECT_EQ(std::get<Eviction>(log.records[1]).numbers[0], 7u);
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST(negotiator_a_cached_tensor_is_still_told_apart_in_all_ways) {
 TEST(negotiator_nonsense_from_a_peer_is_an_error) {
   World world(2);
   Submission cached;
-  cached.cache_id = 99;
+  cached.signature_number = 99;
   EXPECT_FALSE(world.at(0).HandleReport(1, {0, {cached}}, world.now()).ok());
   EXPECT_FALSE(world.at(0).HandleReport(1, {5, {}}, world.now()).ok());
   Submission root;
@@ -308,12 +308,12 @@ TEST(negotiator_nonsense_from_a_peer_is_an_error) {
   const uint64_t seen = world.at(1).log_seen();
   CachedSubmissions many{0, {99}};
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
-  many.ids = {0};
+  many.numbers = {0};
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
   // Number 1 is g's, which has a first dimension.
-  many.ids = {1};
+  many.numbers = {1};
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
-  cached.cache_id = 1;
+  cached.signature_number = 1;
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {cached}}, world.now()).ok());
   EXPECT_TRUE(world.at(0).HandleReport(1, {seen, {}}, world.now()).ok());
   EXPECT_FALSE(world.at(1).HandleLog({seen + 2, {}}).ok());

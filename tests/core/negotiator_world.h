@@ -57,7 +57,7 @@ class World {
     // Callers may keep the number of an equal request.
     EntryPtr& last = last_entries_[{rank, name}];
     if (last != nullptr && last->request.signature == signature) {
-      entry->number = last->number;
+      entry->signature_number = last->signature_number;
     }
     last = entry;
     entry->done = [this, rank, name](const Status& status) {

@@ -26,7 +26,7 @@ std::vector<LogRecord> GoodRecords() {
   for (int i = 0; i < kCalls; ++i) {
     const Request request = CallOf(i);
     AgreedTensor tensor;
-    tensor.cache_id = static_cast<CacheId>(i) + 10;
+    tensor.signature_number = static_cast<SignatureNumber>(i) + 10;
     tensor.key = request.key;
     if (request.signature.verb == Verb::kAllgather) {
       tensor.first_dims = {{1, 3, 5}, {0, 4, 0}};
@@ -39,7 +39,7 @@ std::vector<LogRecord> GoodRecords() {
     records.emplace_back(AgreedBatch{{tensor}, {1}, 2});
   }
   AgreedTensor known;
-  known.cache_id = 1;
+  known.signature_number = 1;
   records.emplace_back(AgreedBatch{{known}});
   records.emplace_back(AgreedBatch{{known}, {0, 1}});
   records.emplace_back(Failure{
@@ -67,7 +67,7 @@ class MemberJob {
     // A number that it knows, and whose call waits again.
     Submit(Known());
     AgreedTensor known;
-    known.cache_id = 1;
+    known.signature_number = 1;
     known.key.name = "known";
     EXPECT_TRUE(member_.HandleLog({1, {AgreedBatch{{known}}}}).ok());
     Execute();
@@ -192,7 +192,7 @@ TEST(a_member_refuses_what_no_leader_says) {
   scatter.signature = CallOf(static_cast<int>(Verb::kReducescatter)).signature;
   AgreedTensor renamed;
   renamed.key.name = "c";
-  renamed.cache_id = 1;
+  renamed.signature_number = 1;
   AgreedTensor refused;
   refused.key.name = "refused";
   for (const LogRecord& record : std::vector<LogRecord>{

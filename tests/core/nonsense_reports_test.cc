@@ -27,7 +27,7 @@ std::vector<ReportItem> GoodItems() {
     items.emplace_back(submission);
   }
   Submission cached;
-  cached.cache_id = 2;  // the allgather
+  cached.signature_number = 2;  // the allgather
   cached.key.instance = 1;
   cached.first_dims = {3, 4};
   items.emplace_back(cached);

@@ -56,7 +56,7 @@ class Host {
   }
   static std::string Text(const HostSubmissions& host) {
     return List(host.ranks, ',') + " of " + List(host.steps, ',') + ": " +
-           List(host.ids, ' ');
+           List(host.numbers, ' ');
   }
   static std::string Text(const HostMemberItem& member) {
     const std::string rank = std::to_string(member.rank);
@@ -74,8 +74,8 @@ class Host {
   ReportGatherer::Clock::time_point now_{};
 };
 
-CachedSubmissions Numbers(int64_t step, std::vector<CacheId> ids) {
-  return {step, std::move(ids)};
+CachedSubmissions Numbers(int64_t step, std::vector<SignatureNumber> numbers) {
+  return {step, std::move(numbers)};
 }
 
 Submission Name(const std::string& name) {
@@ -101,7 +101,7 @@ TEST(report_gatherer_numbers_wait_for_the_whole_host) {
   host.Say(2, Numbers(12, {3, 4}));
   host.Say(5, Numbers(21, {1, 2}));
   host.Say(5, Numbers(22, {3, 4}));
-  for (CacheId id : {1, 3, 2, 4}) {
+  for (SignatureNumber id : {1, 3, 2, 4}) {
     host.Say(6, Numbers(31, {id}));
   }
   EXPECT_EQ(host.Told(), "2,5,6 of 11,21,31: 1 2 | 2,5,6 of 12,22,31: 3 4");

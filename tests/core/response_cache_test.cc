@@ -47,20 +47,20 @@ TEST(response_cache_a_new_number_replaces_the_old_one) {
   cache.Insert(2, "x", Allreduce({3}));
   EXPECT_EQ(cache.size(), 1u);
   EXPECT_TRUE(cache.Get(1) == nullptr);
-  EXPECT_EQ(cache.IdOf("x"), 2u);
+  EXPECT_EQ(cache.NumberOf("x"), 2u);
   cache.Erase(1);  // long gone: harmless
-  EXPECT_EQ(cache.IdOf("x"), 2u);
+  EXPECT_EQ(cache.NumberOf("x"), 2u);
 }
 
 TEST(response_cache_names_those_unused_for_longest) {
   ResponseCache cache;
-  for (CacheId id = 1; id <= 4; ++id) {
+  for (SignatureNumber id = 1; id <= 4; ++id) {
     cache.Insert(id, "t" + std::to_string(id), Allreduce({1}));
   }
   cache.Touch(1);
-  EXPECT_TRUE((cache.Oldest(2) == std::vector<CacheId>{2, 3}));
+  EXPECT_TRUE((cache.Oldest(2) == std::vector<SignatureNumber>{2, 3}));
   cache.Erase(2);
-  EXPECT_TRUE((cache.Oldest(9) == std::vector<CacheId>{3, 4, 1}));
+  EXPECT_TRUE((cache.Oldest(9) == std::vector<SignatureNumber>{3, 4, 1}));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void KernelCall::SetDescribedFor(const std::shared_ptr<Runtime>& runtime,
 
 void KernelCall::ForgetRequest() {
   entry.request = {};
-  entry.number = 0;
+  entry.signature_number = 0;
   runtime_.reset();
   set_serial_ = -1;
 }

@@ -45,7 +45,7 @@ struct KeyHash {
 inline constexpr char kMeetingOfLanes[] = "hvd_tf.lane_of_gpus";
 
 // The part of a Request that must be the same on every rank, or must follow the
-// rule below. The response cache remembers it under a small id.
+// rule below. The response cache remembers it under a SignatureNumber.
 //
 // A grouped collective is one Signature with several shapes. It is agreed,
 // travels and fails as a whole.
@@ -107,7 +107,7 @@ struct Entry {
   // The number under which the set has agreed on the request; 0: not known. The
   // background thread finds it. An entry that is submitted again may keep it if
   // runtime, set, name and signature are the same.
-  uint64_t number = 0;
+  uint64_t signature_number = 0;
   // One for each shape of the signature. May be null where the count is 0.
   // Of a verb with ids: two for each, its rows and their ids, which are
   // ascending, each once.

@@ -16,7 +16,8 @@ namespace hvd {
 // into an AgreedTensor of the log.
 struct Agreed {
   Key key;
-  CacheId id = 0;  // the number that a rank submitted it under; 0: none
+  // The number that a rank submitted it under. 0: none.
+  SignatureNumber signature_number = 0;
   // As the leader's rank has it. First dimensions that may vary may be another
   // rank's.
   std::shared_ptr<const Signature> signature;
@@ -25,7 +26,7 @@ struct Agreed {
   // tensors that were agreed one after another.
   std::shared_ptr<const std::vector<int>> absent;
   int64_t bytes = 0;
-  uint64_t number = 0;  // the first agreement has 1
+  uint64_t agreement = 0;  // its number; the first one has 1
 };
 
 }  // namespace hvd

@@ -59,11 +59,11 @@ std::unordered_map<Key, uint64_t, KeyHash> BatchPlanner::FirstAgreements()
   std::unordered_map<Key, uint64_t, KeyHash> first;
   for (const std::vector<Agreed>& batch : batches_) {
     for (const Agreed& agreed : batch) {
-      first.try_emplace(agreed.key, agreed.number);
+      first.try_emplace(agreed.key, agreed.agreement);
     }
   }
   for (const Agreed& agreed : held_back_) {
-    first.try_emplace(agreed.key, agreed.number);
+    first.try_emplace(agreed.key, agreed.agreement);
   }
   return first;
 }

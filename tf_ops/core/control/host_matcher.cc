@@ -4,31 +4,31 @@
 
 namespace hvd {
 
-HostMatcher::Partial* HostMatcher::Find(CacheId id) {
-  const auto found = partials_.find(id);
+HostMatcher::Partial* HostMatcher::Find(SignatureNumber number) {
+  const auto found = partials_.find(number);
   return found == partials_.end() ? nullptr : &found->second;
 }
 
-CacheId HostMatcher::IdOf(const std::string& name) const {
+SignatureNumber HostMatcher::NumberOf(const std::string& name) const {
   if (by_name_.empty()) return 0;
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? 0 : found->second;
 }
 
 HostMatcher::Partial* HostMatcher::Begin(
-    CacheId id, const ResponseCache::Remembered& remembered,
+    SignatureNumber number, const ResponseCache::Remembered& remembered,
     Clock::time_point now) {
-  Partial* const partial = &partials_.FindOrInsert(id)->second;
+  Partial* const partial = &partials_.FindOrInsert(number)->second;
   partial->remembered = remembered;
   partial->steps.assign(static_cast<size_t>(host_count_), nullptr);
   partial->count = 0;
   partial->since = now;
-  by_name_[remembered.key.name] = id;
+  by_name_[remembered.key.name] = number;
   return partial;
 }
 
-void HostMatcher::Erase(CacheId id) {
-  const auto found = partials_.find(id);
+void HostMatcher::Erase(SignatureNumber number) {
+  const auto found = partials_.find(number);
   by_name_.erase(found->second.remembered.key.name);
   // The steps are freed, and the rest is kept for the next.
   found->second.steps.assign(static_cast<size_t>(host_count_), nullptr);
@@ -36,12 +36,13 @@ void HostMatcher::Erase(CacheId id) {
   partials_.Erase(found);
 }
 
-std::vector<CacheId> HostMatcher::Since(Clock::time_point latest) const {
-  std::vector<CacheId> ids;
-  for (const auto& [id, partial] : partials_) {
-    if (partial.since <= latest) ids.push_back(id);
+std::vector<SignatureNumber> HostMatcher::Since(
+    Clock::time_point latest) const {
+  std::vector<SignatureNumber> numbers;
+  for (const auto& [number, partial] : partials_) {
+    if (partial.since <= latest) numbers.push_back(number);
   }
-  return ids;
+  return numbers;
 }
 
 }  // namespace hvd

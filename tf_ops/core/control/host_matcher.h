@@ -40,27 +40,28 @@ class HostMatcher {
   explicit HostMatcher(int host_count) : host_count_(host_count) {}
 
   // Null: no host has submitted it.
-  Partial* Find(CacheId id);
+  Partial* Find(SignatureNumber number);
   // The number that hosts have submitted for the name. 0: none.
-  CacheId IdOf(const std::string& name) const;
+  SignatureNumber NumberOf(const std::string& name) const;
   // No host has submitted the number, nor another one for its name.
-  Partial* Begin(CacheId id, const ResponseCache::Remembered& remembered,
+  Partial* Begin(SignatureNumber number,
+                 const ResponseCache::Remembered& remembered,
                  Clock::time_point now);
   // The host has not submitted it yet. True: now all hosts have.
   bool Add(Partial* partial, int host, const Steps& steps) {
     partial->steps[host] = steps;
     return ++partial->count == host_count_;
   }
-  void Erase(CacheId id);
+  void Erase(SignatureNumber number);
 
   bool empty() const { return partials_.empty(); }
   // The numbers that were first submitted by then.
-  std::vector<CacheId> Since(Clock::time_point latest) const;
+  std::vector<SignatureNumber> Since(Clock::time_point latest) const;
 
  private:
   const int host_count_;
-  RecyclingMap<CacheId, Partial> partials_;
-  std::unordered_map<std::string, CacheId> by_name_;  // the same
+  RecyclingMap<SignatureNumber, Partial> partials_;
+  std::unordered_map<std::string, SignatureNumber> by_name_;  // the same
 };
 
 }  // namespace hvd

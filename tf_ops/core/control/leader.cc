@@ -12,8 +12,8 @@
 namespace hvd {
 namespace {
 
-Status UnknownNumber(CacheId id) {
-  return Internal("unknown cache number " + std::to_string(id) + ".");
+Status UnknownNumber(SignatureNumber number) {
+  return Internal("unknown cache number " + std::to_string(number) + ".");
 }
 
 // For a submission under a number. Where the log has the first dimensions, it
@@ -88,9 +88,10 @@ Status Leader::HandleItem(int rank, const Submission& submission,
   const Key* key = &submission.key;
   const Signature* signature = &submission.signature;
   std::shared_ptr<const Signature> kept;
-  if (submission.cache_id != 0) {
-    const auto* remembered = numbers_.Recall(submission.cache_id);
-    if (remembered == nullptr) return UnknownNumber(submission.cache_id);
+  if (submission.signature_number != 0) {
+    const auto* remembered = numbers_.Recall(submission.signature_number);
+    if (remembered == nullptr)
+      return UnknownNumber(submission.signature_number);
     kept = remembered->signature;
     signature = kept.get();
     HVD_RETURN_IF_ERROR(
@@ -125,14 +126,14 @@ Status Leader::HandleItem(int rank, const Submission& submission,
 
 Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
                           Clock::time_point now) {
-  for (CacheId id : cached.ids) {
-    if (Pending* pending = matcher_.FindByNumber(id)) {
+  for (SignatureNumber number : cached.numbers) {
+    if (Pending* pending = matcher_.FindByNumber(number)) {
       if (!Admit(rank, pending->key, cached.step, now)) continue;
       Add(rank, pending, {pending->signature.get(), cached.step, nullptr});
       continue;
     }
-    const auto* remembered = numbers_.Recall(id);
-    if (remembered == nullptr) return UnknownNumber(id);
+    const auto* remembered = numbers_.Recall(number);
+    if (remembered == nullptr) return UnknownNumber(number);
     const auto& signature = remembered->signature;
     HVD_RETURN_IF_ERROR(CheckFirstDims(*signature, {}, size_));
     MoveToMatcher(remembered->key);
@@ -141,7 +142,7 @@ Status Leader::HandleItem(int rank, const CachedSubmissions& cached,
     Waiting waiting{nullptr, cached.step, nullptr};
     matcher_.SetSignature(&waiting, pending, *signature, signature);
     // But not if another rank has asked for something else under the name.
-    if (waiting.extra == nullptr) matcher_.SetNumber(pending, id);
+    if (waiting.extra == nullptr) matcher_.SetNumber(pending, number);
     Add(rank, pending, std::move(waiting));
   }
   return Status::Ok();
@@ -201,7 +202,7 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
   Agreed agreed;
   agreed.absent = AbsentFrom(*pending);
   agreed.key = pending->key;
-  agreed.id = pending->id;
+  agreed.signature_number = pending->number;
   agreed.signature = shares ? pending->signature : own->extra->signature;
   if (SizesInLog(agreed.signature->verb, size_)) {
     agreed.first_dims.resize(agreed.signature->shapes.size());
@@ -219,7 +220,7 @@ Matcher::Pending* Leader::Decide(Pending* pending) {
 }
 
 void Leader::PlanAgreed(Agreed agreed) {
-  agreed.number = aborts_.Agree(steps_);
+  agreed.agreement = aborts_.Agree(steps_);
   agreed.bytes = FusionBytes(*agreed.signature, agreed.first_dims, size_);
   planner_.Add(std::move(agreed));
 }
@@ -265,8 +266,8 @@ std::optional<Failure> Leader::NextFailure() {
       });
   if (!failure.has_value()) return failure;
   for (FailedKey& failed : failure->keys) {
-    failed.cache_id = numbers_.IdOf(failed.key.name);
-    if (failed.cache_id != 0) failed.key.name.clear();
+    failed.signature_number = numbers_.NumberOf(failed.key.name);
+    if (failed.signature_number != 0) failed.key.name.clear();
   }
   return failure;
 }

@@ -103,12 +103,12 @@ class Leader {
   bool IsUsual(int host, const std::vector<int>& ranks,
                const std::vector<int64_t>& steps) const;
   // Where the number may wait for other hosts. Null: in the matcher.
-  Result<HostMatcher::Partial*> FindPartial(int host, CacheId id,
+  Result<HostMatcher::Partial*> FindPartial(int host, SignatureNumber number,
                                             Clock::time_point now);
   // All hosts have submitted it.
-  void Agree(CacheId id, const HostMatcher::Partial& partial);
+  void Agree(SignatureNumber number, const HostMatcher::Partial& partial);
   // Before anything else happens to a number, or to any.
-  void MoveToMatcher(CacheId id);
+  void MoveToMatcher(SignatureNumber number);
   void MoveToMatcher(const Key& key);
   void MoveAllToMatcher();
   // What has waited for so long that others may want to know.

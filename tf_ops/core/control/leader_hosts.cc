@@ -63,19 +63,19 @@ Status Leader::HandleHostItem(int host, HostSubmissions* item,
       std::make_shared<const std::vector<int64_t>>(std::move(item->steps));
   bool is_usual = IsUsual(host, ranks, *steps);
   matcher_.Heard(now);
-  for (CacheId id : item->ids) {
+  for (SignatureNumber number : item->numbers) {
     HostMatcher::Partial* partial = nullptr;
     if (is_usual) {
-      Result<HostMatcher::Partial*> found = FindPartial(host, id, now);
+      Result<HostMatcher::Partial*> found = FindPartial(host, number, now);
       if (!found.ok()) return found.status();
       partial = found.value();
     }
     if (partial != nullptr) {
-      if (host_matcher_.Add(partial, host, steps)) Agree(id, *partial);
+      if (host_matcher_.Add(partial, host, steps)) Agree(number, *partial);
       continue;
     }
     for (size_t i = 0; i < ranks.size(); ++i) {
-      const CachedSubmissions cached{(*steps)[i], {id}};
+      const CachedSubmissions cached{(*steps)[i], {number}};
       HVD_RETURN_IF_ERROR(HandleItem(ranks[i], cached, now));
     }
     // The ranks may have disagreed, and lost these steps.
@@ -94,26 +94,28 @@ bool Leader::IsUsual(int host, const std::vector<int>& ranks,
   return true;
 }
 
-Result<HostMatcher::Partial*> Leader::FindPartial(int host, CacheId id,
+Result<HostMatcher::Partial*> Leader::FindPartial(int host,
+                                                  SignatureNumber number,
                                                   Clock::time_point now) {
-  if (HostMatcher::Partial* const partial = host_matcher_.Find(id)) {
+  if (HostMatcher::Partial* const partial = host_matcher_.Find(number)) {
     if (partial->steps[host] == nullptr) return partial;
-    MoveToMatcher(id);  // for the second time
+    MoveToMatcher(number);  // for the second time
     return nullptr;
   }
-  if (matcher_.FindByNumber(id) != nullptr) return nullptr;
-  const auto* const remembered = numbers_.Recall(id);
+  if (matcher_.FindByNumber(number) != nullptr) return nullptr;
+  const auto* const remembered = numbers_.Recall(number);
   if (remembered == nullptr) {
-    return Internal("unknown cache number " + std::to_string(id) + ".");
+    return Internal("unknown cache number " + std::to_string(number) + ".");
   }
   // The matcher's way finds out whether it may come as a number.
   if (SizesInLog(remembered->signature->verb, size_)) return nullptr;
   MoveToMatcher(remembered->key);  // another number of the name
   if (matcher_.Find(remembered->key) != nullptr) return nullptr;
-  return host_matcher_.Begin(id, *remembered, now);
+  return host_matcher_.Begin(number, *remembered, now);
 }
 
-void Leader::Agree(CacheId id, const HostMatcher::Partial& partial) {
+void Leader::Agree(SignatureNumber number,
+                   const HostMatcher::Partial& partial) {
   const HostMap& hosts = tree_.hosts();
   steps_.assign(static_cast<size_t>(size_), 0);
   for (int host = 0; host < hosts.host_count(); ++host) {
@@ -126,14 +128,14 @@ void Leader::Agree(CacheId id, const HostMatcher::Partial& partial) {
   // there is nothing to compare.
   Agreed agreed;
   agreed.key = partial.remembered.key;
-  agreed.id = id;
+  agreed.signature_number = number;
   agreed.signature = partial.remembered.signature;
   PlanAgreed(std::move(agreed));
-  host_matcher_.Erase(id);
+  host_matcher_.Erase(number);
 }
 
-void Leader::MoveToMatcher(CacheId id) {
-  HostMatcher::Partial* const partial = host_matcher_.Find(id);
+void Leader::MoveToMatcher(SignatureNumber number) {
+  HostMatcher::Partial* const partial = host_matcher_.Find(number);
   const auto& signature = partial->remembered.signature;
   Pending* const pending =
       matcher_.FindOrAdd(partial->remembered.key, partial->since);
@@ -147,19 +149,19 @@ void Leader::MoveToMatcher(CacheId id) {
       matcher_.Add(ranks[i], pending, std::move(waiting));
     }
   }
-  matcher_.SetNumber(pending, id);
-  host_matcher_.Erase(id);
+  matcher_.SetNumber(pending, number);
+  host_matcher_.Erase(number);
 }
 
 void Leader::MoveToMatcher(const Key& key) {
   if (host_matcher_.empty() || key.instance != 0) return;
-  const CacheId id = host_matcher_.IdOf(key.name);
-  if (id != 0) MoveToMatcher(id);
+  const SignatureNumber number = host_matcher_.NumberOf(key.name);
+  if (number != 0) MoveToMatcher(number);
 }
 
 void Leader::MoveAllToMatcher() {
-  for (CacheId id : host_matcher_.Since(Clock::time_point::max())) {
-    MoveToMatcher(id);
+  for (SignatureNumber number : host_matcher_.Since(Clock::time_point::max())) {
+    MoveToMatcher(number);
   }
 }
 
@@ -174,7 +176,8 @@ void Leader::AddReporters(Stall* stall) const {
 }
 
 void Leader::MoveOldToMatcher(Clock::time_point now) {
-  for (CacheId id : host_matcher_.Since(now - kYoung)) MoveToMatcher(id);
+  for (SignatureNumber number : host_matcher_.Since(now - kYoung))
+    MoveToMatcher(number);
 }
 
 }  // namespace hvd

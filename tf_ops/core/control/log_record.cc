@@ -30,7 +30,7 @@ void Read(Reader* reader, SetChange* change) {
 void Write(Writer* writer, const AgreedBatch& batch) {
   writer->Unsigned(batch.tensors.size());
   for (const AgreedTensor& tensor : batch.tensors) {
-    writer->Unsigned(tensor.cache_id);
+    writer->Unsigned(tensor.signature_number);
     Write(writer, tensor.key);
     WriteLists(writer, tensor.first_dims);
   }
@@ -46,7 +46,7 @@ void Write(Writer* writer, const AgreedBatch& batch) {
 void Read(Reader* reader, AgreedBatch* batch) {
   batch->tensors.resize(reader->Count());
   for (AgreedTensor& tensor : batch->tensors) {
-    tensor.cache_id = reader->Unsigned();
+    tensor.signature_number = reader->Unsigned();
     Read(reader, &tensor.key);
     tensor.first_dims = ReadLists(reader);
   }
@@ -73,7 +73,7 @@ void Read(Reader* reader, JoinWithdrawn* withdrawn) {
 }
 
 void Write(Writer* writer, const FailedKey& failed) {
-  writer->Unsigned(failed.cache_id);
+  writer->Unsigned(failed.signature_number);
   Write(writer, failed.key);
   writer->Unsigned(static_cast<uint64_t>(failed.older));
   writer->Unsigned(failed.ranks.size());
@@ -84,7 +84,7 @@ void Write(Writer* writer, const FailedKey& failed) {
 }
 
 void Read(Reader* reader, FailedKey* failed) {
-  failed->cache_id = reader->Unsigned();
+  failed->signature_number = reader->Unsigned();
   Read(reader, &failed->key);
   failed->older = reader->Int();
   failed->ranks.resize(reader->Count());
@@ -107,14 +107,14 @@ void Read(Reader* reader, Failure* failure) {
 }
 
 void Write(Writer* writer, const Eviction& eviction) {
-  writer->Unsigned(eviction.ids.size());
-  for (CacheId id : eviction.ids) writer->Unsigned(id);
+  writer->Unsigned(eviction.numbers.size());
+  for (SignatureNumber number : eviction.numbers) writer->Unsigned(number);
 }
 
 void Read(Reader* reader, Eviction* eviction) {
-  eviction->ids.resize(reader->Count());
-  for (CacheId& id : eviction->ids) {
-    id = reader->Unsigned();
+  eviction->numbers.resize(reader->Count());
+  for (SignatureNumber& number : eviction->numbers) {
+    number = reader->Unsigned();
   }
 }
 

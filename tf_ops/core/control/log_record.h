@@ -17,8 +17,8 @@
 namespace hvd {
 
 struct AgreedTensor {
-  CacheId cache_id = 0;
-  Key key;  // name left empty when every member knows cache_id
+  SignatureNumber signature_number = 0;
+  Key key;  // name left empty when every member knows signature_number
   // allgather: dimension 0 of [shape][rank of the set]
   std::vector<std::vector<int64_t>> first_dims;
   // For members that have not submitted it. Set where the batch has absent
@@ -44,8 +44,8 @@ struct RankRange {
 // Each of these ranks loses a submission of the key, as often as it stands in
 // `ranks`. It is the one before which `older` others still wait.
 struct FailedKey {
-  CacheId cache_id = 0;
-  Key key;  // name left empty when every member knows cache_id
+  SignatureNumber signature_number = 0;
+  Key key;  // name left empty when every member knows signature_number
   int older = 0;
   std::vector<RankRange> ranks;
 };
@@ -59,7 +59,7 @@ struct Failure {
 
 // "Forget these."
 struct Eviction {
-  std::vector<CacheId> ids;
+  std::vector<SignatureNumber> numbers;
 };
 
 // "All ranks have joined, this one last." It answers the oldest Join of each.

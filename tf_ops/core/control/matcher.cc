@@ -66,10 +66,10 @@ Matcher::Pending* Matcher::FindOrAdd(const Key& key, Clock::time_point now) {
   return pending;
 }
 
-void Matcher::SetNumber(Pending* pending, CacheId id) {
-  if (pending->id != 0) return;
-  pending->id = id;
-  pending_by_id_.FindOrInsert(id)->second = pending;
+void Matcher::SetNumber(Pending* pending, SignatureNumber number) {
+  if (pending->number != 0) return;
+  pending->number = number;
+  pending_by_number_.FindOrInsert(number)->second = pending;
 }
 
 void Matcher::SetSignature(Waiting* waiting, Pending* pending,
@@ -133,8 +133,9 @@ void Matcher::EraseIfEmpty(const Key& key) {
   if (found == pending_.end()) return;
   Pending& pending = found->second;
   if (pending.ready > 0 || !pending.later.empty()) return;
-  if (pending.id != 0) pending_by_id_.Erase(pending_by_id_.find(pending.id));
-  pending.id = 0;
+  if (pending.number != 0)
+    pending_by_number_.Erase(pending_by_number_.find(pending.number));
+  pending.number = 0;
   pending.signature.reset();
   pending_.Erase(found);
 }

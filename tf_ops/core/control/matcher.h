@@ -51,7 +51,7 @@ class Matcher {
     Key key;
     // As the first rank asked for it. Ranks that ask for the same share it.
     std::shared_ptr<const Signature> signature;
-    CacheId id = 0;               // the number that finds it; 0: none
+    SignatureNumber number = 0;   // the number that finds it; 0: none
     std::vector<Waiting> fronts;  // by rank: the oldest submission
     // Further submissions of ranks whose front still waits, in order. A vector,
     // because it is hardly ever used, and an empty deque allocates twice.
@@ -83,13 +83,13 @@ class Matcher {
   Pending* Find(const Key& key);
   // The same, for the many submissions that come as a number. It is called for
   // each of them, like Add, so both are inline.
-  Pending* FindByNumber(CacheId id) {
-    const auto found = pending_by_id_.find(id);
-    return found == pending_by_id_.end() ? nullptr : found->second;
+  Pending* FindByNumber(SignatureNumber number) {
+    const auto found = pending_by_number_.find(number);
+    return found == pending_by_number_.end() ? nullptr : found->second;
   }
   Pending* FindOrAdd(const Key& key, Clock::time_point now);
   // From now on FindByNumber finds it, unless another number does already.
-  void SetNumber(Pending* pending, CacheId id);
+  void SetNumber(Pending* pending, SignatureNumber number);
 
   // Gives a new submission its signature. `kept`: where the same signature is
   // kept already, or null.
@@ -138,7 +138,7 @@ class Matcher {
   int joined_count_ = 0;
   RecyclingMap<Key, Pending, KeyHash> pending_;
   // Some of the same elements.
-  RecyclingMap<CacheId, Pending*> pending_by_id_;
+  RecyclingMap<SignatureNumber, Pending*> pending_by_number_;
   Clock::time_point last_submission_;
 };
 

@@ -81,35 +81,35 @@ void Negotiator::Join(JoinCallPtr call) {
   joins_.push_back(std::move(call));
 }
 
-CacheId Negotiator::NumberOf(Entry* entry) const {
+SignatureNumber Negotiator::NumberOf(Entry* entry) const {
   const Request& request = entry->request;
   if (!request.error.ok()) return 0;
   // No number is used twice. So one that is known still means the same.
-  if (cache_.Get(entry->number) == nullptr) {
-    entry->number = cache_.Find(request.key.name, request.signature);
+  if (cache_.Get(entry->signature_number) == nullptr) {
+    entry->signature_number = cache_.Find(request.key.name, request.signature);
   }
-  return entry->number;
+  return entry->signature_number;
 }
 
 void Negotiator::AddNews(Entry* entry) {
   const Request& request = entry->request;
-  const CacheId id = NumberOf(entry);
+  const SignatureNumber number = NumberOf(entry);
   const bool tells_sizes = SizesInLog(request.signature.verb, size_);
-  if (id != 0 && request.key.instance == 0 && !tells_sizes) {
+  if (number != 0 && request.key.instance == 0 && !tells_sizes) {
     auto* last =
         news_.empty() ? nullptr : std::get_if<CachedSubmissions>(&news_.back());
     if (last == nullptr || last->step != request.step) {
       last = &std::get<CachedSubmissions>(
           news_.emplace_back(CachedSubmissions{request.step, {}}));
     }
-    last->ids.push_back(id);
+    last->numbers.push_back(number);
     return;
   }
   Submission submission;
-  submission.cache_id = id;
+  submission.signature_number = number;
   submission.key.instance = request.key.instance;
   submission.step = request.step;
-  if (id != 0) {
+  if (number != 0) {
     if (tells_sizes) submission.first_dims = FirstDims(request.signature);
   } else {
     submission.key.name = request.key.name;

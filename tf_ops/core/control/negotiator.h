@@ -146,7 +146,7 @@ class Negotiator {
   static bool UsesWire(const ReadyItem& item);
   void AddNews(Entry* entry);
   // The number that the request may be submitted under. 0: none.
-  CacheId NumberOf(Entry* entry) const;
+  SignatureNumber NumberOf(Entry* entry) const;
   // negotiator_reports.cc: to the leader, or to the gatherer.
   Status TellNews(Clock::time_point now);
   // What has been gathered. True if there was anything.
@@ -173,7 +173,8 @@ class Negotiator {
   Status Apply(const SetChange& change);
   // The key that a record names. A number is looked up. `memory` is where a key
   // with an instance is made.
-  Result<const Key*> Resolve(CacheId id, const Key& key, Key* memory) const;
+  Result<const Key*> Resolve(SignatureNumber number, const Key& key,
+                             Key* memory) const;
   // Moves an entry of the key to the end of `taken`: the one that has `older`
   // entries before it. False: there is none.
   bool Take(const Key& key, int older, std::vector<Outstanding>* taken);

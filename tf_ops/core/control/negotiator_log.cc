@@ -66,7 +66,7 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
   for (const AgreedTensor& tensor : batch.tensors) {
     Key composed;
     const Result<const Key*> key =
-        Resolve(tensor.cache_id, tensor.key, &composed);
+        Resolve(tensor.signature_number, tensor.key, &composed);
     if (!key.ok()) return key.status();
     if (is_absent) {
       Result<Outstanding> absent = MakeAbsent(tensor, *key.value());
@@ -76,13 +76,13 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
       return Internal("the log agrees on '" + key.value()->name +
                       "', which this rank has not submitted.");
     }
-    if (tensor.cache_id != 0 && !tensor.key.name.empty()) {
-      if (cache_.Get(tensor.cache_id) != nullptr) {
+    if (tensor.signature_number != 0 && !tensor.key.name.empty()) {
+      if (cache_.Get(tensor.signature_number) != nullptr) {
         return Internal("the log gives the cache number " +
-                        std::to_string(tensor.cache_id) + " twice.");
+                        std::to_string(tensor.signature_number) + " twice.");
       }
       const Request& request = ready->tensors.back().entry->request;
-      cache_.Insert(tensor.cache_id, key.value()->name,
+      cache_.Insert(tensor.signature_number, key.value()->name,
                     std::make_shared<Signature>(request.signature));
     }
     ready->first_dims.push_back(tensor.first_dims);
@@ -93,7 +93,7 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
 Result<Outstanding> Negotiator::MakeAbsent(const AgreedTensor& tensor,
                                            const Key& key) const {
   const ResponseCache::Remembered* const remembered =
-      cache_.Get(tensor.cache_id);
+      cache_.Get(tensor.signature_number);
   const Signature* signature = tensor.signature.has_value() ? &*tensor.signature
                                : remembered != nullptr
                                    ? remembered->signature.get()
@@ -120,13 +120,13 @@ Result<Outstanding> Negotiator::MakeAbsent(const AgreedTensor& tensor,
   return absent;
 }
 
-Result<const Key*> Negotiator::Resolve(CacheId id, const Key& key,
+Result<const Key*> Negotiator::Resolve(SignatureNumber number, const Key& key,
                                        Key* memory) const {
   if (!key.name.empty()) return &key;
-  const ResponseCache::Remembered* remembered = cache_.Get(id);
+  const ResponseCache::Remembered* remembered = cache_.Get(number);
   if (remembered == nullptr) {
     return Internal("the log names an unknown cache number " +
-                    std::to_string(id) + ".");
+                    std::to_string(number) + ".");
   }
   return &remembered->KeyOf(key.instance, memory);
 }
@@ -141,7 +141,7 @@ Status Negotiator::Apply(const Failure& failure) {
     if (count == 0) continue;
     Key composed;
     const Result<const Key*> key =
-        Resolve(failed.cache_id, failed.key, &composed);
+        Resolve(failed.signature_number, failed.key, &composed);
     if (!key.ok()) return key.status();
     std::vector<Outstanding> taken;
     Status status;
@@ -198,7 +198,7 @@ Status Negotiator::Apply(const Tuning& tuning) {
 }
 
 Status Negotiator::Apply(const Eviction& eviction) {
-  for (CacheId id : eviction.ids) cache_.Erase(id);
+  for (SignatureNumber number : eviction.numbers) cache_.Erase(number);
   return Status::Ok();
 }
 

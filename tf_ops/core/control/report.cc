@@ -12,9 +12,9 @@ namespace {
 // Each type has a Write and a Read, side by side.
 
 void Write(Writer* writer, const Submission& submission) {
-  writer->Unsigned(submission.cache_id);
+  writer->Unsigned(submission.signature_number);
   writer->Signed(submission.step);
-  if (submission.cache_id != 0) {
+  if (submission.signature_number != 0) {
     writer->Unsigned(submission.key.instance);
     WriteList(writer, submission.first_dims);
     return;
@@ -25,9 +25,9 @@ void Write(Writer* writer, const Submission& submission) {
 }
 
 void Read(Reader* reader, Submission* submission) {
-  submission->cache_id = reader->Unsigned();
+  submission->signature_number = reader->Unsigned();
   submission->step = reader->Signed();
-  if (submission->cache_id != 0) {
+  if (submission->signature_number != 0) {
     submission->key.instance = reader->Unsigned();
     submission->first_dims = ReadList(reader);
     return;
@@ -39,12 +39,12 @@ void Read(Reader* reader, Submission* submission) {
 
 void Write(Writer* writer, const CachedSubmissions& cached) {
   writer->Signed(cached.step);
-  WriteIds(writer, cached.ids);
+  WriteNumbers(writer, cached.numbers);
 }
 
 void Read(Reader* reader, CachedSubmissions* cached) {
   cached->step = reader->Signed();
-  cached->ids = ReadIds(reader);
+  cached->numbers = ReadNumbers(reader);
 }
 
 void Write(Writer* writer, const Withdrawal& withdrawal) {
@@ -110,14 +110,14 @@ void ReadReportItem(Reader* reader, ReportItem* item) {
 void Write(Writer* writer, const HostSubmissions& host) {
   WriteRanks(writer, host.ranks);
   for (int64_t step : host.steps) writer->Signed(step);
-  WriteIds(writer, host.ids);
+  WriteNumbers(writer, host.numbers);
 }
 
 void Read(Reader* reader, HostSubmissions* host) {
   host->ranks = ReadRanks(reader);
   host->steps.resize(host->ranks.size());
   for (int64_t& step : host->steps) step = reader->Signed();
-  host->ids = ReadIds(reader);
+  host->numbers = ReadNumbers(reader);
 }
 
 void Write(Writer* writer, const HostMemberItem& member) {

@@ -19,7 +19,7 @@ namespace hvd {
 struct Submission {
   // Not 0: the name and the signature are the remembered ones. Only what may
   // change travels beside the number.
-  CacheId cache_id = 0;
+  SignatureNumber signature_number = 0;
   Key key;              // name left empty when cached
   Signature signature;  // when not cached
   Shape first_dims;     // allgather and cached: dimension 0 of each shape
@@ -31,7 +31,7 @@ struct Submission {
 // nothing else travels with their numbers. The usual news of a training step.
 struct CachedSubmissions {
   int64_t step = 0;
-  std::vector<CacheId> ids;
+  std::vector<SignatureNumber> numbers;
 };
 
 // "The step of this tensor was aborted here." If the cause of that is known, it
@@ -71,7 +71,7 @@ struct Report {
 struct HostSubmissions {
   std::vector<int> ranks;      // of the set, ascending
   std::vector<int64_t> steps;  // one for each of these ranks
-  std::vector<CacheId> ids;
+  std::vector<SignatureNumber> numbers;
 };
 
 // "This rank of my host says that."

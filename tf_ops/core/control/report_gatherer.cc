@@ -37,7 +37,8 @@ Status ReportGatherer::Add(int rank, const Report& report,
 void ReportGatherer::AddItem(size_t place, const ReportItem& item,
                              Clock::time_point now) {
   if (const auto* cached = std::get_if<CachedSubmissions>(&item)) {
-    for (CacheId id : cached->ids) Hold(place, cached->step, id, now);
+    for (SignatureNumber number : cached->numbers)
+      Hold(place, cached->step, number, now);
     return;
   }
   const bool joins = std::holds_alternative<Join>(item);
@@ -50,14 +51,14 @@ void ReportGatherer::AddItem(size_t place, const ReportItem& item,
   groups_begin_ = items_.size();
 }
 
-void ReportGatherer::Hold(size_t place, int64_t step, CacheId id,
+void ReportGatherer::Hold(size_t place, int64_t step, SignatureNumber number,
                           Clock::time_point now) {
-  auto element = held_.FindOrInsert(id);
+  auto element = held_.FindOrInsert(number);
   // It has not taken back what is held, or that would have been passed on. So
   // this makes no sense. The leader sees it as it is.
   if (element->second.count > 0 && element->second.has[place]) {
     PassOnAll();
-    element = held_.FindOrInsert(id);
+    element = held_.FindOrInsert(number);
   }
   Held& held = element->second;
   if (held.count == 0) {
@@ -71,7 +72,7 @@ void ReportGatherer::Hold(size_t place, int64_t step, CacheId id,
   ++held.count;
   ++held_count_[place];
   if (!IsComplete(held)) return;
-  PassOn(id, &held);
+  PassOn(number, &held);
   held_.Erase(element);
 }
 
@@ -84,8 +85,8 @@ bool ReportGatherer::IsComplete(const Held& held) const {
   return true;
 }
 
-void ReportGatherer::PassOn(CacheId id, Held* held) {
-  FindOrAddGroup(*held)->ids.push_back(id);
+void ReportGatherer::PassOn(SignatureNumber number, Held* held) {
+  FindOrAddGroup(*held)->numbers.push_back(number);
   for (size_t place = 0; place < ranks_.size(); ++place) {
     if (held->has[place]) --held_count_[place];
   }

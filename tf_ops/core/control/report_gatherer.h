@@ -66,10 +66,11 @@ class ReportGatherer {
   };
 
   void AddItem(size_t place, const ReportItem& item, Clock::time_point now);
-  void Hold(size_t place, int64_t step, CacheId id, Clock::time_point now);
+  void Hold(size_t place, int64_t step, SignatureNumber number,
+            Clock::time_point now);
   bool IsComplete(const Held& held) const;
   // Moves it to items_.
-  void PassOn(CacheId id, Held* held);
+  void PassOn(SignatureNumber number, Held* held);
   void PassOnAll();
   // Of the ranks and steps of `held`, among those that items_ ends with.
   HostSubmissions* FindOrAddGroup(const Held& held);
@@ -83,7 +84,7 @@ class ReportGatherer {
   std::vector<uint64_t> log_told_;  // of the latest without anything held
   std::vector<int> held_count_;
   int joined_count_ = 0;
-  RecyclingMap<CacheId, Held> held_;
+  RecyclingMap<SignatureNumber, Held> held_;
   Clock::time_point due_;        // of held_, or earlier
   std::vector<HostItem> items_;  // to be passed on
   size_t groups_begin_ = 0;      // behind it items_ has submissions alone

@@ -31,33 +31,34 @@ class ResponseCache {
 
   // The number under which this rank may submit the request. 0: none. The first
   // dimensions of an allgather do not matter.
-  CacheId Find(const std::string& name, const Signature& signature) const;
+  SignatureNumber Find(const std::string& name,
+                       const Signature& signature) const;
 
   // Null if the number is not known, or was evicted.
-  const Remembered* Get(CacheId id) const;
+  const Remembered* Get(SignatureNumber number) const;
 
   // The number that stands for `name` now. 0: none.
-  CacheId IdOf(const std::string& name) const;
+  SignatureNumber NumberOf(const std::string& name) const;
 
   // Applies an agreement or an eviction of the log.
-  void Insert(CacheId id, std::string name,
+  void Insert(SignatureNumber number, std::string name,
               std::shared_ptr<const Signature> signature);
-  void Erase(CacheId id);
+  void Erase(SignatureNumber number);
 
   // For the leader. Touch marks a use. Oldest returns the least recently used.
-  void Touch(CacheId id);
-  std::vector<CacheId> Oldest(size_t count) const;
+  void Touch(SignatureNumber number);
+  std::vector<SignatureNumber> Oldest(size_t count) const;
 
-  size_t size() const { return by_id_.size(); }
+  size_t size() const { return by_number_.size(); }
 
  private:
   struct Slot {
     Remembered remembered;
-    std::list<CacheId>::iterator position;
+    std::list<SignatureNumber>::iterator position;
   };
-  std::unordered_map<CacheId, Slot> by_id_;
-  std::unordered_map<std::string, CacheId> by_name_;
-  std::list<CacheId> by_use_;  // least recently used first
+  std::unordered_map<SignatureNumber, Slot> by_number_;
+  std::unordered_map<std::string, SignatureNumber> by_name_;
+  std::list<SignatureNumber> by_use_;  // least recently used first
 };
 
 }  // namespace hvd

@@ -9,10 +9,11 @@
 
 namespace hvd {
 
-const ResponseCache::Remembered* SignatureNumbers::Recall(CacheId id) const {
-  const ResponseCache::Remembered* remembered = cache_.Get(id);
+const ResponseCache::Remembered* SignatureNumbers::Recall(
+    SignatureNumber number) const {
+  const ResponseCache::Remembered* remembered = cache_.Get(number);
   if (remembered != nullptr) return remembered;
-  const auto retired = retired_.find(id);
+  const auto retired = retired_.find(number);
   return retired == retired_.end() ? nullptr : &retired->second;
 }
 
@@ -28,14 +29,14 @@ AgreedBatch SignatureNumbers::MakeBatch(std::vector<Agreed> tensors,
     // An earlier tensor of this batch may have given the name another number. A
     // member has then forgotten the number that the name had before the batch.
     const bool is_renamed = renamed.count(agreed.key.name) > 0;
-    if (!is_renamed) tensor.cache_id = NumberOf(agreed);
-    if (tensor.cache_id != 0) {
-      cache_.Touch(tensor.cache_id);
+    if (!is_renamed) tensor.signature_number = NumberOf(agreed);
+    if (tensor.signature_number != 0) {
+      cache_.Touch(tensor.signature_number);
     } else {
       tensor.key.name = agreed.key.name;
       if (most_ > 0 && !is_renamed) {
-        Retire(cache_.IdOf(agreed.key.name), log_number);
-        tensor.cache_id = next_id_++;
+        Retire(cache_.NumberOf(agreed.key.name), log_number);
+        tensor.signature_number = next_number_++;
         renamed.insert(agreed.key.name);
       }
     }
@@ -48,19 +49,19 @@ AgreedBatch SignatureNumbers::MakeBatch(std::vector<Agreed> tensors,
   // After all touches, so that a new number counts as used later than those.
   for (size_t i = 0; i < tensors.size(); ++i) {
     const AgreedTensor& tensor = batch.tensors[i];
-    if (tensor.cache_id == 0 || tensor.key.name.empty()) continue;
-    cache_.Insert(tensor.cache_id, tensor.key.name,
+    if (tensor.signature_number == 0 || tensor.key.name.empty()) continue;
+    cache_.Insert(tensor.signature_number, tensor.key.name,
                   std::move(tensors[i].signature));
   }
   return batch;
 }
 
-CacheId SignatureNumbers::NumberOf(const Agreed& agreed) const {
+SignatureNumber SignatureNumbers::NumberOf(const Agreed& agreed) const {
   // A name has one number at a time.
-  const auto* remembered = cache_.Get(agreed.id);
+  const auto* remembered = cache_.Get(agreed.signature_number);
   if (remembered != nullptr &&
       SameButFirstDims(*remembered->signature, *agreed.signature)) {
-    return agreed.id;
+    return agreed.signature_number;
   }
   return cache_.Find(agreed.key.name, *agreed.signature);
 }
@@ -68,19 +69,19 @@ CacheId SignatureNumbers::NumberOf(const Agreed& agreed) const {
 Eviction SignatureNumbers::Evict(uint64_t log_number) {
   Eviction eviction;
   size_t excess = cache_.size() - static_cast<size_t>(most_);
-  eviction.ids = cache_.Oldest(excess);
-  for (CacheId id : eviction.ids) {
-    Retire(id, log_number);
-    cache_.Erase(id);
+  eviction.numbers = cache_.Oldest(excess);
+  for (SignatureNumber number : eviction.numbers) {
+    Retire(number, log_number);
+    cache_.Erase(number);
   }
   return eviction;
 }
 
-void SignatureNumbers::Retire(CacheId id, uint64_t log_number) {
-  const ResponseCache::Remembered* remembered = cache_.Get(id);
+void SignatureNumbers::Retire(SignatureNumber number, uint64_t log_number) {
+  const ResponseCache::Remembered* remembered = cache_.Get(number);
   if (remembered == nullptr) return;
-  retired_[id] = *remembered;
-  retired_order_.emplace_back(log_number, id);
+  retired_[number] = *remembered;
+  retired_order_.emplace_back(log_number, number);
 }
 
 void SignatureNumbers::ForgetRetired(uint64_t log_number) {

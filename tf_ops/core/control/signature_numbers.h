@@ -30,9 +30,11 @@ class SignatureNumbers {
   explicit SignatureNumbers(int64_t most) : most_(most) {}
 
   // What a member may still mean by that number. Null: nothing.
-  const ResponseCache::Remembered* Recall(CacheId id) const;
+  const ResponseCache::Remembered* Recall(SignatureNumber number) const;
   // The number that stands for the name now. 0: none.
-  CacheId IdOf(const std::string& name) const { return cache_.IdOf(name); }
+  SignatureNumber NumberOf(const std::string& name) const {
+    return cache_.NumberOf(name);
+  }
 
   // The batch as log record `log_number`. Tensors that have no number yet get
   // one.
@@ -51,15 +53,15 @@ class SignatureNumbers {
 
  private:
   // The number that every member knows the tensor by. 0: none.
-  CacheId NumberOf(const Agreed& agreed) const;
-  void Retire(CacheId id, uint64_t log_number);
+  SignatureNumber NumberOf(const Agreed& agreed) const;
+  void Retire(SignatureNumber number, uint64_t log_number);
 
   const int64_t most_;
   ResponseCache cache_;
-  CacheId next_id_ = 1;
-  std::map<CacheId, ResponseCache::Remembered> retired_;
+  SignatureNumber next_number_ = 1;
+  std::map<SignatureNumber, ResponseCache::Remembered> retired_;
   // With the record that evicted or replaced each, ascending.
-  std::deque<std::pair<uint64_t, CacheId>> retired_order_;
+  std::deque<std::pair<uint64_t, SignatureNumber>> retired_order_;
 };
 
 }  // namespace hvd

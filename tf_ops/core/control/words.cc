@@ -121,23 +121,23 @@ std::vector<int> ReadRanks(Reader* reader) {
   return ranks;
 }
 
-void WriteIds(Writer* writer, const std::vector<CacheId>& ids) {
-  writer->Unsigned(ids.size());
-  CacheId last = 0;
-  for (CacheId id : ids) {
-    writer->Signed(static_cast<int64_t>(id - last));
-    last = id;
+void WriteNumbers(Writer* writer, const std::vector<SignatureNumber>& numbers) {
+  writer->Unsigned(numbers.size());
+  SignatureNumber last = 0;
+  for (SignatureNumber number : numbers) {
+    writer->Signed(static_cast<int64_t>(number - last));
+    last = number;
   }
 }
 
-std::vector<CacheId> ReadIds(Reader* reader) {
-  std::vector<CacheId> ids(reader->Count());
-  CacheId last = 0;
-  for (CacheId& id : ids) {
-    last += static_cast<CacheId>(reader->Signed());
-    id = last;
+std::vector<SignatureNumber> ReadNumbers(Reader* reader) {
+  std::vector<SignatureNumber> numbers(reader->Count());
+  SignatureNumber last = 0;
+  for (SignatureNumber& number : numbers) {
+    last += static_cast<SignatureNumber>(reader->Signed());
+    number = last;
   }
-  return ids;
+  return numbers;
 }
 
 }  // namespace hvd

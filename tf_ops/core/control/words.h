@@ -16,9 +16,9 @@
 
 namespace hvd {
 
-// Small number for a signature that the set has agreed on. 0 stands for none.
+// A small number for a signature that the set has agreed on. 0 stands for none.
 // No number is used twice, so they must not run out within the life of a job.
-using CacheId = uint64_t;
+using SignatureNumber = uint64_t;
 
 // Each Read takes what its Write has written, into a new value. Bytes that
 // cannot be its value make the reader not ok.
@@ -30,7 +30,7 @@ void WriteLists(Writer* writer, const std::vector<std::vector<int64_t>>& lists);
 void WriteRanks(Writer* writer, const std::vector<int>& ranks);
 // Each number as its distance from the one before. Tensors that were agreed
 // together are submitted together, so their numbers are near.
-void WriteIds(Writer* writer, const std::vector<CacheId>& ids);
+void WriteNumbers(Writer* writer, const std::vector<SignatureNumber>& numbers);
 
 void Read(Reader* reader, Status* status);
 void Read(Reader* reader, Key* key);
@@ -38,7 +38,7 @@ void Read(Reader* reader, Signature* signature);
 std::vector<int64_t> ReadList(Reader* reader);
 std::vector<std::vector<int64_t>> ReadLists(Reader* reader);
 std::vector<int> ReadRanks(Reader* reader);
-std::vector<CacheId> ReadIds(Reader* reader);
+std::vector<SignatureNumber> ReadNumbers(Reader* reader);
 
 // Which of a variant's kinds it is, and then its value, by `write`.
 template <typename Item, typename Function>
