@@ -47,6 +47,19 @@ TEST(options_a_shutdown_that_leaves_no_time_for_the_warning_moves_it) {
   EXPECT_FALSE(ParseFrom({{"HVD_STALL_SHUTDOWN_S", "nan"}}).ok());
 }
 
+TEST(options_horovods_switch_turns_both_limits_of_stalls_off) {
+  const char kSwitch[] = "HOROVOD_STALL_CHECK_DISABLE";
+  const std::pair<const char*, const char*> limit{
+      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "30"};
+  const auto off = ParseFrom({{kSwitch, "1"}, limit});
+  EXPECT_EQ(off.value().stall_warning_s, 0.0);
+  EXPECT_EQ(off.value().stall_shutdown_s, 0.0);
+  EXPECT_EQ(ParseFrom({{kSwitch, "0"}, limit}).value().stall_shutdown_s, 30.0);
+  const auto ours = ParseFrom({{kSwitch, "1"}, {"HVD_STALL_SHUTDOWN_S", "40"}});
+  EXPECT_EQ(ours.value().stall_warning_s, 0.0);
+  EXPECT_EQ(ours.value().stall_shutdown_s, 40.0);
+}
+
 TEST(options_log_level_is_a_number_or_horovods_word) {
   const std::map<std::string, LogLevel> levels = {
       {"0", LogLevel::kDebug},     {"3", LogLevel::kError},

@@ -19,6 +19,15 @@ def state(what: str) -> RankState:
     return RankState(process=Notice(what, 0, "a", 7, 5))
 
 
+def test_horovods_switch_turns_the_limits_off(tmp_path: Path) -> None:
+    environ = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3", "HOROVOD_STALL_CHECK_DISABLE": "1"}
+    frozen = {0: state("ended"), 1: state("stopped")}
+    for also, goes_on in (({}, True), ({"HVD_STALL_SHUTDOWN_S": "3"}, False)):
+        said: list[str] = []
+        looks = Unended(RankNotices(tmp_path), 2, {**environ, **also}, said.append)
+        assert looks._look(frozen, 1000.0) is goes_on and said == []
+
+
 def test_a_look_lists_no_ranks_before_one_has_left(tmp_path: Path) -> None:
     looks = unended(tmp_path, ranks=1_000_000)
     tracemalloc.start()

@@ -13,6 +13,9 @@ namespace {
 constexpr char kHeader[] =
     "sample,kind,fusion_bytes,chunk_bytes,batches_in_flight,steps,mb_per_s\n";
 
+// Of the speed at the start. Below that, other things have changed.
+constexpr double kLeast = 0.9;
+
 const char* Name(Autotuner::Kind kind) {
   switch (kind) {
     case Autotuner::Kind::kWarmup:
@@ -57,7 +60,11 @@ void AutotuneReport::Add(const Autotuner::Sample& sample) {
   Log(LogLevel::kWarning,
       "autotune has settled: " + WithOneDigit(sample.mb_per_s) +
           " MB/s on the wire, " + WithOneDigit(start_mb_per_s_) +
-          " at the start. To begin with these values set " + Flags(tuning));
+          " at the start. To begin with these values set " + Flags(tuning) +
+          (sample.mb_per_s < kLeast * start_mb_per_s_
+               ? ". The machine has become slower meanwhile: try again when it "
+                 "is quiet"
+               : ""));
 }
 
 void AutotuneReport::Write(const std::string& line) {

@@ -104,6 +104,8 @@ const Knob kKnobs[] = {
      "1: TensorFlow goes on when NCCL has a batch, and its GPU waits for it"},
 };
 
+constexpr char kStallCheckDisable[] = "HOROVOD_STALL_CHECK_DISABLE";
+
 // Each takes the whole text. False: it is not a value of the knob.
 bool ParseValue(const Knob& knob, const char* text, int64_t* value) {
   char* end = nullptr;
@@ -224,6 +226,12 @@ Result<Options> Options::Parse(
       return InvalidArgument(std::string(name) + "='" + text + "' (" +
                              knob.doc + "): must be " + Expected(knob) + ".");
     }
+  }
+  // Horovod's switch turns both limits off. Ours go before it.
+  const char* switch_text = get(kStallCheckDisable);
+  if (switch_text != nullptr && std::strtol(switch_text, nullptr, 10) > 0) {
+    if (get("HVD_STALL_WARNING_S") == nullptr) options.stall_warning_s = 0;
+    if (get("HVD_STALL_SHUTDOWN_S") == nullptr) options.stall_shutdown_s = 0;
   }
   // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&

@@ -18,7 +18,9 @@ _LOOK_EVERY_S = 1.0
 # Horovod's names for the same.
 _WARNING = ("HVD_STALL_WARNING_S", "HOROVOD_STALL_CHECK_TIME_SECONDS")
 _SHUTDOWN = ("HVD_STALL_SHUTDOWN_S", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+_OF_HOROVOD = (_WARNING[1], _SHUTDOWN[1])
 _DEFAULT_WARNING_S = 60.0
+_NO_LIMITS = "HOROVOD_STALL_CHECK_DISABLE"
 
 
 class Unended:
@@ -40,10 +42,14 @@ class Unended:
           say: writes a line of the launcher's.
         """
         self._notices, self._ranks, self._say = notices, ranks, say
+        # As in the ranks.
+        if environ.get(_NO_LIMITS, "0") not in ("", "0"):
+            environ = {name: text for name, text in environ.items() if name not in _OF_HOROVOD}
+            environ = {_WARNING[0]: "0", **environ}
         self._shutdown_s = _seconds(environ, _SHUTDOWN, 0.0)
         self._warning_s = _seconds(environ, _WARNING, _DEFAULT_WARNING_S)
         if 0 < self._shutdown_s <= self._warning_s:
-            self._warning_s = self._shutdown_s / 2  # as in the ranks
+            self._warning_s = self._shutdown_s / 2
         self._rest: list[int] = []
         # Counted by looks: the launcher may have been stopped itself.
         self._rest_s = self._frozen_s = 0.0
