@@ -148,7 +148,24 @@ TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
   EXPECT_TRUE(arena.Take(1, Urgency::kOldest).data == nullptr);
 }
 
-// --- Messages ---
+TEST(WhatCanWaitLeavesAQuarterOfWhatIsNotReserved) {
+  auto memory = std::make_shared<std::vector<std::byte>>(8192);
+  ShmArena arena(memory->data(), 8192, memory);
+  auto first = arena.Reserve(2048), second = arena.Reserve(4096);
+  ASSERT_TRUE(first.has_value() && second.has_value());
+  // Of the last 2048.
+  EXPECT_TRUE(arena.Take(1537, Urgency::kCanWait).data == nullptr);
+  StagingBuffer large = arena.Take(1536, Urgency::kCanWait);
+  ASSERT_TRUE(large.data != nullptr);
+  EXPECT_TRUE(arena.Take(64, Urgency::kCanWait).data == nullptr);
+  arena.Give(std::move(large));
+  // What a chunk gives back changes nothing, and what a set gives back is
+  // shared.
+  EXPECT_TRUE(arena.Take(1537, Urgency::kCanWait).data == nullptr);
+  arena.Give(std::move(*second));
+  EXPECT_TRUE(arena.Take(4609, Urgency::kCanWait).data == nullptr);
+  EXPECT_TRUE(arena.Take(4608, Urgency::kCanWait).data != nullptr);
+}
 
 TEST(AReserveWaitsForChunksAndKeepsNewOnesAway) {
   auto memory = std::make_shared<std::vector<std::byte>>(4096);
@@ -185,6 +202,8 @@ TEST(AReserveWaitsForChunksAndKeepsNewOnesAway) {
   arena.Give(*first);
   EXPECT_TRUE(arena.Reserve(1024)->data != nullptr);
 }
+
+// --- Messages ---
 
 TEST(MessagesOfAnyLengthArriveInOrder) {
   constexpr int kRanks = 3;

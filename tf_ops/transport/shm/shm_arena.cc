@@ -24,7 +24,8 @@ ShmArena::ShmArena(std::byte* data, size_t bytes, std::shared_ptr<void> owner)
 
 StagingBuffer ShmArena::Take(size_t bytes, Urgency urgency) {
   const size_t wanted = Aligned(bytes);
-  const size_t kept = urgency == Urgency::kCanWait ? bytes_ / 4 : 0;
+  const size_t kept =
+      urgency == Urgency::kCanWait ? (bytes_ - reserved_bytes_) / 4 : 0;
   if (wanted == 0 || wanted + kept > free_bytes_ || is_waited_for_) return {};
   auto best = free_.end();
   for (auto range = free_.begin(); range != free_.end(); ++range) {
@@ -57,6 +58,7 @@ std::optional<StagingBuffer> ShmArena::Reserve(size_t bytes) {
     if (range->second == 0) free_.erase(range->first);
     free_bytes_ -= wanted;
     reserved_[offset] = wanted;
+    reserved_bytes_ += wanted;
     return StagingBuffer{std::shared_ptr<std::byte>(owner_, data_ + offset),
                          wanted};
   }
@@ -66,8 +68,9 @@ std::optional<StagingBuffer> ShmArena::Reserve(size_t bytes) {
 
 void ShmArena::Give(StagingBuffer buffer) {
   if (buffer.data == nullptr) return;
-  reserved_.erase(buffer.data.get() - data_);
-  auto here = free_.emplace(buffer.data.get() - data_, buffer.bytes).first;
+  const auto offset = static_cast<size_t>(buffer.data.get() - data_);
+  if (reserved_.erase(offset) > 0) reserved_bytes_ -= buffer.bytes;
+  auto here = free_.emplace(offset, buffer.bytes).first;
   free_bytes_ += buffer.bytes;
   auto next = std::next(here);
   if (next != free_.end() && here->first + here->second == next->first) {

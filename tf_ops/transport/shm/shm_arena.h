@@ -12,9 +12,9 @@
 
 namespace hvd {
 
-// It has a fixed size. Chunks that can wait leave a quarter of it to small
-// chunks. What process sets reserve comes from its end, and chunks from its
-// beginning. Thread: the rank's background thread.
+// It has a fixed size. What process sets reserve comes from its end, and chunks
+// from its beginning. Chunks that can wait leave a quarter of what is not
+// reserved to small chunks. Thread: the rank's background thread.
 class ShmArena final : public StagingPool {
  public:
   // `owner` keeps the memory, for the pool and for buffers that outlive it.
@@ -40,6 +40,7 @@ class ShmArena final : public StagingPool {
   // Offset -> bytes. Neighbours are merged.
   std::map<size_t, size_t> free_;
   std::map<size_t, size_t> reserved_;
+  size_t reserved_bytes_ = 0;
   bool is_waited_for_ = false;
 };
 
