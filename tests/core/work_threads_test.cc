@@ -63,9 +63,16 @@ TEST(HelpersByCores) {
   EXPECT_EQ(HelperCount(0, 8, 2), 1);
   EXPECT_EQ(HelperCount(0, 64, 8), 2);
   EXPECT_EQ(HelperCount(0, 64, 1), 3);
-  EXPECT_TRUE(CountCores(UsableCores()) >= 1);
-  EXPECT_EQ(CountCores(""), 1);
-  EXPECT_EQ(CountCores("\x0f\x81"), 6);
+}
+
+TEST(CoresAreThoseThatMayBeUsedWithinTheQuota) {
+  EXPECT_TRUE(CountCores(UsableCores(), {}) >= 1);
+  EXPECT_EQ(CountCores("", {}), 1);
+  EXPECT_EQ(CountCores("", 8), 1);
+  EXPECT_EQ(CountCores("\x0f\x81", {}), 6);
+  EXPECT_EQ(CountCores("\x0f\x81", 8), 6);
+  EXPECT_EQ(CountCores("\x0f\x81", 2), 2);
+  EXPECT_EQ(CountCores("\x0f\x81", 0), 1);
 }
 
 TEST(RanksShareCoresWhereTheirSetsMeet) {

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cpu/cpu_quota.h"
+
 namespace hvd {
 namespace {
 
@@ -38,10 +40,10 @@ std::string UsableCores() {
   return bits;
 }
 
-int CountCores(const std::string& cores) {
+int CountCores(const std::string& cores, std::optional<int> quota) {
   int count = 0;
   for (const char byte : cores) count += static_cast<int>(BitsOf(byte).count());
-  return std::max(count, 1);
+  return std::max(std::min(count, quota.value_or(count)), 1);
 }
 
 int SharingRanks(const std::vector<std::string>& cores,
@@ -59,8 +61,8 @@ int SharingRanks(const std::vector<std::string>& cores,
 
 SpareCores::SpareCores(int64_t threads, int sharing_ranks)
     : is_fixed_(threads > 0),
-      helpers_(HelperCount(threads, CountCores(UsableCores()), sharing_ranks)) {
-}
+      helpers_(HelperCount(threads, CountCores(UsableCores(), CpuQuotaCores()),
+                           sharing_ranks)) {}
 
 WorkThreads* SpareCores::Threads() {
   if (helpers_ == 0 || (!is_fixed_ && IsBusy())) return nullptr;

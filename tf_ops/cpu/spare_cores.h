@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,11 @@ namespace hvd {
 
 // The cores that this process may run on, a bit for each. Empty: not known.
 [[nodiscard]] std::string UsableCores();
-// How many there are, and at least 1.
-[[nodiscard]] int CountCores(const std::string& cores);
+// How many of them the rank can count on, and at least 1. There may be a CPU
+// quota of so many: where it is used up, the kernel stops all threads for a
+// while, the background thread too.
+[[nodiscard]] int CountCores(const std::string& cores,
+                             std::optional<int> quota);
 // How many of a host's ranks may run on a core that this rank may run on,
 // itself among them. `cores` are those of each; empty ones count.
 [[nodiscard]] int SharingRanks(const std::vector<std::string>& cores,
