@@ -17,7 +17,8 @@ struct WireState {
   bool has_memory = true;
   int sends_until_none = -1;  // then Send has no memory, but the data is posted
   std::vector<const void*> posted;
-  int abandoned = 0;  // pieces of memory that were given to Abandon
+  int abandoned = 0;   // pieces of memory that were given to Abandon
+  bool lends = false;  // the peer's blocks are read in place
 };
 
 class PoorPool final : public StagingPool {
@@ -41,7 +42,7 @@ class PoorWire final : public Wire {
   int size() const override { return 2; }
   StagingPool& staging() override { return pool_; }
   const HostMap& hosts() const override { return hosts_; }
-  bool zero_copy(int) const override { return false; }
+  bool zero_copy(int) const override { return state_->lends; }
   MoveId Send(int, uint32_t, const void* data, size_t) override {
     state_->posted.push_back(data);
     if (state_->sends_until_none-- == 0) throw std::bad_alloc();
@@ -65,10 +66,9 @@ class PoorWire final : public Wire {
   const HostMap hosts_ = EachAlone(2);
 };
 
-// An allreduce of two numbers.
-struct Sum {
-  explicit Sum(Transport* transport) {
-    Batch batch;
+// A batch of two numbers, by default an allreduce.
+struct TwoNumbers {
+  explicit TwoNumbers(Transport* transport, Batch batch = {}) {
     batch.segments.push_back({});
     batch.segments[0].in = in;
     batch.segments[0].out = out;
@@ -98,11 +98,11 @@ bool RunsOutOfMemory(Transport* transport) {
 TEST(TheOldestBatchDoesNotWaitForMemoryThatNobodyHas) {
   WireState state;
   StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
-  Sum first(&transport);
+  TwoNumbers first(&transport);
   EXPECT_TRUE(!RunsOutOfMemory(&transport));
   // A younger one waits: the first has memory to give back.
   state.has_memory = false;
-  Sum second(&transport);
+  TwoNumbers second(&transport);
   EXPECT_TRUE(!RunsOutOfMemory(&transport));
   transport.Cancel(first.id, Cancelled("test"));
   transport.Cancel(second.id, Cancelled("test"));
@@ -110,11 +110,50 @@ TEST(TheOldestBatchDoesNotWaitForMemoryThatNobodyHas) {
   WireState poor;
   poor.has_memory = false;
   StagedTransport alone(std::make_unique<PoorWire>(&poor), {0, 1});
-  Sum third(&alone);
+  TwoNumbers third(&alone);
   EXPECT_TRUE(RunsOutOfMemory(&alone));
   EXPECT_EQ(third.dones, 0);
   alone.Cancel(third.id, Cancelled("test"));
   EXPECT_EQ(third.dones, 1);
+}
+
+Batch BroadcastOfThePeer() {
+  Batch batch;
+  batch.verb = Verb::kBroadcast;
+  batch.root = 1;
+  return batch;
+}
+
+TEST(ABatchThatBorrowsWaitsForNoMemory) {
+  WireState state;
+  state.lends = true;
+  state.has_memory = false;
+  {
+    StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
+    TwoNumbers first(&transport, BroadcastOfThePeer());
+    TwoNumbers second(&transport, BroadcastOfThePeer());
+    EXPECT_TRUE(!RunsOutOfMemory(&transport));
+    EXPECT_EQ(state.posted.size(), 2u);
+    EXPECT_EQ(transport.in_flight(), 2);
+  }
+  EXPECT_EQ(state.abandoned, 0);
+}
+
+// It has none to give back.
+TEST(TheOldestBatchDoesNotWaitForOneThatBorrows) {
+  WireState state;
+  state.lends = true;
+  state.has_memory = false;
+  StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
+  bool is_ready = false;
+  Batch batch;
+  batch.inputs_are_ready = [&] { return is_ready; };
+  TwoNumbers oldest(&transport, std::move(batch));
+  TwoNumbers borrower(&transport, BroadcastOfThePeer());
+  EXPECT_TRUE(!RunsOutOfMemory(&transport));
+  EXPECT_EQ(state.posted.size(), 1u);
+  is_ready = true;
+  EXPECT_TRUE(RunsOutOfMemory(&transport));
 }
 
 TEST(AWireKeepsTheMemoryOfAChunkThatCouldNotStart) {
@@ -122,7 +161,7 @@ TEST(AWireKeepsTheMemoryOfAChunkThatCouldNotStart) {
   state.sends_until_none = 0;
   {
     StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
-    Sum sum(&transport);
+    TwoNumbers sum(&transport);
     EXPECT_TRUE(RunsOutOfMemory(&transport));
     const size_t posted = state.posted.size();
     EXPECT_TRUE(posted > 0);

@@ -79,7 +79,7 @@ std::vector<ContractCase> ContractCases() {
   for (const auto& more :
        {AverageCases(), LifeCases(), FiniteCases(), RowCases(), PhaseCases(),
         JoinedCases(), AdasumCases(), SparseCases(), SparsePhaseCases(),
-        DroppedCases(), PartnerCases()}) {
+        DroppedCases(), PartnerCases(), PassingCases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

@@ -105,7 +105,8 @@ struct ContractCase {
 // Adasum: transport_contract_adasum.cc. Rows with ids:
 // transport_contract_sparse.cc, transport_contract_sparse_phases.cc. Results
 // that nobody wants: transport_contract_dropped.cc. Some ranks of a set each:
-// transport_contract_partners.cc.
+// transport_contract_partners.cc. Small batches behind large ones:
+// transport_contract_passing.cc.
 std::vector<ContractCase> NumberCases();
 std::vector<ContractCase> AverageCases();
 std::vector<ContractCase> LifeCases();
@@ -118,6 +119,7 @@ std::vector<ContractCase> SparseCases();
 std::vector<ContractCase> SparsePhaseCases();
 std::vector<ContractCase> DroppedCases();
 std::vector<ContractCase> PartnerCases();
+std::vector<ContractCase> PassingCases();
 std::vector<ContractCase> ContractCases();
 // Ids that a case may use.
 inline constexpr int kSetsPerCase = 2;

@@ -23,20 +23,6 @@ Call Ones(int64_t count) { return Call(Filled(count, 1.0f), count); }
 
 // --- Many at a time ---
 
-void SmallBatchPassesALargeOne(ContractRank* self) {
-  auto transport = self->NewTransport();
-  Call large = Ones(self->Elements(40)), small = Ones(1000);
-  large.Start(transport.get(), {});
-  small.Start(transport.get(), {});
-  Drive(transport.get(), [&] { return small.done(); });
-  EXPECT_FALSE(large.done());
-  EXPECT_TRUE(transport->in_flight() >= 1);
-  Drive(transport.get(), [&] { return transport->in_flight() == 0; });
-  const float sum = static_cast<float>(self->size());
-  EXPECT_TRUE(small.out() == Filled(1000, sum));
-  EXPECT_TRUE(large.done() && large.out() == Filled(self->Elements(40), sum));
-}
-
 // More than there are tags.
 void HundredsOfBatchesInFlight(ContractRank* self) {
   auto transport = self->NewTransport();
@@ -375,8 +361,7 @@ void MessagesArriveInOrder(ContractRank* self) {
 }  // namespace
 
 std::vector<ContractCase> LifeCases() {
-  return {{"SmallBatchPassesALargeOne", SmallBatchPassesALargeOne},
-          {"HundredsOfBatchesInFlight", HundredsOfBatchesInFlight},
+  return {{"HundredsOfBatchesInFlight", HundredsOfBatchesInFlight},
           {"SetsStartedInOppositeOrder", SetsStartedInOppositeOrder},
           {"FrozenSetStopsNoOther", FrozenSetStopsNoOther},
           {"DoneMayStartAndCancel", DoneMayStartAndCancel},

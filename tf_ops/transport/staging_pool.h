@@ -16,7 +16,8 @@ struct StagingBuffer {
 
 // How urgently a chunk needs memory. The oldest batch of a set always gets
 // some, so every set goes on, unless the heap has none. Small chunks get memory
-// before large ones that can wait, so that they can pass a large batch.
+// before large ones that can wait, so that they can pass a large batch. Chunks
+// that need no memory of this rank do not ask.
 enum class Urgency { kCanWait, kSmall, kOldest };
 
 // A chunk up to this size is small.
@@ -26,8 +27,8 @@ inline constexpr size_t kSmallStagingBytes = 64 << 10;
 class StagingPool {
  public:
   virtual ~StagingPool() = default;
-  // At least `bytes` of uninitialised memory that begins at a cache line. A
-  // buffer without data: there is no memory now.
+  // At least `bytes`, which are not 0, of uninitialised memory that begins at a
+  // cache line. A buffer without data: there is no memory now.
   virtual StagingBuffer Take(size_t bytes, Urgency urgency) = 0;
   virtual void Give(StagingBuffer buffer) = 0;
 };

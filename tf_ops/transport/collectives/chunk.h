@@ -41,7 +41,8 @@ class Chunk {
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
 
-  // The least memory that Start must get.
+  // The least memory that Start must get. 0: it gets none. Such a chunk sends
+  // nothing, and reads what comes in the peers' memory.
   size_t staging_bytes() const { return staging_bytes_; }
   void Start(StagingBuffer staging);
   // True if anything moved.

@@ -42,9 +42,7 @@ class LocalPhase final : public Phase {
   class LocalChunk final : public Chunk {
    public:
     LocalChunk(LocalPhase* phase, int64_t index)
-        : Chunk(phase, index), local_(phase) {
-      AddBlock(0);  // every chunk has some staging memory
-    }
+        : Chunk(phase, index), local_(phase) {}
     bool Advance() override {
       const int64_t begin = std::min(index_ * local_->step_, local_->units_);
       const int64_t end = std::min(begin + local_->step_, local_->units_);

@@ -47,10 +47,14 @@ StagedTransport::StagedTransport(std::unique_ptr<Wire> wire,
 
 StagedTransport::~StagedTransport() {
   std::vector<StagingBuffer> staging;
+  bool has_chunks = false;
   for (auto& [id, flight] : flights_) {
-    for (auto& chunk : flight.chunks) staging.push_back(chunk->TakeStaging());
+    has_chunks |= !flight.chunks.empty();
+    for (auto& chunk : flight.chunks) {
+      if (chunk->staging_bytes() > 0) staging.push_back(chunk->TakeStaging());
+    }
   }
-  if (!staging.empty()) wire_->Abandon(std::move(staging));
+  if (has_chunks) wire_->Abandon(std::move(staging));
 }
 
 bool StagedTransport::within_host() const {
@@ -187,14 +191,17 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
          flight->next_chunk < flight->phase()->chunk_count()) {
     auto chunk = flight->phase()->NewChunk(flight->next_chunk);
     const size_t bytes = chunk->staging_bytes();
-    const Urgency urgency = id == oldest                  ? Urgency::kOldest
-                            : bytes <= kSmallStagingBytes ? Urgency::kSmall
-                                                          : Urgency::kCanWait;
-    StagingBuffer staging = wire_->staging().Take(bytes, urgency);
-    if (staging.data == nullptr) {  // wait for another chunk to give back
-      // Without results it may wait for ever: until this rank has ended.
-      if (flight->done) CheckMemoryWillCome(urgency);
-      break;
+    StagingBuffer staging;
+    if (bytes > 0) {
+      const Urgency urgency = id == oldest                  ? Urgency::kOldest
+                              : bytes <= kSmallStagingBytes ? Urgency::kSmall
+                                                            : Urgency::kCanWait;
+      staging = wire_->staging().Take(bytes, urgency);
+      if (staging.data == nullptr) {  // wait for another chunk to give back
+        // Without results it may wait for ever: until this rank has ended.
+        if (flight->done) CheckMemoryWillCome(urgency);
+        break;
+      }
     }
     // It has its place first. The wire uses its memory although Start throws.
     flight->chunks.push_back(std::move(chunk));
@@ -209,9 +216,14 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
 
 void StagedTransport::CheckMemoryWillCome(Urgency urgency) const {
   if (urgency != Urgency::kOldest) return;
-  const bool some_is_used = std::any_of(
-      flights_.begin(), flights_.end(),
-      [](const auto& entry) { return !entry.second.chunks.empty(); });
+  const auto has_some = [](const std::unique_ptr<Chunk>& chunk) {
+    return chunk->staging_bytes() > 0;
+  };
+  const bool some_is_used =
+      std::any_of(flights_.begin(), flights_.end(), [&](const auto& entry) {
+        const auto& chunks = entry.second.chunks;
+        return std::any_of(chunks.begin(), chunks.end(), has_some);
+      });
   if (!some_is_used) throw std::bad_alloc();
 }
 
