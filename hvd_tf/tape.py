@@ -119,8 +119,10 @@ class _Reducing:
     def _reduced(
         self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any
     ) -> list[Gradient]:
-        by_place = use_generic_names is True
-        return self._reducer.reduce(gradients, sources, by_place=by_place)
+        names = None
+        if use_generic_names is True:
+            names = [f"gradient_{place}" for place in range(len(sources))]
+        return self._reducer.reduce(gradients, sources, names)
 
 
 def DistributedGradientTape(  # noqa: N802 (Horovod's name)

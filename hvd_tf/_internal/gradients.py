@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ from hvd_tf._internal.compat import (
     v1,
     variable_key,
 )
-from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, variable_names
+from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, gradient_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.compression import (
     Compression,
@@ -190,7 +190,7 @@ class GradientReducer:
         self,
         gradients: Sequence[Gradient],
         variables: Sequence[Variable],
-        by_place: bool = False,
+        names: Optional[Sequence[str]] = None,
     ) -> list[Gradient]:
         """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
 
@@ -199,8 +199,8 @@ class GradientReducer:
         each index of any rank, in ascending order. They are not pre-divided. Of compressors the
         built-in ones apply to their values.
 
-        Every rank of the set must pass gradients of the same variables in the same order. With
-        by_place the variables' names may differ between ranks.
+        Every rank of the set must pass gradients of the same variables in the same order. They are
+        matched by `names`, which all differ. None: by `gradient_names`.
 
         Raises ValueError before `init`, for an unregistered process set, and where XLA compiles.
         """
@@ -214,9 +214,7 @@ class GradientReducer:
                 "XLA cannot compile a reduction over ranks: take gradients outside of what "
                 "jit_compile=True compiles, and compile a Keras model with jit_compile=False"
             )
-        names = variable_names(variables)
-        if by_place:
-            names = [f"gradient_{i}" for i in range(len(variables))]
+        names = gradient_names(variables) if names is None else names
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
         instance = self._instance.for_call(this_set.serial)

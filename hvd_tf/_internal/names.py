@@ -7,6 +7,7 @@ may differ between ranks. Instances and variables do not.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
@@ -23,6 +24,8 @@ DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
 GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 ROOT_PREFIX = "root_variables/"  # of what else is sent for BroadcastGlobalVariablesHook
+
+_COUNTER = re.compile(r"_\d+$")  # what TensorFlow and Keras add to a name that is taken
 
 
 def variable_names(variables: Sequence[Variable]) -> list[str]:
@@ -48,6 +51,17 @@ def variable_names(variables: Sequence[Variable]) -> list[str]:
     return names
 
 
+def gradient_names(variables: Sequence[Variable]) -> list[str]:
+    """The names that ranks match these variables' gradients by.
+
+    Those of a model of Keras 3 depend on whether a rank has loaded the model or built it. So they
+    go by place.
+    """
+    if any(isinstance(getattr(variable, "path", None), str) for variable in variables):
+        return names_by_place(variables)
+    return variable_names(variables)
+
+
 def _name_of(variable: Variable) -> str:
     # The name of a Keras 3 variable is "kernel", its path "dense/kernel".
     path = getattr(variable, "path", None)
@@ -59,13 +73,34 @@ def _name_of(variable: Variable) -> str:
         return "tensor"
 
 
+def names_by_place(variables: Sequence[Variable]) -> list[str]:
+    """One name for each variable: its place, and the last part of its name, such as "2/kernel".
+
+    For ranks with the same variables in the same order. What comes before the last part may differ:
+    the scopes and layers of a model that Keras has loaded have other names than those of one that
+    the same program has built.
+    """
+    lasts = [_name_of(variable).rpartition("/")[2] for variable in variables]
+    return [f"{place}/{_COUNTER.sub('', last)}" for place, last in enumerate(lasts)]
+
+
 def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
     """The root's names of a rank's variables, in the order of `names`. All differ in each list.
 
     A name is that of the root, or is so without its first scope, on either side. An optimizer of
-    Keras that has been loaded or restored lacks the scope that a fresh one has. A name stays as it
-    is where the root has no such variable, or several.
+    Keras that has been loaded or restored lacks the scope that a fresh one has. Where that is not
+    so for all names, but names at equal places are alike, they are matched by their places: a model
+    of Keras that has been loaded lacks scopes, and its layers have other numbers.
+
+    A name stays as it is where the root has no such variable, or several.
     """
+    found = _names_by_scope(names, of_root)
+    if set(found) == set(of_root) or len(names) != len(of_root):
+        return found
+    return list(of_root) if all(map(_are_alike, names, of_root)) else found
+
+
+def _names_by_scope(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
     left = set(names) ^ set(of_root)
     by_inner: dict[str, list[str]] = {}
     for name in of_root:
@@ -79,6 +114,17 @@ def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
         found.append(candidates.pop() if len(candidates) == 1 else name)
     # Two variables under one name would be mixed up.
     return found if len(set(found)) == len(found) else list(names)
+
+
+def _are_alike(a: str, b: str) -> bool:
+    """Whether two names have the same last word, and one has all words of the other in order.
+
+    A number after a word does not count: Keras numbers what has no name of its own.
+    """
+    parts = [re.split("[/_#]", name) for name in (a, b)]
+    words, more = sorted(([w for w in of if not w.isdigit()] for of in parts), key=len)
+    left = iter(more)
+    return words[-1:] == more[-1:] and all(word in left for word in words)
 
 
 def difference_of(names: set[str], of_root: set[str], at_most: int = 3) -> str:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal.compat.keras import broadcast_variables_of, run_in_session
-from hvd_tf._internal.facts import check_same_sets, exchange
-from hvd_tf._internal.keras.epochs import Epochs
+from hvd_tf._internal.facts import check_same, check_same_sets, exchange
+from hvd_tf._internal.keras.epochs import Epochs, steps_of
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.keras.join_callback import JoinCallback
@@ -56,6 +58,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         self._local = list(local_variables or ())
         self._batches = 0
         self._epochs = 0
+        self._meetings: Optional[Epochs] = None  # none in a loop that does not begin with them
 
     def register_local_var(self, var: Any) -> None:
         """Leave this variable as it is on each rank."""
@@ -64,7 +67,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         """Raise ValueError on all ranks if they have unequal numbers of batches."""
         self._meetings = Epochs(self.model)
-        self._meetings.begin(self.params.get("steps"))
+        self._meetings.begin(steps_of(self))
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Count its batches."""
@@ -73,11 +76,13 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Wait for the ranks that are in the last batch of this epoch."""
         self._epochs = epoch + 1
-        self._meetings.end_epoch(epoch, self._batches)
+        if self._meetings is not None:
+            self._meetings.end_epoch(epoch, self._batches)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Raise ValueError on all ranks if some go on."""
-        self._meetings.end(self._epochs)
+        if self._meetings is not None:
+            self._meetings.end(self._epochs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Broadcast after the first batch."""
@@ -95,6 +100,8 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):
     """Averages the epoch's metrics over the ranks, weighted by their numbers of samples.
 
     Put it before callbacks that look at metrics (ReduceLROnPlateau, EarlyStopping, TensorBoard).
+    A metric may have several values, such as one for each class. Each is averaged.
+
     The average of a metric that is no mean over samples, such as an AUC, is only near to that of
     all samples together.
     """
@@ -118,11 +125,15 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):
         self._samples["validation"] = _samples(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Replace the metrics in `logs`. Raises ValueError on all ranks if they differ in name."""
+        """Replace the metrics in `logs`.
+
+        Raises ValueError on all ranks if they differ in name or shape.
+        """
         if logs is None or size() == 1:
             return
         self._samples.setdefault("train", _samples(self.model))
-        mine = {name: float(value) for name, value in logs.items() if _is_number(value)}
+        arrays = {name: _numbers(value) for name, value in logs.items()}
+        mine = {name: array.tolist() for name, array in arrays.items() if array is not None}
         facts = {"metrics": mine, "samples": self._samples}
         everyones = exchange(facts, "metric_average")
         check_same_sets(
@@ -131,13 +142,18 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):
             "the metrics",
             "every rank must compile the model with the same ones",
         )
+        for theirs in everyones:
+            theirs["shapes"] = {name: np.shape(theirs["metrics"][name]) for name in mine}
+        remedy = "Every rank must compile the model with the same metrics"
+        check_same(everyones, "shapes", "the shape of metrics", remedy)
         for name in mine:
             part = "validation" if name.startswith("val_") else "train"
             weights = [theirs["samples"].get(part, 1.0) for theirs in everyones]
             if not sum(weights) > 0:
                 weights = [1.0] * len(everyones)
-            values = [theirs["metrics"][name] for theirs in everyones]
-            logs[name] = sum(w * v for w, v in zip(weights, values)) / sum(weights)
+            values = [np.asarray(theirs["metrics"][name], np.float64) for theirs in everyones]
+            average = sum(w * v for w, v in zip(weights, values)) / sum(weights)
+            logs[name] = average if np.shape(average) else float(average)
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
@@ -150,12 +166,12 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
         save_weights_only: bool = False,
         mode: str = "auto",
         save_freq: Any = "epoch",
-        filepath: Optional[str] = None,
+        filepath: Union[str, os.PathLike[str], None] = None,
     ) -> None:
         """Args are those of Keras' ModelCheckpoint. `filepath` may be set as an attribute later."""
         some = "model.weights.h5" if save_weights_only else "model.keras"
         super().__init__(
-            filepath or some,
+            os.fspath(filepath) if filepath else some,
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,
@@ -169,6 +185,7 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
         """Raises ValueError if there is no path."""
         if not self.filepath:
             raise ValueError("BestModelCheckpoint has no path: set its `filepath` before fit")
+        self.filepath = os.fspath(self.filepath)  # Keras formats it
         super().on_train_begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -190,9 +207,10 @@ def _samples(model: Any) -> float:
     return 1.0
 
 
-def _is_number(value: Any) -> bool:
+def _numbers(value: Any) -> Optional[np.ndarray]:
+    """A metric's value, or its values. None: it is no number."""
     try:
-        float(value)
+        array = np.asarray(value)
+        return None if array.dtype.kind in "OUSMmc" else array.astype(np.float64)
     except (TypeError, ValueError):
-        return False
-    return True
+        return None

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Optional, Union
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat.keras import learning_rate_of, scale_momentum, set_learning_rate
-from hvd_tf._internal.keras.epochs import joined
+from hvd_tf._internal.keras.epochs import joined, steps_of
 from hvd_tf._internal.runtime import rank, size
 
 Logs = Optional[dict[str, Any]]
@@ -70,11 +70,11 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
                     f"{type(self).__name__} needs steps_per_epoch=, the same on every rank: with "
                     "JoinCallback ranks have different numbers of batches, and so other rates"
                 )
-            self.steps_per_epoch = self.params.get("steps") or _batches_of(self.params)
+            self.steps_per_epoch = steps_of(self) or _batches_of(self)
             if not self.steps_per_epoch:
                 raise ValueError(
-                    f"{type(self).__name__} needs steps_per_epoch=: fit does not know how many "
-                    "batches an epoch has"
+                    f"{type(self).__name__} needs steps_per_epoch=: how many batches an epoch has "
+                    "is not known"
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -151,7 +151,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
                 print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-def _batches_of(params: Mapping[str, Any]) -> int:
+def _batches_of(callback: Any) -> int:
     """In an epoch of arrays, of which Keras tells their length in a graph of TF 1. 0: unknown."""
+    params = getattr(callback, "params", None) or {}
     samples, batch_size = params.get("samples"), params.get("batch_size")
     return math.ceil(samples / batch_size) if samples and batch_size else 0

@@ -139,6 +139,27 @@ def test_metrics_of_some_ranks_only_are_an_error_on_all(hvd, rank, size):
         fit(model, rank, [callbacks.MetricAverageCallback()])
 
 
+def test_each_value_of_a_metric_is_averaged(hvd, rank, size):
+    average = callbacks.MetricAverageCallback()
+    average.set_model(make_model())
+    values = np.array([[0.25, 1.0], [rank, 2.0 * rank]], np.float32)
+    logs = {"each": values, "one": np.float32(rank), "count": rank, "words": "as they are"}
+    average.on_epoch_begin(0)
+    average.on_epoch_end(0, logs)
+    mean = (size - 1) / 2
+    np.testing.assert_allclose(logs["each"], [[0.25, 1.0], [mean, 2 * mean]])
+    assert logs["one"] == logs["count"] == mean and isinstance(logs["one"], float)
+    assert logs["words"] == "as they are"
+
+
+def test_metrics_of_different_shapes_are_refused(hvd, rank, size):
+    average = callbacks.MetricAverageCallback()
+    average.set_model(make_model())
+    logs = {"loss": 1.0, "each": np.zeros([2 if rank == 0 else 3])}
+    with pytest.raises(ValueError, match="shape of metrics differs: .*same metrics"):
+        average.on_epoch_end(0, logs)
+
+
 # --- Learning rates ------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ IN_FULL = (3,)
 
 keras = tf.keras
 IS_KERAS_3 = not hasattr(keras.optimizers.Adam, "compute_gradients")
+HAS_BOARD = importlib.util.find_spec("tensorboard") is not None
 FAMILIES = ["new"] if IS_KERAS_3 else ["new", "legacy"]
 
 
@@ -71,40 +72,102 @@ def test_the_progress_is_shown_while_it_goes_on(rank, capsys, monkeypatch):
 
 
 class Checkpoint(keras.callbacks.ModelCheckpoint):
-    """Notes that it was called."""
+    """Averages something over the ranks, as a program may, and notes that it was called."""
 
     called = 0
 
     def on_epoch_end(self, epoch, logs=None):
         self.called += 1
+        hvd_keras.allreduce(1.0, name=f"called {self.called}")
         super().on_epoch_end(epoch, logs)
+
+
+def saves_of(model):
+    """A list of the paths that a model is saved to from now on."""
+    saves, save = [], model.save
+
+    def noted(path, *args, **kwargs):
+        saves.append(path)
+        return save(path, *args, **kwargs)
+
+    object.__setattr__(model, "save", noted)
+    return saves
 
 
 def test_the_lowest_rank_writes_a_file(hvd, rank, size, shared):
     same = Checkpoint(str(shared / "model.keras"))
-    own = Checkpoint(str(shared / f"model-{rank}.keras"))
+    own = keras.callbacks.ModelCheckpoint(str(shared / f"model-{rank}.keras"))
     csv = keras.callbacks.CSVLogger(str(shared / "log.csv"))
     used = [same, own, csv]
-    has_board = importlib.util.find_spec("tensorboard") is not None
-    if has_board:
+    if HAS_BOARD:
         used.append(keras.callbacks.TensorBoard(str(shared / "logs")))
-    fit(make_model(), rank, *used, verbose=0, epochs=2)
-    assert same.called == (2 if rank == 0 else 0) and own.called == 2
+    model = make_model()
+    saves = saves_of(model)
+    fit(model, rank, *used, verbose=0, epochs=2)
+    assert same.called == 2 and type(same) is Checkpoint
+    assert saves.count(same.filepath) == (2 if rank == 0 else 0)
+    assert saves.count(own.filepath) == 2
     hvd.allgather_object(None)  # all have written
     assert len((shared / "log.csv").read_text().splitlines()) == 3
     assert sorted(path.name for path in shared.glob("*.keras")) == sorted(
         ["model.keras", *(f"model-{i}.keras" for i in range(size))]
     )
-    if has_board:
+    if HAS_BOARD:
         assert len(list((shared / "logs" / "train").iterdir())) == 1
 
 
 def test_a_callback_of_one_rank_stays(hvd, rank, size, shared):
     last = rank == size - 1
-    used = [Checkpoint(str(shared / "last.keras"))] if last else []
+    used = [keras.callbacks.ModelCheckpoint(str(shared / "last.keras"))] if last else []
     fit(make_model(), rank, *used, verbose=0)
     hvd.allgather_object(None)
     assert (shared / "last.keras").exists()
+
+
+class Guarded(keras.callbacks.ModelCheckpoint):
+    """As programs for Horovod are written."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        loss = float(hvd_keras.allreduce(logs["loss"], name="my loss"))
+        if hvd_keras.rank() == 0:
+            super().on_epoch_end(epoch, {"loss": loss})
+
+
+def test_a_callback_that_guards_itself(hvd, rank, shared):
+    best = Guarded(str(shared / "best.keras"), monitor="loss", save_best_only=True)
+    fit(make_model(), rank, best, verbose=0, epochs=2)
+    hvd.allgather_object(None)
+    assert (shared / "best.keras").exists()
+
+
+@pytest.mark.skipif(not HAS_BOARD, reason="TensorBoard is not installed")
+def test_a_board_of_the_program_s_own(hvd, rank, shared):
+    class Board(keras.callbacks.TensorBoard):
+        def on_epoch_end(self, epoch, logs=None):
+            total = hvd_keras.allreduce(1.0, name=f"board {epoch}", op=hvd_keras.Sum)
+            with self._train_writer.as_default():
+                tf.summary.scalar("total", total, epoch)
+            super().on_epoch_end(epoch, logs)
+
+    fit(make_model(), rank, Board(str(shared / "logs")), verbose=0, epochs=2)
+    hvd.allgather_object(None)
+    assert len(list((shared / "logs" / "train").iterdir())) == 1
+
+
+class OwnClass(keras.callbacks.Callback):
+    """Only has the name and the attribute of one of Keras."""
+
+    filepath = "none"
+    called = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.called += 1
+
+
+def test_a_class_that_only_has_the_name_of_one_of_keras(rank):
+    callback = type("ModelCheckpoint", (OwnClass,), {})()
+    fit(make_model(), rank, callback, verbose=0)
+    assert callback.called == 1
 
 
 class BoomError(Exception):

@@ -196,3 +196,17 @@ def test_the_best_model_is_saved_on_rank_0(hvd, rank, tmp_path):
     best.filepath = str(tmp_path / "best.keras")
     fit(model, *data(rank), epochs=2, callbacks=[best])
     assert [path.name for path in tmp_path.iterdir()] == (["best.keras"] if rank == 0 else [])
+
+
+@pytest.mark.parametrize("when", ["made", "set"])
+def test_the_best_model_s_path_may_be_a_path(rank, tmp_path, when):
+    model = make_model()
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")
+    path = tmp_path / "best-{epoch}.keras"
+    best = hvd_keras.callbacks.BestModelCheckpoint(
+        monitor="loss", filepath=path if when == "made" else None
+    )
+    if when == "set":
+        best.filepath = path
+    fit(model, *data(rank), callbacks=[best])
+    assert [path.name for path in tmp_path.iterdir()] == (["best-1.keras"] if rank == 0 else [])

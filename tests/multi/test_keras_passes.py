@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +14,8 @@ import hvd_tf.keras as hvd_keras
 
 RANKS = (2,)
 IN_FULL = (3,)
+
+IS_KERAS_3 = not hasattr(tf.keras.optimizers.Adam, "compute_gradients")
 
 
 class Training:
@@ -209,3 +213,25 @@ def test_a_step_without_data_is_no_pass(rank, passes):
 
     for got, expected in zip(weights(unknown), weights(known)):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+# An optimizer of Keras 2 cannot be copied in the other way.
+@pytest.mark.parametrize("how", ["config", *(["deepcopy"] if IS_KERAS_3 else [])])
+def test_copies_of_an_optimizer_add_up_their_own(rank, size, how):
+    keras = tf.keras
+    first = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    second = copy.deepcopy(first) if how == "deepcopy" else first.from_config(first.get_config())
+    variables = [tf.Variable(0.0), tf.Variable(0.0)]
+    if IS_KERAS_3:
+        variables = [keras.Variable(0.0), keras.Variable(0.0)]
+    for passes in (1, 2):
+        for optimizer, variable in zip((first, second), variables):
+            with tf.GradientTape() as tape:
+                loss = tf.convert_to_tensor(variable) * float(rank + passes)
+            if IS_KERAS_3:
+                optimizer.apply(tape.gradient(loss, [variable.value]), [variable])
+            else:
+                optimizer.minimize(loss, [variable], tape=tape)
+    mean = (size - 1) / 2
+    for variable in variables:
+        assert float(variable.numpy()) == -(2 * mean + 3)

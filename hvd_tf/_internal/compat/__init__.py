@@ -94,7 +94,7 @@ def devices_of(variables: Iterable[Variable]) -> set[str]:
 def is_keras_optimizer(candidate: Any) -> bool:
     """Whether it is an optimizer of Keras 2, Keras 3 or tf_keras, without importing any."""
     names = ("Optimizer", "OptimizerV2", "BaseOptimizer", "_BaseOptimizer")
-    return any(cls.__name__ in names and _is_of_keras(cls) for cls in type(candidate).__mro__)
+    return any(cls.__name__ in names and is_of_keras(cls) for cls in type(candidate).__mro__)
 
 
 def is_traced_for_xla() -> bool:
@@ -110,10 +110,11 @@ def is_saving() -> bool:
 
 def is_keras_layer(candidate: Any) -> bool:
     """Whether it is a layer of Keras 2, Keras 3 or tf_keras, without importing any."""
-    return any(cls.__name__ == "Layer" and _is_of_keras(cls) for cls in type(candidate).__mro__)
+    return any(cls.__name__ == "Layer" and is_of_keras(cls) for cls in type(candidate).__mro__)
 
 
-def _is_of_keras(cls: type) -> bool:
+def is_of_keras(cls: type) -> bool:
+    """Whether Keras 2, Keras 3 or tf_keras defines this class."""
     module = cls.__module__
     return module.split(".")[0] in ("keras", "tf_keras") or module.startswith(
         "tensorflow.python.keras"

@@ -48,6 +48,19 @@ def keras_2_module(optimizer_class: Any, name: str) -> Any:
     return sys.modules.get(f"{package}.src.{name}")
 
 
+def keep_registered_name(derived: Any, base: Any) -> None:
+    """Have Keras save objects of a class by the name that a program has registered its base by."""
+    if hasattr(base, "compute_gradients") or hasattr(base, "_compute_gradients"):  # Keras 2
+        module = keras_2_module(base, "saving.object_registration")
+        names = getattr(module, "_GLOBAL_CUSTOM_NAMES", {})
+    else:
+        from keras.src.saving import object_registration
+
+        names = object_registration.GLOBAL_CUSTOM_NAMES
+    if base in names:
+        names[derived] = names[base]
+
+
 @functools.cache
 def patch_trainer(marker: Any) -> None:
     """Have compile(jit_compile="auto") of Keras 3 choose False for optimizers of a class.
@@ -79,8 +92,23 @@ def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
     of_optimizer = getattr(optimizer, "variables", [])
     if callable(of_optimizer):  # of Keras 2
         of_optimizer = of_optimizer()
-    every = [*model.variables, *of_optimizer, *_loss_scale_variables(optimizer)]
+    beside = [*_settings_of(optimizer), *_loss_scale_variables(optimizer)]
+    every = [*model.variables, *of_optimizer, *beside]
     return list({variable_key(v): v for v in every}.values())
+
+
+def _settings_of(optimizer: Any) -> list[Any]:
+    """An optimizer's settings that are variables, such as the learning rate.
+
+    Keras 2 leaves them out of the optimizer's variables, because its checkpoints hold them by
+    their attributes.
+    """
+    found = []
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        settings = getattr(one, "__dict__", {})
+        hypers = settings.get("_hyper", {})  # of a legacy one
+        found += [*settings.values(), *(hypers[name] for name in sorted(hypers))]
+    return [value for value in found if isinstance(value, tf.Variable)]
 
 
 def _loss_scale_variables(optimizer: Any) -> list[Any]:
@@ -101,7 +129,13 @@ def broadcast_variables_of(model: Any, local: Any, optimizer: Any = None) -> lis
 
 
 def create_optimizer_variables(optimizer: Any, variables: Any) -> None:
-    """Make an optimizer's variables, as its first step does. Nothing if they are there, or None."""
+    """Make an optimizer's variables, as its first step does. Nothing if they are there, or None.
+
+    It will take gradients of these variables only. So not while all are frozen: other ones would be
+    trained later.
+    """
+    if not variables:
+        return
     if hasattr(optimizer, "_create_all_weights"):  # a legacy one of Keras 2
         with tf.init_scope():
             optimizer._create_all_weights(variables)
@@ -121,29 +155,12 @@ def reset_passes(optimizer: Any) -> None:
             reset()
 
 
-def build_before_tracing(model: Any) -> None:
-    """Make the variables of an optimizer of Keras 3 before `fit` traces its step.
-
-    A step that makes variables is traced twice. So its gradients would have other names than on a
-    rank that has loaded the optimizer. All ranks must do it, or none: see `is_built`.
-    """
-    optimizer = model.optimizer
-    of_keras_2 = any(hasattr(optimizer, f"{part}compute_gradients") for part in ("", "_"))
-    if not of_keras_2:
-        build_optimizer(optimizer, model.trainable_variables)
-
-
 def trainable_variables_of(model: Any) -> list[Any]:
     """Those that there are: a model may not be built yet."""
     try:
         return list(model.trainable_variables)
     except ValueError:  # a Sequential of Keras 2
         return []
-
-
-def is_built(model: Any) -> bool:
-    """Whether a model and all its layers have their variables."""
-    return bool(model.built) and all(layer.built for layer in model._flatten_layers())
 
 
 def learning_rate_of(optimizer: Any) -> float:

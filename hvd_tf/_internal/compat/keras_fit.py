@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is private in the `fit` of Keras 2 and 3: the trainer's class, and the state of a backup."""
+"""What is private in the `fit` of Keras 2 and 3: its class, its callbacks, steps and backups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from hvd_tf._internal.compat.keras import keras_2_module
+
+# Of callbacks: methods that write files beside those that `fit` calls, and properties that do.
+FILE_METHODS = ("_save_model", "set_model")
+FILE_WRITERS = ("_train_writer", "_val_writer")
 
 
 def trainer_class(optimizer_class: Any) -> Any:
@@ -17,6 +21,34 @@ def trainer_class(optimizer_class: Any) -> Any:
         return TensorFlowTrainer
     training = keras_2_module(optimizer_class, "engine.training")
     return None if training is None else training.Model
+
+
+def steps_of_execution(model: Any) -> int:
+    """How many steps an execution has now."""
+    steps = getattr(model, "steps_per_execution", None)
+    if steps is None:  # of Keras 2, before it is compiled
+        return 1
+    return int(steps.numpy() if hasattr(steps, "numpy") else steps)
+
+
+def step_tuner_of(model: Any) -> Any:
+    """What changes the number of steps as time goes on. None: nothing does. Of Keras 2."""
+    return model._steps_per_execution_tuner if is_tuned(model) else None
+
+
+def is_tuned(model: Any) -> bool:
+    """Whether it was compiled with steps_per_execution="auto". Of Keras 2."""
+    return bool(getattr(model, "autotune_steps_per_execution", False))
+
+
+def replace_step_tuner(model: Any, tuner: Any) -> None:
+    """Have `fit` start and stop this one."""
+    model._steps_per_execution_tuner = tuner
+
+
+def tune_instead(tuner: Any, steps: Any) -> None:
+    """Have a tuner change this variable."""
+    tuner._steps_per_execution = steps
 
 
 def backup_position(model: Any) -> Optional[list[int]]:

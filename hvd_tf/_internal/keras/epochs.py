@@ -66,6 +66,12 @@ class Epochs:
         check_together(everyones, _REMEDY)
 
 
+def steps_of(callback: Any) -> Optional[int]:
+    """How many batches an epoch of `fit` has. None: it is not known, or a program's own loop."""
+    params = getattr(callback, "params", None) or {}
+    return params.get("steps")
+
+
 def peers_of(model: Any) -> Optional[ProcessSet]:
     """The ranks that reduce the model's gradients. None: this rank trains alone."""
     optimizer = reducing_of(model)

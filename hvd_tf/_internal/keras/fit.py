@@ -4,8 +4,10 @@
 `fit` of a model with a distributed optimizer is arranged before it begins, on every rank:
 
 - the progress bar is the first rank's, unless the program passes `verbose`;
-- where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback;
+- where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback,
+  and of a class of the program's own the others keep what that class adds;
 - where ranks have BackupAndRestore, the lowest of them restores for all;
+- where Keras tunes the number of steps in an execution, all take what the first rank finds;
 - JoinCallback is called before all other callbacks, so that all ranks are there when these meet;
 - where it trains other variables than the last one, it begins with the first of several passes.
 """
@@ -14,15 +16,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import ExitStack
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
-    build_before_tracing,
     create_optimizer_variables,
-    is_built,
     trainable_variables_of,
 )
 from hvd_tf._internal.compat.keras_fit import (
@@ -32,10 +33,12 @@ from hvd_tf._internal.compat.keras_fit import (
     share_backup,
     trainer_class,
 )
-from hvd_tf._internal.facts import check_same, exchange
+from hvd_tf._internal.facts import Facts, check_same, exchange
 from hvd_tf._internal.keras.epochs import joined
+from hvd_tf._internal.keras.execution_steps import shared_steps, steps_fact
 from hvd_tf._internal.keras.progress import end_lines
 from hvd_tf._internal.keras.reducing import Reducing, reducing_of
+from hvd_tf._internal.keras.silenced import class_of_keras, is_plain, silence
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
 
@@ -70,15 +73,16 @@ def _arranged(original: Any) -> Any:
     def arranged(self: Any, optimizer: Reducing, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         joined.pop(self, None)  # of an earlier fit
-        if _has_peers(optimizer.process_set):
-            _arrange(self, bound.arguments, optimizer.process_set)
-        end_lines(bound.arguments)
-        try:
-            return original(*bound.args, **bound.kwargs)
-        except Exception as error:
-            if self in joined:
-                joined[self].fail(error)
-            raise
+        with ExitStack() as undone:
+            if _has_peers(optimizer.process_set):
+                _arrange(self, bound.arguments, optimizer.process_set, undone)
+            end_lines(bound.arguments)
+            try:
+                return original(*bound.args, **bound.kwargs)
+            except Exception as error:
+                if self in joined:
+                    joined[self].fail(error)
+                raise
 
     fit._hvd_original = original  # type: ignore[attr-defined]
     return fit
@@ -89,52 +93,80 @@ def _has_peers(process_set: ProcessSet) -> bool:
     return members.size > 1 and members.rank >= 0
 
 
-def _arrange(model: Any, arguments: dict[str, Any], process_set: ProcessSet) -> None:
-    """Change the arguments of a `fit`. A collective call of the set's ranks."""
+def _arrange(
+    model: Any, arguments: dict[str, Any], process_set: ProcessSet, undone: ExitStack
+) -> None:
+    """Change the arguments of a `fit`. A collective call of the set's ranks.
+
+    undone: gets what is to be called after the `fit`.
+    """
     me = registered(process_set).rank
     if arguments.get("verbose", "auto") == "auto" and me != 0:
         arguments["verbose"] = 0
-    callbacks = arguments.get("callbacks")
+    callbacks, is_list = arguments.get("callbacks"), True
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
-        if not isinstance(callbacks, tf.keras.callbacks.Callback):
-            callbacks = None  # a CallbackList of the program's own stays as it is
-        else:
-            callbacks = [callbacks]
-    mine = [_file_of(callback) for callback in callbacks or ()]
-    backs_up = any(_is_a(callback, _BACKUP) for callback in callbacks or ())
-    joins = any(_is_a(callback, _JOIN) for callback in callbacks or ())
-    facts = {"files": mine, "backs_up": backs_up, "joins": joins, "built": is_built(model)}
+        is_list = isinstance(callbacks, tf.keras.callbacks.Callback)
+        callbacks = [callbacks] if is_list else None  # a CallbackList stays as it is
+    given = list(callbacks or ())
+    facts = {
+        "files": [_file_of(callback) for callback in given],
+        "backs_up": any(class_of_keras(callback, _BACKUP) for callback in given),
+        "joins": any(_is_join(callback) for callback in given),
+        "is_list": is_list,
+        "steps": steps_fact(model),
+    }
     everyones = exchange(facts, "fit/files", process_set)
-    if all(theirs["built"] for theirs in everyones):
-        build_before_tracing(model)
     check_same(everyones, "joins", "fit: whether there is a JoinCallback", "Pass it on every rank")
-    kept = [
-        callback
-        for callback, file in zip(callbacks or (), mine)
-        if not file or not any(file in theirs["files"] for theirs in everyones[:me])
-    ]
-    kept.sort(key=lambda callback: not _is_a(callback, _JOIN))
+    kept = _without_others_files(given, everyones, me, undone)
+    kept.sort(key=lambda callback: not _is_join(callback))
     owner = next((i for i, theirs in enumerate(everyones) if theirs["backs_up"]), None)
-    if owner is not None and (callbacks is not None or arguments.get("callbacks") is None):
+    if owner is not None and is_list:
         if me != owner:
-            kept = [callback for callback in kept if not _is_a(callback, _BACKUP)]
-        # The callback of tf_keras makes them on the owner only, by other names than the first step.
+            kept = _without(kept, {_BACKUP}, undone)
+        # Before anything is restored: the callback of Keras 3 leaves out what is not there, and
+        # that of tf_keras makes it on the owner only, by other names than the first step.
         if model.built:
             create_optimizer_variables(model.optimizer, model.trainable_variables)
         # At the end of every rank's list, so that ranks meet there in the same order.
         kept.append(_SharedBackup(owner, process_set))
+    kept += shared_steps(model, everyones, process_set, undone)
     if callbacks is not None or kept:
         arguments["callbacks"] = kept
 
 
-def _is_a(callback: Any, name: str) -> bool:
-    return any(cls.__name__ == name for cls in type(callback).__mro__)
+def _without_others_files(
+    callbacks: list[Any], everyones: list[Facts], me: int, undone: ExitStack
+) -> list[Any]:
+    """The callbacks, but for what a lower rank writes."""
+    of_lower = {file for theirs in everyones[:me] for file in theirs["files"] if file}
+    kept = []
+    for callback in callbacks:
+        is_others = _file_of(callback) in of_lower
+        kept += _without([callback], set(_FILES), undone) if is_others else [callback]
+    return kept
+
+
+def _without(callbacks: list[Any], names: set[str], undone: ExitStack) -> list[Any]:
+    """The callbacks, but for what they have of classes of Keras with these names."""
+    kept = []
+    for callback in callbacks:
+        classes = [cls for name in names if (cls := class_of_keras(callback, name))]
+        if classes and is_plain(callback):
+            continue
+        for cls in classes:
+            undone.callback(silence(callback, cls))
+        kept.append(callback)
+    return kept
+
+
+def _is_join(callback: Any) -> bool:
+    return any(cls.__name__ == _JOIN for cls in type(callback).__mro__)
 
 
 def _file_of(callback: Any) -> str:
     """The kind and path of what it writes; "" if nothing is known of it, or it has no path yet."""
     for name, attribute in _FILES.items():
-        if _is_a(callback, name) and getattr(callback, attribute, None):
+        if class_of_keras(callback, name) and getattr(callback, attribute, None):
             return f"{name} {getattr(callback, attribute)}"
     return ""
 

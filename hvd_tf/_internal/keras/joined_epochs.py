@@ -57,9 +57,6 @@ class JoinedEpochs:
             )
         if self._process_set is None:
             return
-        # Else a rank without a batch in the first epoch would have fewer variables than the others.
-        if self._model.built:
-            create_optimizer_variables(self._model.optimizer, self._model.trainable_variables)
         self._meet("begins fit", "begin")
 
     def begin_epoch(self, epoch: int) -> None:
@@ -76,9 +73,17 @@ class JoinedEpochs:
             return
         self._is_open = False
         last = wait_for_last(self._process_set)
-        variables = self._variables()
-        self._check(self._tell(f"ended epoch {self._epoch + 1}", "end", len(variables)))
-        broadcast_variables(variables, last, process_set=self._process_set)
+        everyones = self._tell_of_variables()
+        numbers = {theirs["number"] for theirs in everyones}
+        if len(numbers) > 1 and all(theirs["where"] == "end" for theirs in everyones):
+            if self._model.built:  # a rank without a batch so far has no slots yet
+                create_optimizer_variables(self._model.optimizer, self._model.trainable_variables)
+            everyones = self._tell_of_variables()
+        self._check(everyones)
+        broadcast_variables(self._variables(), last, process_set=self._process_set)
+
+    def _tell_of_variables(self) -> list[Facts]:
+        return self._tell(f"ended epoch {self._epoch + 1}", "end", len(self._variables()))
 
     def end(self) -> None:
         """Call it after the last epoch."""

@@ -61,8 +61,12 @@ class LocalGradientAggregationHelper:
 
 class _Reducer:
     def __init__(self, reduce: Callable[..., Any], sparse_as_dense: bool) -> None:
-        self.reduce = reduce
+        self._reduce = reduce
         self._sparse_as_dense = sparse_as_dense
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any], names: Any) -> Any:
+        del names  # the program's own function chooses them
+        return self._reduce(gradients, variables)
 
     def densify(self, gradients: Sequence[Any]) -> list[Any]:
         return [

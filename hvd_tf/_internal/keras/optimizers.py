@@ -19,14 +19,18 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_tf._internal.compat import Variable
-from hvd_tf._internal.compat.keras import backend_of_keras_3, build_optimizer, patch_trainer
+from hvd_tf._internal.compat.keras import (
+    backend_of_keras_3,
+    build_optimizer,
+    keep_registered_name,
+    patch_trainer,
+)
 from hvd_tf._internal.compat.keras_loss_scale import (
     patch_loss_scaling_of_keras_2,
     patch_loss_scaling_of_keras_3,
 )
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.fit import patch_fit
-from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.keras.reducing import Reducing
 from hvd_tf._internal.unique_rows import TakesUniqueRows, TakesUniqueRowsLegacy
 
@@ -173,10 +177,12 @@ def distribute(
     names = {
         "__module__": base.__module__,
         "_hvd_reducer": reducer,
-        "_agg_helper": Passes(reducer, passes, average_passes) if passes > 1 else None,
+        "_hvd_passes": passes,
+        "_hvd_averages_passes": average_passes,
     }
     # The metaclass is the base's: Keras 2 has one for loss scaling.
     derived = type(base)(base.__name__, (family, base), names)
+    keep_registered_name(derived, base)
     distributed = derived.__new__(derived)
     vars(distributed).update(vars(optimizer))
     return distributed

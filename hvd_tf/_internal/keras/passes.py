@@ -17,6 +17,7 @@ from hvd_tf._internal.compat import (
     variable_key,
 )
 from hvd_tf._internal.gradients import Gradient, GradientReducer
+from hvd_tf._internal.names import names_by_place
 
 
 class Passes:
@@ -71,6 +72,7 @@ class Passes:
                     f"backward_passes_per_step={self.passes} cannot add up: pass "
                     "sparse_as_dense=True"
                 )
+        names = names_by_place(variables)
         number = self._pass_number()
         added = [i for i, gradient in enumerate(result) if gradient is not None]
         present, checks = self._variables_of_step([result[i] for i in added], added, variables)
@@ -87,7 +89,8 @@ class Passes:
             if self._average:
                 made = number.read_value()  # more than k where a k-th pass has failed
                 totals = [total / tf.cast(made, total.dtype) for total in totals]
-            reduced = self._reducer.reduce(totals, [variables[i] for i in present])
+            summed = [variables[i] for i in present]
+            reduced = self._reducer.reduce(totals, summed, [names[i] for i in present])
             # Not before the reduction has succeeded: one that fails leaves a k-th pass behind.
             with tf.control_dependencies(reduced):
                 for total in sums:

@@ -5,25 +5,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Optional
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat import Variable, is_traced_for_xla
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.passes import Passes
+from hvd_tf._internal.names import names_by_place
 from hvd_tf._internal.runtime import ProcessSet
+
+# By optimizer. Not its attributes, which a deep copy of it would share or copy.
+_passes: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
 
 
 class Reducing:
     """What a distributed optimizer has beside its own class.
 
     The reduction belongs to the class, which is made for one optimizer. So `from_config` and copies
-    reduce in the same way.
+    reduce in the same way. Passes belong to the instance: each adds up its own.
     """
 
     _hvd_reducer: GradientReducer
-    _agg_helper: Optional[Passes]
+    _hvd_passes: int  # how many are added up
+    _hvd_averages_passes: bool
     _HAS_AGGREGATE_GRAD = True
+
+    @property
+    def _agg_helper(self) -> Optional[Passes]:
+        """Horovod's name. None: each pass is reduced."""
+        if self._hvd_passes == 1:
+            return None
+        if self not in _passes:
+            _passes[self] = Passes(self._hvd_reducer, self._hvd_passes, self._hvd_averages_passes)
+        return _passes[self]
 
     @property
     def process_set(self) -> ProcessSet:
@@ -72,7 +87,7 @@ class Reducing:
         check_place()
         if self._agg_helper is not None:
             return self._agg_helper.aggregate(grads, vars)
-        return self._hvd_reducer.reduce(grads, vars)
+        return self._hvd_reducer.reduce(grads, vars, names_by_place(vars))
 
 
 def check_place() -> None:
