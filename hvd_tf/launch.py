@@ -28,6 +28,7 @@ from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
 from hvd_tf._internal.launcher.output import RankFiles
 
 _USAGE_ERROR = 2
+_STDERR = 2
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -40,6 +41,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
       The job's exit code: that of the rank that failed first, 128 + n where signal n ended it,
       124 where a rank had not started in time, 2 for an error of the user's in the command line.
     """
+    _open_missing_streams()
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         if options.check_build:
@@ -48,6 +50,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except LaunchError as error:
         say(str(error))
         return _USAGE_ERROR
+
+
+def _open_missing_streams() -> None:
+    """Files get the lowest descriptors that are free. None may get a standard stream's."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass  # a daemon may have closed it
+    os.close(descriptor)
 
 
 def _show_build(options: Options) -> int:

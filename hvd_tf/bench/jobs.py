@@ -173,10 +173,8 @@ def _prepare(
     if launch.mpirun is None:
         return [sys.executable, "-m", "hvd_tf.launch", "-np", str(ranks), *command], env
     found = mpirun.identify(launch.mpirun, env)
-    if found is None:
-        raise BenchError(
-            f"{launch.mpirun} is of neither Open MPI nor MPICH: name another one by --mpirun"
-        )
+    if isinstance(found, str):
+        raise BenchError(f"{launch.mpirun}, {found}: name another one by --mpirun")
     if launch.python != sys.executable:
         # The variable is for this Python. It would put its packages before those of the other
         # Python.

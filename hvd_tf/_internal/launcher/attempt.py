@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +174,8 @@ class Attempt:
             late = starts.words() if starts and starts.late else unended.words
             if late and not ending.stopped_by:
                 return line(late)
-            return _last_words(ending, report, told.states(), lost.words)
+            full = directories.full() if -ending.status == signal.SIGBUS else ""
+            return _last_words(ending, report, told.states(), lost.words, full)
 
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
@@ -196,8 +198,13 @@ def _last_words(
     report: failure_report.Report | None,
     states: last_words.States,
     lost: str,
+    full: str,
 ) -> bytes:
-    """What the launcher says at the end. `lost` is of a host that was, or ""."""
+    """What the launcher says at the end.
+
+    `lost` is of a host that was, or "". `full` is of a directory without room that may be why
+    mpirun was ended by a signal, or "".
+    """
     if ending.stopped_by:
         return line(f"stopped by {process.name_of(ending.stopped_by)}")
     if report:
@@ -211,7 +218,7 @@ def _last_words(
     if lost:
         return words + line(lost)
     if not words and ending.status < 0:
-        return line(f"signal {-ending.status} has ended mpirun")
+        return line(f"signal {-ending.status} has ended mpirun{full and f', as when {full}'}")
     return words
 
 

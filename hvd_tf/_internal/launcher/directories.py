@@ -17,6 +17,8 @@ from pathlib import Path
 _SHARED_MEMORY = Path("/dev/shm")
 # A rank's segment of Open MPI has 16 MiB. There may be a window beside it.
 _SEGMENT_BYTES_A_RANK = 24 << 20
+# Open MPI's mpirun of two ranks is content with this.
+_FEW_BYTES = 1 << 20
 _JOB_PREFIX = "hvdrun."
 _SEGMENTS_PREFIX = "mpi.hvdrun."
 # Held by the launcher as long as it lives. Not its pid: a container that shares the directory
@@ -33,6 +35,19 @@ class Directories:
     job: Path
     segments: Path
     """For shared memory: in /dev/shm where that is large enough, else the same."""
+
+    def full(self) -> str:
+        """What is wrong if there is hardly any room left for mpirun's own files. Else ""."""
+        try:
+            free_bytes = _free_bytes(self.job)
+        except OSError:
+            return ""  # it is gone
+        if free_bytes >= _FEW_BYTES:
+            return ""
+        return (
+            f"{self.job.parent} has no room for files that mpirun maps into its memory: "
+            f"{free_bytes >> 10} KB are free; set TMPDIR to a directory with more"
+        )
 
 
 @contextmanager
@@ -107,7 +122,12 @@ def _is_abandoned(path: Path) -> bool:
 
 def _has_room(directory: Path, wanted_bytes: int) -> bool:
     try:
-        free = os.statvfs(directory)
+        return _free_bytes(directory) >= wanted_bytes and os.access(directory, os.W_OK)
     except OSError:
         return False
-    return free.f_bavail * free.f_frsize >= wanted_bytes and os.access(directory, os.W_OK)
+
+
+def _free_bytes(directory: Path) -> int:
+    """Raises OSError where it cannot be told."""
+    free = os.statvfs(directory)
+    return free.f_bavail * free.f_frsize

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_tf._internal import failure_report
-from hvd_tf._internal.launcher import words
+from hvd_tf._internal.launcher import variables, words
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import Host
@@ -82,8 +82,8 @@ def find(environ: Mapping[str, str]) -> Mpirun:
     others = []
     for path in _candidates(environ):
         mpirun = identify(path, environ)
-        if mpirun is None:
-            others.append(f"{path} (of neither Open MPI nor MPICH)")
+        if isinstance(mpirun, str):
+            others.append(f"{path} ({mpirun})")
         elif built and not built.startswith(mpirun.family):
             others.append(f"{path} (of {mpirun.family})")
         else:
@@ -106,27 +106,32 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
             yield path
 
 
-def identify(path: str, environ: Mapping[str, str]) -> Mpirun | None:
-    """Whose mpirun this is. None: it is of neither family, or does not run."""
+def identify(path: str, environ: Mapping[str, str]) -> Mpirun | str:
+    """Whose mpirun this is, or why that is not known."""
     try:
         shown = subprocess.run(
             [path, "--version"],
-            env=without_outer_job(environ),
+            env=variables.with_home(without_outer_job(environ)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=20,
             check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if found := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", shown):
+        )
+    except OSError as error:
+        return f"which does not run: {error.strerror}"
+    except subprocess.TimeoutExpired as error:
+        return f"which has not shown its version within {error.timeout:g} s"
+    if found := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", shown.stdout):
         return Mpirun(path, OPEN_MPI, int(found[1]))
-    if "HYDRA" in shown:
-        found = re.search(r"Version:\s+(\d+)\.", shown)
+    if "HYDRA" in shown.stdout:
+        found = re.search(r"Version:\s+(\d+)\.", shown.stdout)
         return Mpirun(path, MPICH, int(found[1]) if found else 0)
-    return None
+    if shown.returncode:
+        why = next(iter(shown.stderr.strip().splitlines()), "it says nothing")
+        return f"whose --version ends with status {shown.returncode}: {why}"
+    return "of neither Open MPI nor MPICH"
 
 
 def _built_with() -> str:
@@ -266,7 +271,7 @@ def environment(
 
     With ranks on other hosts it leaves those that only suit this one in a file of the job.
     """
-    env = without_outer_job(environ)
+    env = variables.with_home(without_outer_job(environ))
     if mpirun.family == OPEN_MPI:
         of_job, of_host = _open_mpi_settings(mpirun, ranks, directories, remote)
         if remote is None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 
 from hvd_tf._internal import commits, failure_report
@@ -50,6 +53,16 @@ def merged(environ: Mapping[str, str], asked: Mapping[str, str | None]) -> dict[
             raise LaunchError(
                 f"-x {name}: it is not set here: export it first, or write -x {name}=VALUE"
             )
+    return env
+
+
+def with_home(env: dict[str, str]) -> dict[str, str]:
+    """The same with HOME, which Open MPI cannot do without. Services may be started without one."""
+    if "HOME" not in env:
+        try:
+            env["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:  # a container's user may have no name
+            env["HOME"] = tempfile.gettempdir()
     return env
 
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdrun where something is missing that programs take for granted: HOME, streams, room."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import pytest
+from launching import facts, fake_mpirun, launcher, left_of, run
+
+# Open MPI's: it ends like this.
+NEEDS_HOME = """#!/bin/sh
+[ "$HOME" ] || { echo "Error: no home directory" >&2; exit 1; }
+exec "$0.real" "$@"
+"""
+
+
+def test_a_service_without_home(tmp_path: Path) -> None:
+    mpirun = fake_mpirun(tmp_path, "note(home=os.environ['HOME'])")
+    mpirun.rename(f"{mpirun}.real")
+    mpirun.write_text(NEEDS_HOME)
+    mpirun.chmod(0o755)
+    result = run(tmp_path, ["-np", "1", "true"], {"HOME": None})
+    assert result.returncode == 0, result.stderr
+    assert facts(tmp_path)["home"] == pwd.getpwuid(os.geteuid()).pw_dir
+    assert run(tmp_path, ["-np", "1", "true"], {"HOME": "/elsewhere"}).returncode == 0
+    assert facts(tmp_path)["home"] == "/elsewhere"
+
+
+def test_an_mpirun_that_fails_is_not_called_another_one(tmp_path: Path) -> None:
+    mpirun = fake_mpirun(tmp_path, "")
+    mpirun.write_text("#!/bin/sh\necho 'no such library' >&2\nexit 3\n")
+    result = run(tmp_path, ["-np", "1", "true"], {"PATH": "/usr/bin:/bin"}, built="Open MPI 5")
+    assert result.returncode == 2
+    assert f"{mpirun} (whose --version ends with status 3: no such library)" in result.stderr
+    assert "of neither" not in result.stderr
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_an_mpirun_that_finds_no_room(tmp_path: Path, full: bool) -> None:
+    fake_mpirun(tmp_path, "os.kill(os.getpid(), signal.SIGBUS)")
+    change = "from hvd_tf._internal.launcher import directories\n"
+    change += f"directories._FEW_BYTES = {1 << 62 if full else 0}\n"
+    result = run(tmp_path, ["-np", "1", "true"], change=change)
+    words = "hvdrun: signal 7 has ended mpirun"
+    if full:
+        words += f", as when {tmp_path / 'tmp'} has no room for files that mpirun maps "
+        assert result.stderr.startswith(words), result.stderr
+        assert "KB are free; set TMPDIR to a directory with more\n" in result.stderr
+    else:
+        assert result.stderr == f"{words}\n"
+    assert result.returncode == 135 and left_of(tmp_path) == []
+
+
+def test_closed_streams_are_none_of_the_files_of_ranks(tmp_path: Path) -> None:
+    fake_mpirun(tmp_path, "run_ranks(2)")
+    (tmp_path / "tmp").mkdir()
+    said = "import os, sys; print('out', flush=True); print('err', file=sys.stderr)"
+    command = [*launcher(tmp_path), "--output-filename", str(tmp_path / "of"), "-np", "2"]
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command, sys.executable, "-c", said]
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    assert os.spawnvpe(os.P_WAIT, "sh", shell, env) == 0
+    # The fake does not say whose a line is, so all are mpirun's own.
+    written = {path.read_text() for path in (tmp_path / "of").glob("*/*")}
+    assert written == {""}
