@@ -87,9 +87,10 @@ def _launch(options: Options) -> int:
             stack.callback(files.close)
         if options.restarts and not environ.get(variables.COMMITS_VARIABLE):
             try:
-                environ[variables.COMMITS_VARIABLE] = str(stack.enter_context(kept_directory()))
+                chosen = str(stack.enter_context(kept_directory()))
             except OSError as error:
                 raise no_temporary_files(error) from None
+            environ[variables.COMMITS_VARIABLE] = environ[variables.CHOSEN_VARIABLE] = chosen
         return _run(options, launcher, environ, signals, file_limit, files)
 
 

@@ -17,10 +17,13 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
+# The directory that `hvdrun` has chosen itself. It has no more room than there happens to be.
+CHOSEN_VARIABLE = "HVD_ELASTIC_CHOSEN_DIR"
 # The same at all starts of one job. `hvdrun` makes one up where there is none.
 JOB_VARIABLE = "HVD_ELASTIC_JOB"
 # Of a function that hvd_tf.run calls, whose program is always the same.
@@ -95,6 +98,8 @@ class CommitFile:
           ValueError: HVD_ELASTIC_DIR is set, by the user or hvdrun, to what is no directory here.
         """
         self._directory = environ.get(DIRECTORY_VARIABLE, "")
+        self._is_chosen = self._directory == environ.get(CHOSEN_VARIABLE)
+        self._has_warned = False
         self._start = _Start.of(environ)
         self._path: Optional[Path] = None
         if self._directory:
@@ -109,13 +114,22 @@ class CommitFile:
     def write(self, content: Any) -> None:
         """Replace what is there. A reader sees the old or the new content, never a part.
 
+        Where there is no room in a directory that `hvdrun` has chosen, the old content stays.
+
         Raises:
-          OSError: there is no room.
+          OSError: there is no room in a directory of the user's.
           ValueError: somebody else could write to the file, so it could not be read later.
         """
         if self._path is None:
             return
-        descriptor, draft = tempfile.mkstemp(dir=self._path.parent)  # mode 0600
+        try:
+            self._replace(self._path, content)
+            self._mark.unlink(missing_ok=True)
+        except OSError as error:
+            self._bear(error, "a commit")
+
+    def _replace(self, path: Path, content: Any) -> None:
+        descriptor, draft = tempfile.mkstemp(dir=path.parent)  # mode 0600
         try:
             with os.fdopen(descriptor, "wb") as file:
                 pickle.dump(content, file, protocol=5)
@@ -127,11 +141,23 @@ class CommitFile:
                         f"there has {others}, so that others could change what a later start "
                         "reads: name a directory of another volume"
                     )
-            os.replace(draft, self._path)
+            os.replace(draft, path)
         except BaseException:
             os.unlink(draft)
             raise
-        self._mark.unlink(missing_ok=True)
+
+    def _bear(self, error: OSError, what: str) -> None:
+        """Go on without the file where nobody but `hvdrun` has asked for one."""
+        words = f"{what} cannot be written to {self._directory} ({error.strerror or error})"
+        remedy = "to a directory that can be written and has room for two commits"
+        if not self._is_chosen:
+            raise OSError(error.errno, f"{words}: set {DIRECTORY_VARIABLE} {remedy}") from None
+        if not self._has_warned:
+            self._has_warned = True
+            self._say(
+                f"{words}, which hvdrun has chosen: it is kept in memory alone, so that a new "
+                f"start of the job does not find it; set {DIRECTORY_VARIABLE} {remedy}"
+            )
 
     def finish(self) -> None:
         """The training has come to its end. A later one of the same program begins anew.
@@ -140,10 +166,16 @@ class CommitFile:
         train again.
 
         Raises:
-          OSError: there is no room.
+          OSError: there is no room in a directory of the user's.
         """
-        if self._path is not None and self._path.exists():
+        if self._path is None or not self._path.exists():
+            return
+        try:
             self._mark.write_text(json.dumps(self._start))
+        except OSError as error:
+            with suppress(OSError):
+                self._mark.unlink()  # half of one would have a new start train again
+            self._bear(error, "the end of the training")
 
     def read(self) -> Any:
         """What was written last, by this process or an earlier one. None: nothing was.

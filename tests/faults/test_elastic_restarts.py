@@ -39,3 +39,24 @@ def test_a_killed_rank() -> None:
     (end,) = re.findall(r"ended with \[(.*)\]", result.text)
     # Eight steps, each with the average of 1 and 2 times the weights.
     np.testing.assert_allclose([float(x) for x in end.split(",")], (1 - 0.15) ** 8, rtol=1e-6)
+
+
+# Python's own limit, which leaves MPI's shared memory alone: it is there by then.
+NO_ROOM = """
+import resource, runpy, sys
+import hvd_tf as hvd
+hvd.init()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))
+runpy.run_path(sys.argv[1])
+"""
+
+
+def test_a_commit_that_finds_no_room() -> None:
+    launcher = [HVDRUN, "-np", "2", "--restarts", "1"]
+    command = [sys.executable, "-c", NO_ROOM, PROGRAM]
+    with Job(command, 2, env={"KILLED": "0"}, launcher=launcher) as job:
+        result = job.wait(120)
+    assert result.returncode == 0 and result.leftovers == [], result.text
+    assert re.findall(r"begins at (\d)", result.text) == ["0", "0"], result.text
+    assert result.text.count("a commit cannot be written to ") == 1, result.text
+    assert len(re.findall(r"ended with \[", result.text)) == 1, result.text

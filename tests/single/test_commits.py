@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import re
+import resource
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,61 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
     with pytest.raises((pickle.PicklingError, AttributeError)):
         file.write([bytes(1 << 20), lambda: None])
     assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file may become longer than 4 KB. Python then gets an OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_no_room_in_a_directory_that_hvdrun_has_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = CommitFile(0, {**environ(tmp_path), "HVD_ELASTIC_CHOSEN_DIR": str(tmp_path)})
+    file.write(1)
+    with no_room():
+        file.write(bytes(1 << 20))
+        words = f"hvd_tf.elastic: a commit cannot be written to {tmp_path} (File too large), "
+        said = capsys.readouterr().err
+        assert said.startswith(words) and "set HVD_ELASTIC_DIR to a directory" in said, said
+        file.write(bytes(1 << 20))
+        assert capsys.readouterr().err == ""
+    assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
+    file.write(2)
+    assert file.read() == 2
+
+
+def test_no_room_in_a_directory_of_the_users(tmp_path: Path) -> None:
+    # That of an outer hvdrun does not count.
+    file = CommitFile(0, {**environ(tmp_path), "HVD_ELASTIC_CHOSEN_DIR": "/elsewhere"})
+    file.write(1)
+    words = rf"^\[Errno 27\] a commit cannot be written to {re.escape(str(tmp_path))} \(File too "
+    with no_room(), pytest.raises(OSError, match=f"{words}large\\): set HVD_ELASTIC_DIR to a dir"):
+        file.write(bytes(1 << 20))
+    assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_no_room_for_the_mark_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {**environ(tmp_path), **FIRST, "HVD_ELASTIC_CHOSEN_DIR": str(tmp_path)}
+    file = CommitFile(0, first)
+    file.write(1)
+
+    def half(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    file.finish()
+    assert "the end of the training cannot be written to" in capsys.readouterr().err
+    assert CommitFile(0, {**first, "HVD_RESTART": "1"}).read() == 1  # and does not train again
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o602, 0o777])

@@ -15,6 +15,7 @@ from hvd_tf._internal.launcher.errors import LaunchError
 RESTART_VARIABLE = "HVD_RESTART"
 # Where a job that is started again finds its commits.
 COMMITS_VARIABLE = commits.DIRECTORY_VARIABLE
+CHOSEN_VARIABLE = commits.CHOSEN_VARIABLE
 JOB_VARIABLE = commits.JOB_VARIABLE
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORWARDED = re.compile(
