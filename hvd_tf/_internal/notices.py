@@ -26,7 +26,11 @@ _STDERR = 2
 
 
 def write(
-    what: str, rank: int, environ: Mapping[str, str] = os.environ, of_some: bool = False
+    what: str,
+    rank: int,
+    environ: Mapping[str, str] = os.environ,
+    of_some: bool = False,
+    status: int = 0,
 ) -> None:
     """Tells the launcher. Does nothing if no launcher asks.
 
@@ -35,6 +39,7 @@ def write(
       rank: as the launcher counts.
       environ: where the launcher's variables are.
       of_some: with STARTED: not all ranks that were launched need call init().
+      status: with LEAVING: what the process will return.
     """
     word = environ.get(VARIABLE)
     if not word:
@@ -42,6 +47,7 @@ def write(
     directory = environ.get(failure_report.DIRECTORY_VARIABLE)
     facts = {"host": os.uname().nodename, "pid": os.getpid(), "time_ns": time.time_ns()}
     facts |= {"of_some": True} if of_some else {}
+    facts |= {"status": status} if status else {}
     text = json.dumps({"what": what, "rank": rank, **facts}).encode()
     try:
         if directory and Path(directory).is_dir():

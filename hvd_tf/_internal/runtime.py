@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Union
 
-from hvd_tf._internal import failure, launched, native, new_starts, notices, stacks
+from hvd_tf._internal import exit_status, failure, launched, native, new_starts, notices, stacks
 from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
@@ -187,13 +187,14 @@ def shutdown() -> None:
 
 def _at_exit() -> None:
     if _initialised_by == os.getpid():  # not in a forked child
-        notices.write(notices.LEAVING, launched.rank())
+        notices.write(notices.LEAVING, launched.rank(), status=exit_status.status())
     _lib.hvd_at_exit()
 
 
 # An exception may come before init, where peers wait already.
 if launched.size() > 1:
     failure.install()
+    exit_status.watch()
 
 # Registered when this module is imported, so that handlers of the program, which are registered
 # later and run earlier, still find MPI alive. mpi4py finalises after all of Python's handlers.

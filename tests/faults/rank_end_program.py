@@ -16,6 +16,8 @@ NUMBERS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM, "aborted": si
 
 
 def end() -> None:
+    if HOW.startswith("sys.exit-"):
+        sys.exit(int(HOW.removeprefix("sys.exit-")))
     if HOW.startswith("exit-"):
         os._exit(int(HOW.removeprefix("exit-")))
     if HOW == "segfault":

@@ -64,6 +64,14 @@ def test_a_rank_of_a_training(how: str) -> None:
     assert result.returncode != 0
 
 
+def test_a_training_that_one_rank_leaves_with_a_status() -> None:
+    result = run(2, "hvd", "sys.exit-3")
+    line = last_line(result)
+    words = "left first: its program ended with status 3 while others went on"
+    assert re.fullmatch(rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) {words}", line), result.text
+    assert result.returncode == 3, result.text
+
+
 def test_a_rank_that_is_frozen_after_its_last_step() -> None:
     result = run(2, "hvd", "frozen", env={"HVD_STALL_SHUTDOWN_S": "3"})
     line = last_line(result)

@@ -85,3 +85,13 @@ def test_beside_an_exception(
     states = {0: ended(0, 1, 70), 1: other}
     found = last_words.of_report(report, states)
     assert found[0].startswith(words) and found[1] == is_first
+
+
+def test_a_rank_that_left_by_sys_exit() -> None:
+    report = Report(50, 0, "a", 10, "...", blames_peer=True)
+    gone = left(1, 20)
+    gone.leaving = Notice("leaving", 1, "a", 11, 20, status=3)
+    found = last_words.of_report(report, {0: ended(0, 1, 70), 1: gone})
+    words = "rank 1 (host a, pid 11) left first: its program ended with status 3 while others"
+    assert found.line.startswith(words) and found.status == 3
+    assert last_words.of_report(report, {0: ended(0, 1, 70), 1: left(1, 20)}).status == 0

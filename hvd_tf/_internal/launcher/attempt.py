@@ -190,6 +190,8 @@ class Attempt:
             # Open MPI's mpirun sometimes crashes when several ranks abort. What had to be ended has
             # no status of its own. Neither is the reason for the job's end.
             code = ending.status if ending.status > 0 else _EXCEPTION
+            if report:
+                code = last_words.of_report(report, told.states()).status or code
         return Outcome(code, stopped or bool(ending.stopped_by))
 
 
@@ -208,9 +210,9 @@ def _last_words(
     if ending.stopped_by:
         return line(f"stopped by {process.name_of(ending.stopped_by)}")
     if report:
-        last, is_first = last_words.of_report(report, states)
-        heading = f"{report.heading} failed{' first' if is_first else ''}"
-        return line(f"{heading}:\n{report.traceback.rstrip()}") + line(last)
+        last = last_words.of_report(report, states)
+        heading = f"{report.heading} failed{' first' if last.is_first else ''}"
+        return line(f"{heading}:\n{report.traceback.rstrip()}") + line(last.line)
     words = line(ends.WORDS) if ending.failed else b""
     end = last_words.first_end(states) if ending.status > 0 or ending.failed else None
     if end and (last_words.failed_by_itself(end, states) or not lost):

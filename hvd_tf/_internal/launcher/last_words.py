@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from hvd_tf._internal.failure_report import Report
 from hvd_tf._internal.launcher.rank_notices import Notice, RankState
@@ -62,18 +63,27 @@ def of_end(end: Notice) -> str:
     return f"{end.heading} ended with status {end.status}{early}"
 
 
-def of_report(report: Report, states: States) -> tuple[str, bool]:
-    """The line about a job in which a rank has told of an exception; whether that rank is first.
+class OfReport(NamedTuple):
+    """What a job comes to in which a rank has told of an exception."""
 
-    Another rank may have ended before, which left no time to say anything.
-    """
+    line: str
+    is_first: bool
+    """Whether that rank was the first to fail."""
+    status: int = 0
+    """The job's, where mpirun cannot know it. Else 0."""
+
+
+def of_report(report: Report, states: States) -> OfReport:
+    """The line about it. Another rank may have ended before, which left no time to say anything."""
     end = first_end(states, report.time_ns)
     if end and (failed_by_itself(end, states) or report.blames_peer):
-        return of_end(end), False
+        return OfReport(of_end(end), is_first=False)
     left = [state.left for state in states.values() if state.left]
     earlier = [notice for notice in left if notice.time_ns < report.time_ns]
     if report.blames_peer and earlier:
         first = min(earlier, key=lambda notice: notice.time_ns)
-        return f"{first.heading} left first: its program was over while others went on", False
+        over = f"ended with status {first.status}" if first.status else "was over"
+        line = f"{first.heading} left first: its program {over} while others went on"
+        return OfReport(line, is_first=False, status=first.status)
     more = ", which names another rank as the reason" if report.blames_peer else ""
-    return f"{report.heading} ended by the uncaught exception above{more}", True
+    return OfReport(f"{report.heading} ended by the uncaught exception above{more}", is_first=True)

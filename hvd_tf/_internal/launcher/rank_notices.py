@@ -31,7 +31,7 @@ class Notice:
     time_ns: int
     """When it was written, in nanoseconds since 1970 by that host's clock."""
     status: int = 0
-    """Of a process that has ended: as subprocess has it."""
+    """Of a process that has ended, as subprocess has it. Of one that leaves: which it will have."""
     told: bool = False
     """Of a process that has ended: it was asked to from outside, as mpirun does."""
     of_some: bool = False
