@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Union
 
-from hvd_tf._internal import exit_status, failure, launched, native, new_starts, notices, stacks
+from hvd_tf._internal import (
+    exit_status,
+    failure,
+    launched,
+    lineage,
+    native,
+    new_starts,
+    notices,
+    stacks,
+)
 from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
 from hvd_tf._internal.registration import (
@@ -96,7 +105,7 @@ def init(
         ValueError: an argument or an HVD_* variable is wrong, or hvd runs already and does not know
             one of the sets. Names it.
         NotImplementedError: a process set is made of a communicator and `comm` is none.
-        RuntimeError: peers or MPI could not be reached.
+        RuntimeError: peers or MPI could not be reached, or a rank has started this process.
     """
     is_dynamic = process_sets == "dynamic"
     if not is_initialized():
@@ -107,11 +116,13 @@ def init(
     if is_initialized():
         recognise(sets)
         return
+    lineage.check()
     communicator: Any = comm if is_communicator(comm) else None
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(sets, communicator)
     launched_rank = launched.rank()
     notices.write(notices.STARTED, launched_rank, of_some=comm is not None)
+    lineage.claim()
     global _initialised_by
     _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]

