@@ -12,6 +12,7 @@ from hvd_tf._internal import native
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
+from hvd_tf.ops.facts import rank_op
 
 
 def allgather(
@@ -108,14 +109,14 @@ def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
         tensor_name=tensor_name,
         process_set_id=set_id,
     )
-    # Pairs of rank and rows, because ranks that have joined have none.
+    # Pairs of rank and rows, because ranks that have joined have none. The rank is that of the
+    # process that runs the graph, which another one may have built. A set has its ranks in
+    # ascending order.
     rows = tf.shape(tensor, out_type=tf.int64)[0]
-    place = native.lib.hvd_process_set_rank(set_id)
+    rank = tf.cast(rank_op(), tf.int64)
     pairs = gather(
-        tf.stack([[tf.constant(place, tf.int64), rows]]),
-        Names(None, f"{tensor_name}/rows" if tensor_name else ""),
-        set_id,
+        tf.stack([[rank, rows]]), Names(None, f"{tensor_name}/rows" if tensor_name else ""), set_id
     )
-    before = tf.where(pairs[:, 0] < place, pairs[:, 1], 0)
+    before = tf.where(pairs[:, 0] < rank, pairs[:, 1], 0)
     start = tf.reduce_sum(before)
     return average[start : start + rows]

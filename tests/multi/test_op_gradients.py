@@ -98,6 +98,22 @@ def test_allgather(mode, grouped, rank, size):
     np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+def test_allgather_in_a_graph_that_rank_0_has_built(rank, size):
+    with tf.Graph().as_default() as built:
+        x = tf.compat.v1.placeholder(tf.float64, [None], name="x")
+        gathered = hvd.allgather(x)
+        weights = tf.range(tf.size(gathered, tf.int64)) + 1
+        loss = tf.reduce_sum(gathered * tf.cast(weights, tf.float64))
+        tf.identity(tf.gradients(loss, x)[0], name="gradient")
+    definition = built.as_graph_def().SerializeToString()
+    definition = hvd.broadcast_object(definition, 0, name="graph")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(tf.compat.v1.GraphDef.FromString(definition), name="")
+        got = session.run("gradient:0", {"x:0": np.zeros(rank + 1)})
+    start = sum(range(rank + 1))
+    np.testing.assert_array_equal(got, np.arange(start, start + rank + 1) + 1.0)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_broadcast(mode, rank, size):
     for root in range(size):
