@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.compat import is_traced_for_xla
+
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
 _NUMBER = re.compile(r"\d+:\d+")
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_]")
@@ -59,14 +61,24 @@ def unnamed(verb: str) -> str:
     )
 
 
+def check_place(verb: str) -> None:
+    """Raises ValueError where XLA will compile what is being traced: it has no such operation."""
+    if is_traced_for_xla():
+        raise ValueError(
+            f"XLA cannot compile {verb}, which waits for other ranks: call it outside of what "
+            "jit_compile=True compiles"
+        )
+
+
 def call_names(
     verb: str, op_type: str, tensor: Any, name: Optional[str], ignore_name_scope: bool
 ) -> Names:
     """The names of a call. `tensor` is its (first) input. It gives an unnamed node its name.
 
     Raises:
-        ValueError: an eager call needs a name here.
+        ValueError: an eager call needs a name here; XLA compiles what is being traced.
     """
+    check_place(verb)
     if tf.executing_eagerly():
         return Names(None, name or f"{unnamed(verb)}.eager")
     if name is None:

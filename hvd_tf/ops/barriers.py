@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.graph_order import after_what_came_before
-from hvd_tf._internal.op_names import Names, call_names, unnamed
+from hvd_tf._internal.op_names import Names, call_names, check_place, unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id
 
@@ -32,13 +32,15 @@ def barrier(
         None in eager mode. In a graph, the operation that waits.
 
     Raises:
-        ValueError: an unregistered process set; no name in a thread that needs one.
+        ValueError: an unregistered process set; no name in a thread that needs one; XLA
+            compiles what is being traced.
     """
     if name is not None:
         names = call_names("barrier", "HorovodBarrier", None, name, ignore_name_scope=False)
     elif tf.executing_eagerly():
         names = Names(None, f"{unnamed('barrier')}.eager")
     else:
+        check_place("barrier")
         names = Names("barrier", "")  # TensorFlow numbers the nodes
     set_id = registered_id(process_set)
     with after_what_came_before():

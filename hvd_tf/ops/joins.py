@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.graph_order import after_what_came_before
+from hvd_tf._internal.op_names import check_place
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id
 
@@ -33,10 +34,11 @@ def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
         int32 scalar: the rank that came last. It has the values of the last step.
 
     Raises:
-        ValueError: an unregistered process set.
+        ValueError: an unregistered process set; XLA compiles what is being traced.
         tf.errors.InvalidArgumentError: this rank waits in a join already.
         tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
     """
+    check_place("join")
     set_id = registered_id(process_set)
     with after_what_came_before():
         return native.ops.horovod_join(process_set_id=set_id, name="join")

@@ -57,7 +57,7 @@ def allreduce(
 
     Raises:
         ValueError: op and average are both given; an unknown op; an unregistered process set; no
-            name in a thread that needs one.
+            name in a thread that needs one; XLA compiles what is being traced.
         NotImplementedError: slices with another op than Average and Sum, or scaled.
         tf.errors.InvalidArgumentError: Adasum of integers.
     """

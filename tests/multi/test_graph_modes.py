@@ -243,6 +243,26 @@ def test_one_function_called_twice(rank, size):
     np.testing.assert_array_equal(step(tf.constant([1.0])), [[size], [2 * size]])
 
 
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("allreduce", lambda x: hvd.allreduce(x)),
+        ("allreduce", lambda x: hvd.allreduce(tf.IndexedSlices(x, [0, 1], [3])).values),
+        ("grouped_allreduce", lambda x: hvd.grouped_allreduce([x, x])),
+        ("allgather", lambda x: tf.function(hvd.allgather)(x)),  # is compiled with what calls it
+        ("broadcast", lambda x: hvd.broadcast(x, 0)),
+        ("alltoall", lambda x: hvd.alltoall(x)),
+        ("reducescatter", lambda x: hvd.reducescatter(x)),
+        ("barrier", lambda x: hvd.barrier()),
+        ("join", lambda x: hvd.join()),
+    ],
+)
+def test_xla_is_refused_while_a_function_is_traced(verb, call):
+    compiled = tf.function(call, jit_compile=True, autograph=False)
+    with pytest.raises(ValueError, match=f"XLA cannot compile {verb}, .* jit_compile=True"):
+        compiled(tf.constant([1.0, 2.0]))
+
+
 def test_names_of_nodes(size):
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [1], name="x")
