@@ -184,7 +184,9 @@ TEST(negotiator_a_name_in_flight_twice_is_refused) {
   world.Submit(0, "x");
   world.Submit(0, "x");
   ExpectFailed(&world, 0, "x", StatusCode::kInvalidArgument,
-               "already in flight");
+               "'x' is already in flight on this rank; give tensors that are "
+               "in flight together different name= arguments, and let the map "
+               "of a tf.data pipeline run one call at a time");
   world.Submit(1, "x");
   world.Deliver();
   ExpectDone(&world, 0, "x");

@@ -263,6 +263,16 @@ def test_xla_is_refused_while_a_function_is_traced(verb, call):
         compiled(tf.constant([1.0, 2.0]))
 
 
+def test_a_map_that_runs_one_call_at_a_time(rank, size):
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    dataset = tf.data.Dataset.range(30).map(lambda x: hvd.allreduce(x * (rank + 1), op=hvd.Sum))
+    factor = size * (size + 1) // 2
+    for count in (0, 3):
+        results = dataset.with_options(options).prefetch(count)
+        assert [int(x) for x in results] == [x * factor for x in range(30)]
+
+
 def test_names_of_nodes(size):
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [1], name="x")

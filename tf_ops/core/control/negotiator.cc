@@ -57,7 +57,9 @@ void Negotiator::Submit(EntryPtr entry) {
     entry->done(InvalidArgument(
         "'" + key.name +
         "' is already in flight on this rank; give tensors that are in flight "
-        "together different name= arguments."));
+        "together different name= arguments, and let the map of a tf.data "
+        "pipeline run one call at a time (no num_parallel_calls, and "
+        "options.experimental_optimization.map_parallelization = False)."));
     return;
   }
   AddNews(entry.get());
