@@ -204,10 +204,13 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py slices.py broadcast_in_place.py \
   graph_modes.py matched_names.py tape.py \
   keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py \
-  keras_loss_scaling.py sync_batch_norm.py as_horovod.py optimizer.py gpu_lane.py hooks.py) \
+  keras_loaded_models.py keras_first_step.py keras_loss_scaling.py sync_batch_norm.py as_horovod.py \
+  optimizer.py gpu_lane.py hooks.py) \
   tests/examples/test_keras_examples.py::test_fit_and_loop
 MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gradients.py \
-  op_gradients.py errors.py functions.py keras_join.py elastic.py optimizer_checkpoints.py \
+  op_gradients.py errors.py functions.py keras_join.py keras_settings.py \
+  keras_own_loops.py keras_registered.py keras_execution_steps.py elastic.py \
+  optimizer_checkpoints.py \
   accumulation.py gpu_pinning.py data.py data_files.py data_bad_files.py data_training.py \
   metric_state.py estimator_train_and_evaluate.py estimator_evaluation.py \
   estimator_evaluation_start.py estimator_evaluation_input.py estimator_evaluation_collectives.py \

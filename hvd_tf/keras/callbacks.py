@@ -52,6 +52,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
           local_variables: variables that stay as they are on each rank.
         """
         super().__init__()
+        self._supports_tf_logs = True  # it looks at no batch's logs: Keras 2 need not fetch them
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False

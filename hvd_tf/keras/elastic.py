@@ -37,6 +37,7 @@ class CommitStateCallback(tf.keras.callbacks.Callback):
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         """batches_per_commit: at least 1. A commit copies the model to the host's memory."""
         super().__init__()
+        self._supports_tf_logs = True  # it looks at no batch's logs: Keras 2 need not fetch them
         if batches_per_commit < 1:
             raise ValueError(f"batches_per_commit={batches_per_commit}: pass 1 or more")
         self.state = state
@@ -60,20 +61,29 @@ class CommitStateCallback(tf.keras.callbacks.Callback):
 
 
 class UpdateBatchStateCallback(tf.keras.callbacks.Callback):
-    """Keeps `state.batch`: how many batches of this epoch are done. 0 between epochs."""
+    """Keeps `state.batch`: how many batches of this epoch are done. 0 between epochs.
+
+    Those of an earlier call of `fit` count too, where this one goes on in the middle of an epoch.
+    """
 
     def __init__(self, state: Any) -> None:
         """state: has the attribute `batch`."""
         super().__init__()
+        self._supports_tf_logs = True  # it looks at no batch's logs: Keras 2 need not fetch them
         self.state = state
+        self._done_before = 0
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Note the batches before."""
+        self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Count this batch."""
-        self.state.batch = batch + 1
+        self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Begin anew."""
-        self.state.batch = 0
+        self.state.batch = self._done_before = 0
 
 
 class UpdateEpochStateCallback(tf.keras.callbacks.Callback):

@@ -46,6 +46,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
           ValueError: there is no initial_lr.
         """
         super().__init__()
+        self._supports_tf_logs = True  # it looks at no batch's logs: Keras 2 need not fetch them
         if initial_lr is None:
             raise ValueError("initial_lr is None: pass the learning rate that is multiplied")
         self.initial_lr = initial_lr

@@ -290,6 +290,22 @@ def test_fit_goes_on_as_if_nothing_had_been(hvd, rank, size, fails_at, passes):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
 
 
+def test_batches_of_an_epoch_that_went_on_count_together(hvd):
+    """Else a second failure would repeat those before the first one."""
+    state = hvd.elastic.ObjectState(batch=0)
+    state.batch = 3
+    counted = hvd_keras.elastic.UpdateBatchStateCallback(state)
+    seen = []
+    counted.on_train_begin()
+    for epoch in range(2):
+        for batch in range(2):
+            counted.on_train_batch_end(batch)
+            seen.append(state.batch)
+        counted.on_epoch_end(epoch)
+        seen.append(state.batch)
+    assert seen == [4, 5, 0, 1, 2, 0]
+
+
 def test_a_restored_state_begins_with_the_first_pass(hvd, rank, size):
     """Also where ranks stand at different passes: each has sums of its own then."""
     model = make_model(seed=0, passes=2)

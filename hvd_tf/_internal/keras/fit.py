@@ -107,7 +107,7 @@ def _arrange(
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         is_list = isinstance(callbacks, tf.keras.callbacks.Callback)
         callbacks = [callbacks] if is_list else None  # a CallbackList stays as it is
-    given = list(callbacks or ())
+    given = tf.nest.flatten(callbacks or ())  # Keras takes lists within lists
     facts = {
         "files": [_file_of(callback) for callback in given],
         "backs_up": any(class_of_keras(callback, _BACKUP) for callback in given),

@@ -15,14 +15,14 @@ from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.names import names_by_place
 from hvd_tf._internal.runtime import ProcessSet
 
-# By optimizer. Not its attributes, which a deep copy of it would share or copy.
+# By optimizer. Keras would track an attribute, and copy it with the optimizer's others.
 _passes: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
 
 
 class Reducing:
     """What a distributed optimizer has beside its own class.
 
-    The reduction belongs to the class, which is made for one optimizer. So `from_config` and copies
+    The reduction belongs to the class, which is made for one optimizer. So copies by `from_config`
     reduce in the same way. Passes belong to the instance: each adds up its own.
     """
 
