@@ -17,6 +17,7 @@ from hvd_tf._internal import (
     native,
     new_starts,
     notices,
+    presence,
     stacks,
 )
 from hvd_tf._internal.nccl import load_nccl
@@ -122,6 +123,7 @@ def init(
     registration = Registration(sets, communicator)
     launched_rank = launched.rank()
     notices.write(notices.STARTED, launched_rank, of_some=comm is not None)
+    presence.begin(launched_rank)
     lineage.claim()
     global _initialised_by
     _initialised_by = os.getpid()
@@ -191,6 +193,7 @@ def shutdown() -> None:
     the process sets; pass them to it, or add them again. sys.excepthook is what it was before.
     """
     _lib.hvd_shutdown()
+    presence.end()
     forget_all()
     failure.uninstall()
     stacks.stop()
@@ -199,6 +202,7 @@ def shutdown() -> None:
 def _at_exit() -> None:
     if _initialised_by == os.getpid():  # not in a forked child
         notices.write(notices.LEAVING, launched.rank(), status=exit_status.status())
+        presence.end()
     _lib.hvd_at_exit()
 
 

@@ -135,3 +135,32 @@ def test_a_rank_that_ends_well_without_init(way: str, words: str, tracebacks: in
     line = last_line(result)
     assert re.fullmatch(rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) {words}", line), result.text
     assert result.text.count("ZeroDivisionError") == tracebacks and result.returncode == 1
+
+
+# Its program is over, and the shell goes on. With a run of it again, in the second case.
+WRAPPED = f"{sys.executable} {PROGRAM} hvd "
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{WRAPPED} killed; sleep 1000",
+        pytest.param(f"while ! {WRAPPED} segfault; do true; done", marks=in_full),
+    ],
+)
+def test_a_killed_program_whose_script_goes_on(script: str) -> None:
+    result = run_command(2, ["bash", "-c", script])
+    line = last_line(result)
+    words = (
+        "was killed by a signal, or left by os._exit, while its script went on; the job was ended"
+    )
+    assert re.fullmatch(rf"hvdrun: rank 1 \(host {HOST}, pid \d+\) {words}", line), result.text
+    assert result.returncode == 1, result.text
+
+
+def test_programs_that_leave_without_a_word_and_scripts_that_go_on() -> None:
+    script = f"{WRAPPED} all-exit-0; sleep 8; echo goes on"
+    result = run_command(2, ["bash", "-c", script])
+    assert result.text.count("goes on\n") == 2, result.text  # nobody has ended them
+    words = "was killed by a signal, or left by os._exit, while its script went on and ended with"
+    assert f") {words} status 0" in last_line(result), result.text  # MPI minds

@@ -63,7 +63,7 @@ def test_the_first_cause(states: list[RankState], first: int | None) -> None:
 )
 def test_how_a_rank_ended(status: int, words: str) -> None:
     end = Notice("ended", 1, "node1", 7, 5, status)
-    assert last_words.of_end(end) == f"rank 1 (host node1, pid 7) {words}"
+    assert last_words.of_end(end, {1: RankState()}) == f"rank 1 (host node1, pid 7) {words}"
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,9 @@ FLOORS = [
     "process_sets failure stacks",
     "uncaught",
     "blame scopes step_data",
-    "native names op_names graph_names graph_order unique_rows",
-    "compat notices version run",
-    "failure_report build_stamp causes commits exceptions launched nccl new_starts",
+    "native names op_names graph_names graph_order presence unique_rows",
+    "compat lineage notices version run",
+    "failure_report build_stamp causes commits exceptions exit_status launched nccl new_starts",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -131,7 +131,7 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes new_starts",
     "launch": "launcher failure_report",
-    "launcher": "failure_report notices build_stamp commits config_file nccl",
+    "launcher": "failure_report notices presence build_stamp commits config_file nccl",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
     # Reads files, on machines without TensorFlow too.
@@ -151,6 +151,7 @@ STDLIB_ONLY = (
         "launcher",
         "failure_report",
         "notices",
+        "presence",
         "version",
     ),
     "build_stamp",

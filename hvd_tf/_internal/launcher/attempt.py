@@ -18,6 +18,7 @@ from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, 
 from hvd_tf._internal.launcher.directories import Directories, private_directories
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.file_limit import FileLimit
+from hvd_tf._internal.launcher.killed import Killed
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
 from hvd_tf._internal.launcher.mpi_words import MpiWords
 from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
@@ -148,6 +149,7 @@ class Attempt:
             pipe.close()
         output.start()
         starts = self._starts(told, directories)
+        killed = Killed(told)
         unended = Unended(told, self.options.ranks, env, say)
 
         def failed() -> failure_report.Report | None:
@@ -166,12 +168,14 @@ class Attempt:
             has_failed=has_failed,
             children_matter=self._has_children(),
         )
-        ending = job.wait([over, unended.check(), *([starts.check()] if starts else [])])
+        ending = job.wait(
+            [over, unended.check(), killed.check(), *([starts.check()] if starts else [])]
+        )
         report = failed() if ending.status and not ending.stopped_by else None
 
         def words() -> bytes:
             # Once all that the ranks have written has been read.
-            late = starts.words() if starts and starts.late else unended.words
+            late = starts.words() if starts and starts.late else unended.words or killed.words
             if late and not ending.stopped_by:
                 return line(late)
             full = directories.full() if -ending.status == signal.SIGBUS else ""
@@ -216,7 +220,7 @@ def _last_words(
     words = line(ends.WORDS) if ending.failed else b""
     end = last_words.first_end(states) if ending.status > 0 or ending.failed else None
     if end and (last_words.failed_by_itself(end, states) or not lost):
-        return words + line(last_words.of_end(end))
+        return words + line(last_words.of_end(end, states))
     if lost:
         return words + line(lost)
     if not words and ending.status < 0:

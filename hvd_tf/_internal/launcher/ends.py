@@ -106,15 +106,10 @@ def _is_childless(pid: int) -> bool:
     try:
         # Each belongs to the thread that has started it.
         tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [child for task in tasks for child in (task / "children").read_text().split()]
+        children = [
+            int(child) for task in tasks for child in (task / "children").read_text().split()
+        ]
         had_some = bool(children) or process.has_collected_children(pid)
     except OSError:
         return False  # it has just ended, or the kernel does not tell
-    return had_some and not any(map(_runs, children))
-
-
-def _runs(pid: str) -> bool:
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return had_some and not any(map(process.runs, children))

@@ -49,8 +49,16 @@ def never_comes(end: Notice, states: States) -> bool:
     return end.status == 0 and not end.told and not states[end.rank].started and others
 
 
-def of_end(end: Notice) -> str:
+def of_killed(gone: Notice) -> str:
+    """That a rank was killed within a script. Goes on with what the script did."""
+    return f"{gone.heading} was killed by a signal, or left by os._exit, while its script"
+
+
+def of_end(end: Notice, states: States) -> str:
     """How a rank has ended."""
+    gone = states[end.rank].gone
+    if end.status == 0 and gone and gone.pid != end.pid:
+        return f"{of_killed(gone)} went on and ended with status 0"
     if end.status < 0:
         number = -end.status
         try:
@@ -77,7 +85,7 @@ def of_report(report: Report, states: States) -> OfReport:
     """The line about it. Another rank may have ended before, which left no time to say anything."""
     end = first_end(states, report.time_ns)
     if end and (failed_by_itself(end, states) or report.blames_peer):
-        return OfReport(of_end(end), is_first=False)
+        return OfReport(of_end(end, states), is_first=False)
     left = [state.left for state in states.values() if state.left]
     earlier = [notice for notice in left if notice.time_ns < report.time_ns]
     if report.blames_peer and earlier:

@@ -213,6 +213,14 @@ def _open_files(pid: int) -> list[str]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Whether there is such a process, which has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def has_collected_children(pid: int) -> bool:
     """Whether children of it have ended and it has collected their status.
 

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvd_tf._internal import notices
+from hvd_tf._internal import notices, presence
+from hvd_tf._internal.launcher import process
 from hvd_tf._internal.launcher.rank_main import ENDED, RUNNING, STOPPED
 
 _NAME = re.compile(r"rank-\d+\.[a-z]+")
@@ -53,6 +54,10 @@ class RankState:
     """It has called init()."""
     leaving: Notice | None = None
     """Its program is over, and was so in an orderly way; the process may wait for MPI's end."""
+    present: Notice | None = None
+    """It takes part in the job now."""
+    gone: Notice | None = None
+    """It took part, and its process has gone without a word, as when it was killed."""
     mpi_has_aborted: bool = False
     """MPI has, on this rank: that is mostly a consequence of another one's end."""
 
@@ -118,11 +123,23 @@ class RankNotices:
                     state.started = notice
                 elif notice.what == notices.LEAVING:
                     state.leaving = notice
+                elif notice.what == presence.PRESENT:
+                    self._set_presence(state, notice)
                 elif notice.what in (RUNNING, STOPPED, ENDED):
                     state.process = notice
         for rank in tuple(self._aborted):
             found.setdefault(rank, RankState()).mpi_has_aborted = True
         return found
+
+    def _set_presence(self, state: RankState, notice: Notice) -> None:
+        is_held = presence.is_held(presence.file_of(self.directory, notice.rank))
+        if is_held is None:
+            return  # it has left in an orderly way
+        # A process that becomes another program lets go too.
+        if is_held or process.runs(notice.pid):
+            state.present = notice
+        else:
+            state.gone = notice
 
     def _of_files(self) -> list[Notice | None]:
         with suppress(OSError), os.scandir(self.directory) as entries:
