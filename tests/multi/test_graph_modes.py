@@ -65,6 +65,21 @@ def test_an_eager_call_on_the_only_thread_of_a_session(rank, size):
                 np.testing.assert_array_equal(result, [sum(range(size)) + size * i, size * (1 + i)])
 
 
+def test_what_follows_a_call_in_a_session_without_threads(size):
+    """It is not hvd's thread that runs it: the eager call needs that one."""
+
+    def in_python(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="behind")
+
+    no_threads = v1.ConfigProto(inter_op_parallelism_threads=-1)
+    with tf.Graph().as_default(), v1.Session(config=no_threads) as session:
+        x = v1.placeholder(tf.float32, [2])
+        behind = tf.py_function(in_python, [hvd.allreduce(x, op=hvd.Sum)], tf.float32)
+        for _ in range(3):
+            got = session.run(behind, {x: [1.0, 2.0]})
+            np.testing.assert_array_equal(got, [size * size, 2.0 * size * size])
+
+
 def test_all_are_under_way_together(rank, size):
     # The first waits for what the last gives: it can only end if the others do not wait for it.
     @tf.function

@@ -2,7 +2,11 @@
 // Reads the call site of a kernel from TensorFlow's context.
 #include "adapter/call_site.h"
 
+#include <functional>
 #include <string>
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
 
 namespace hvd {
 namespace {
@@ -18,12 +22,20 @@ uint64_t InstanceOf(const tf::FrameAndIter& at) {
   return (frame << 32) | (static_cast<uint64_t>(at.iter_id) & 0xffffffffu);
 }
 
-// An eager op is a step of its own, and no other op belongs to it. TensorFlow
-// wraps it into a function whose node has the name of the op's type. hvd_tf/ops
-// gives nodes of graphs other names.
+// An eager op is a step of its own, and no other op belongs to it.
 int64_t StepOf(tf::OpKernelContext* ctx) {
-  const tf::OpKernel& kernel = ctx->op_kernel();
-  return kernel.name() == kernel.type_string() ? 0 : ctx->step_id();
+  return IsEager(ctx->op_kernel()) ? 0 : ctx->step_id();
+}
+
+// A thread for each closure. It is for a step that has no pool: TensorFlow runs
+// such a step in the thread that called it, and so in the one that calls done.
+// That must not be the background thread. What follows the call would hold all
+// others up, and for ever if it waits for one.
+const Runner* NewThreads() {
+  static const auto* const kRunner = new Runner([](std::function<void()> run) {
+    tf::Env::Default()->SchedClosure(std::move(run));
+  });
+  return kRunner;
 }
 
 // The step's threads, which run what follows the call. Null where the pool's
@@ -33,10 +45,15 @@ int64_t StepOf(tf::OpKernelContext* ctx) {
 const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
   const std::string& executor = ctx->executor_type();
   const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
-  return waits ? nullptr : ctx->runner();
+  if (waits) return nullptr;
+  return ctx->run_all_kernels_inline() ? NewThreads() : ctx->runner();
 }
 
 }  // namespace
+
+bool IsEager(const tf::OpKernel& kernel) {
+  return kernel.name() == kernel.type_string();
+}
 
 CallSite CallSiteOf(tf::OpKernelContext* ctx) {
   CallSite site;

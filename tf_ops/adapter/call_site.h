@@ -27,6 +27,11 @@ struct CallSite {
   tensorflow::RendezvousInterface* rendezvous = nullptr;
 };
 
+// Whether the kernel is that of an eager op. TensorFlow wraps that into a
+// function whose node has the name of the op's type. hvd_tf/ops gives nodes of
+// graphs other names.
+[[nodiscard]] bool IsEager(const tensorflow::OpKernel& kernel);
+
 // The call site of a kernel that runs.
 [[nodiscard]] CallSite CallSiteOf(tensorflow::OpKernelContext* ctx);
 
