@@ -119,6 +119,40 @@ def test_one_name_in_a_loop_of_python(rank, size):
         np.testing.assert_allclose(session.run(verbs(tf.constant(rank + 1.0))), wanted)
 
 
+def test_a_name_that_looks_like_a_number_of_another(rank, size):
+    def verbs(x):
+        order = ["w@1", "w", "w", "w@2@1", "w@2", "w", "w@2"]
+        wait = delays(len(order), rank)
+        return [
+            hvd.allreduce(late(x * 10.0**i, wait[i]), op=hvd.Sum, name=name, ignore_name_scope=True)
+            for i, name in enumerate(order)
+        ]
+
+    wanted = [total(size) * 10.0**i for i in range(7)]
+    np.testing.assert_allclose(tf.function(verbs)(tf.constant(rank + 1.0)), wanted)
+    with tf.Graph().as_default(), v1.Session() as session:
+        np.testing.assert_allclose(session.run(verbs(tf.constant(rank + 1.0))), wanted)
+
+
+def test_such_a_name_comes_into_a_session_later(rank, size):
+    """With a function, which is inlined when the ops of the graph have their numbers."""
+
+    @tf.function
+    def inlined(y):
+        return hvd.allreduce(y, op=hvd.Sum, name="w@1", ignore_name_scope=True)
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = tf.constant(rank + 1.0)
+        wait = delays(3, rank)
+        calls = [
+            hvd.allreduce(late(x * 10.0**i, wait[i]), op=hvd.Sum, name="w", ignore_name_scope=True)
+            for i in range(2)
+        ]
+        calls.append(inlined(late(x * 100.0, wait[2])))
+        got = session.run(calls)
+    np.testing.assert_allclose(got, [total(size) * 10.0**i for i in range(3)])
+
+
 def test_gradients_twice_in_a_graph(rank, size):
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [2], initializer=v1.ones_initializer())

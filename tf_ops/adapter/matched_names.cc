@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <regex>
+#include <set>
 #include <utility>
 
 #include "tensorflow/core/common_runtime/optimization_registry.h"
@@ -114,12 +115,26 @@ int NumberOf(const std::string& name, const std::string& matched) {
   return std::atoi(matched.c_str() + name.size() + 1);
 }
 
-// Gives the nodes that have none the names to match by.
-void NameCalls(const OrderedNodes& nodes) {
-  std::vector<Use> uses;  // of the same node one after another
+// The name of a use that has a number.
+std::string Numbered(const std::string& name, int number) {
+  return number > 0 ? name + "@" + std::to_string(number) : name;
+}
+
+// Within a process set.
+using SetAndName = std::pair<int64_t, std::string>;
+
+// The uses of a graph, and what their names must not be.
+struct Uses {
+  std::vector<Use> missing;  // of the same node one after another
   // The first number that no node has. Of those with lower ones some may have
   // been pruned.
-  std::map<std::pair<int64_t, std::string>, int> unused;
+  std::map<SetAndName, int> unused;
+  std::set<SetAndName> given;    // by users, who may have written "w@1"
+  std::set<SetAndName> matched;  // of nodes that have names
+};
+
+Uses FindUses(const OrderedNodes& nodes) {
+  Uses found;
   for (const auto& [node_name, node] : nodes) {
     int64_t set_id = 0;
     (void)tf::TryGetNodeAttr(node->attrs(), "process_set_id", &set_id);
@@ -127,29 +142,49 @@ void NameCalls(const OrderedNodes& nodes) {
     std::vector<std::string> matched;
     (void)tf::TryGetNodeAttr(node->attrs(), kMatchedNames, &matched);
     for (size_t i = 0; i < names.size(); ++i) {
+      const SetAndName given{set_id, names[i]};
+      found.given.insert(given);
       if (matched.empty()) {
-        uses.push_back({node, {set_id, names[i]}, 0});
+        found.missing.push_back({node, given, 0});
       } else {
-        int& first = unused[{set_id, names[i]}];
+        int& first = found.unused[given];
         first = std::max(first, NumberOf(names[i], matched[i]) + 1);
+        found.matched.insert({set_id, matched[i]});
       }
     }
   }
-  std::map<std::pair<int64_t, std::string>, std::vector<Use*>> groups;
-  for (Use& use : uses) groups[use.set_and_name].push_back(&use);
-  for (const auto& [set_and_name, group] : groups) {
-    const int first = unused[set_and_name];
-    if (group.size() == 1) {
-      group[0]->number = first;
-    } else {
-      (void)Number(group, 0, first);
+  return found;
+}
+
+// The numbers, from `first` on, that make names of their own of `name`. As many
+// as `count`.
+std::vector<int> FreeNumbers(const Uses& uses, const SetAndName& name,
+                             int first, size_t count) {
+  std::vector<int> free;
+  for (int number = first; free.size() < count; ++number) {
+    const SetAndName numbered{name.first, Numbered(name.second, number)};
+    const bool is_given = number > 0 && uses.given.count(numbered) > 0;
+    if (!is_given && uses.matched.count(numbered) == 0) free.push_back(number);
+  }
+  return free;
+}
+
+// Gives the nodes that have none the names to match by.
+void NameCalls(const OrderedNodes& nodes) {
+  Uses uses = FindUses(nodes);
+  std::map<SetAndName, std::vector<Use*>> groups;
+  for (Use& use : uses.missing) groups[use.set_and_name].push_back(&use);
+  for (const auto& [name, group] : groups) {
+    if (group.size() > 1) (void)Number(group, 0, 0);
+    const std::vector<int> free =
+        FreeNumbers(uses, name, uses.unused[name], group.size());
+    for (Use* use : group) {
+      use->number = free[static_cast<size_t>(use->number)];
     }
   }
   std::map<tf::Node*, std::vector<std::string>> names;
-  for (const Use& use : uses) {
-    names[use.node].push_back(
-        use.set_and_name.second +
-        (use.number > 0 ? "@" + std::to_string(use.number) : ""));
+  for (const Use& use : uses.missing) {
+    names[use.node].push_back(Numbered(use.set_and_name.second, use.number));
   }
   for (const auto& [node, of_node] : names) {
     node->AddAttr(kMatchedNames, of_node);
