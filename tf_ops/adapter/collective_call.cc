@@ -7,6 +7,7 @@
 
 #include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
+#include "core/quoted.h"
 
 namespace hvd {
 namespace {
@@ -47,7 +48,7 @@ void CollectiveCall::DropBuffers() {
 
 Status Named(const std::string& name, const Status& status) {
   if (status.ok()) return status;
-  return status.Reworded("'" + name + "': " + status.message());
+  return status.Reworded(Quoted(name) + ": " + status.message());
 }
 
 Status UnknownSet(int process_set_id) {

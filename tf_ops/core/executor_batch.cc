@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/quoted.h"
 #include "core/rows.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/finite.h"
@@ -128,7 +129,7 @@ Status CheckSplits(const Entry& entry, const std::vector<int>& absent) {
       const int64_t count = rows[static_cast<size_t>(rank)];
       if (count == 0) continue;
       return InvalidArgument(
-          "'" + entry.request.key.name + "' sends " + std::to_string(count) +
+          Quoted(entry.request.key.name) + " sends " + std::to_string(count) +
           " rows to rank " + std::to_string(rank) +
           " of its process set, which has called hvd.join(), so they would be "
           "lost; send it none.");

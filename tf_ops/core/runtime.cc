@@ -11,6 +11,7 @@
 #include "core/background_loop.h"
 #include "core/batch_times.h"
 #include "core/log.h"
+#include "core/quoted.h"
 #include "core/stack_requests.h"
 #include "core/tensor_queue.h"
 #include "core/timeline_file.h"
@@ -205,7 +206,7 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
     return;
   }
   entry->done(
-      InvalidArgument("'" + entry->request.key.name + "' names process set " +
+      InvalidArgument(Quoted(entry->request.key.name) + " names process set " +
                       std::to_string(process_set_id) +
                       ", which does not exist; give it to hvd.init()."));
 }
@@ -213,7 +214,7 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
 void Runtime::Enqueue(const ProcessSet& set, EntryPtr entry) {
   if (set.rank < 0) {
     entry->done(InvalidArgument(
-        "'" + entry->request.key.name + "' was called on rank " +
+        Quoted(entry->request.key.name) + " was called on rank " +
         std::to_string(topology().rank) + ", which is not in process set " +
         std::to_string(set.id) + "."));
     return;
@@ -223,8 +224,8 @@ void Runtime::Enqueue(const ProcessSet& set, EntryPtr entry) {
   const Status status = queue_->Push(std::move(command));
   if (status.ok()) return;
   const Entry& refused = *std::get<EnqueueCommand>(command).entry;
-  refused.done(status.Reworded("'" + refused.request.key.name +
-                               "' cannot start: " + status.message()));
+  refused.done(status.Reworded(Quoted(refused.request.key.name) +
+                               " cannot start: " + status.message()));
 }
 
 void Runtime::Join(const ProcessSet& set, JoinCallPtr call) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/quoted.h"
 #include "cpu/elementwise.h"
 #include "cpu/vector_unit.h"
 
@@ -74,7 +75,7 @@ bool AllFiniteOnWire(DataType dtype, DataType wire_dtype, const void* in,
 Status NotFinite(int rank, const std::string& tensor, int input,
                  int input_count) {
   std::string text = "rank " + std::to_string(rank) +
-                     " has a NaN or an infinity in '" + tensor + "'";
+                     " has a NaN or an infinity in " + Quoted(tensor);
   if (input_count > 1) {
     text += " (input " + std::to_string(input) + " of " +
             std::to_string(input_count) + ", from 0)";

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/control/agreement.h"
+#include "core/quoted.h"
 
 namespace hvd {
 
@@ -105,7 +106,7 @@ SharedStatus AbortPolicy::WhyAborted(int rank,
   // step or after. It must not matter which comes first.
   if (withdrawal.why.cause() != nullptr) return Share(withdrawal.why);
   const std::string& name = withdrawal.key.name;
-  return Share(PeerLost("'" + name + "' failed because " +
+  return Share(PeerLost(Quoted(name) + " failed because " +
                             NameRanks({job_ranks_[rank]}) +
                             " aborted its step: " + withdrawal.why.message(),
                         {CauseKind::kStepAborted, job_ranks_[rank], name}));
@@ -179,7 +180,7 @@ void AbortPolicy::FailScope(const Key& key, const SharedStatus& why) {
 
 SharedStatus AbortPolicy::WillNotCome(const Key& key, int rank,
                                       const std::string& text) const {
-  return Share(PeerLost("'" + key.name + "' will not come from " +
+  return Share(PeerLost(Quoted(key.name) + " will not come from " +
                             NameRanks({job_ranks_[rank]}) + ": " + text,
                         {CauseKind::kScopeEnded, job_ranks_[rank], key.name}));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/quoted.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -79,7 +80,7 @@ Status CheckAbsent(const std::string& name, const Signature& signature,
     if (ranks[rank].signature != nullptr) continue;
     if (!refuse(signature, static_cast<int>(rank))) continue;
     return FailedPrecondition(
-        std::string(Name(signature.verb)) + " '" + name + "' needs " +
+        std::string(Name(signature.verb)) + " " + Quoted(name) + " needs " +
         NameRanks({ranks[rank].job_rank}) +
         ", which has called hvd.join() and has no tensors any more; leave it "
         "out, or let that rank join later.");
@@ -94,8 +95,8 @@ Status Compare(const std::string& name, const std::vector<Property>& properties,
     if (text.empty()) continue;
     return Status(StatusCode::kFailedPrecondition,
                   std::string("The ranks disagree on the ") + property.name +
-                      " of " + Name(FirstOf(ranks).verb) + " '" + name + "' (" +
-                      text + "). " + property.remedy,
+                      " of " + Name(FirstOf(ranks).verb) + " " + Quoted(name) +
+                      " (" + text + "). " + property.remedy,
                   {CauseKind::kRanksDiffer, -1, name});
   }
   return Status::Ok();
@@ -136,7 +137,7 @@ Status CheckAgreement(const std::string& name,
   for (const RankRequest& rank : ranks) {
     if (rank.error != nullptr && !rank.error->ok()) {
       return Status(rank.error->code(),
-                    "'" + name + "' failed on " + NameRanks({rank.job_rank}) +
+                    Quoted(name) + " failed on " + NameRanks({rank.job_rank}) +
                         ": " + rank.error->message(),
                     {CauseKind::kCallFailed, rank.job_rank, name});
     }
@@ -152,8 +153,9 @@ Status CheckAgreement(const std::string& name,
       std::any_of(first.shapes.begin(), first.shapes.end(),
                   [](const Shape& shape) { return shape.empty(); });
   if (lacks != nullptr && has_scalar) {
-    return FailedPrecondition(std::string(Name(first.verb)) + " '" + name +
-                              "' was given a scalar, which has no " + lacks +
+    return FailedPrecondition(std::string(Name(first.verb)) + " " +
+                              Quoted(name) +
+                              " was given a scalar, which has no " + lacks +
                               "; give it the shape [1].");
   }
   return Status::Ok();

@@ -10,6 +10,7 @@
 
 #include "core/control/agreement.h"
 #include "core/control/stall.h"
+#include "core/quoted.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
@@ -84,9 +85,9 @@ std::string LikelyPairs(const std::vector<WaitedFor>& tensors) {
     if (best == i) continue;
     is_paired[i] = is_paired[best] = true;
     ++pairs;
-    text += " '" + tensors[i].name + "' on " + NameRanks(tensors[i].ranks) +
-            " and '" + tensors[best].name + "' on " +
-            NameRanks(tensors[best].ranks) +
+    text += " " + Quoted(tensors[i].name) + " on " +
+            NameRanks(tensors[i].ranks) + " and " + Quoted(tensors[best].name) +
+            " on " + NameRanks(tensors[best].ranks) +
             " look like one tensor under two names.";
   }
   return text;

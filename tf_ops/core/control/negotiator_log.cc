@@ -5,6 +5,7 @@
 
 #include "core/control/negotiator.h"
 #include "core/control/record_check.h"
+#include "core/quoted.h"
 #include "core/trace.h"
 #include "core/verbs/verb_rules.h"
 
@@ -99,8 +100,8 @@ Result<Outstanding> Negotiator::MakeAbsent(const AgreedTensor& tensor,
                                    ? remembered->signature.get()
                                    : nullptr;
   if (signature == nullptr) {
-    return Internal("the log agrees on '" + key.name +
-                    "' without its signature, which this rank has not.");
+    return Internal("the log agrees on " + Quoted(key.name) +
+                    " without its signature, which this rank has not.");
   }
   HVD_RETURN_IF_ERROR(CheckShapes(key.name, *signature));
   Outstanding absent{std::make_shared<Entry>(), true};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/control/fusion.h"
+#include "core/quoted.h"
 #include "core/types.h"
 #include "core/verbs/verb_rules.h"
 
@@ -16,8 +17,8 @@ namespace hvd {
 namespace {
 
 Status MakesNoSense(const Request& request, const std::string& why) {
-  return Internal("the log agrees on '" + request.key.name + "' with " + why +
-                  "; do all ranks run the same build of hvd_tf?");
+  return Internal("the log agrees on " + Quoted(request.key.name) + " with " +
+                  why + "; do all ranks run the same build of hvd_tf?");
 }
 
 // Far more than any host has. Sums over ranks and tensors stay within an int64.
@@ -128,7 +129,7 @@ Status CheckBatch(const ReadyBatch& batch, int rank, int size) {
     HVD_RETURN_IF_ERROR(CheckCall(request, batch.absent));
     if (!MoveAlike(first.signature, request.signature)) {
       return MakesNoSense(request,
-                          "'" + first.key.name + "', which moves differently");
+                          Quoted(first.key.name) + ", which moves differently");
     }
     HVD_RETURN_IF_ERROR(
         CheckFirstDims(request, batch.first_dims[i], rank, size));
@@ -158,8 +159,8 @@ Status CheckShapes(const std::string& name, const Signature& signature) {
   if (FitsMemory(signature) && !(has_scalar && needs_rows)) {
     return Status::Ok();
   }
-  return Internal("the log agrees on '" + name +
-                  "' of shapes that make no sense.");
+  return Internal("the log agrees on " + Quoted(name) +
+                  " of shapes that make no sense.");
 }
 
 Status CheckTuning(const Tuning& tuning, int64_t most_chunk_bytes) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/decimal.h"
+#include "core/quoted.h"
 
 namespace hvd {
 namespace {
@@ -43,7 +44,7 @@ std::string NameSome(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   std::string text;
   for (size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
-    text += (i > 0 ? ", '" : "'") + names[i] + "'";
+    text += (i > 0 ? ", " : "") + Quoted(names[i]);
   }
   if (names.size() > kNamesShown) {
     text += " and " + std::to_string(names.size() - kNamesShown) + " more";
