@@ -78,6 +78,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hvd_forget_runs": (None, []),
     "hvd_has_gpu_lane": (ctypes.c_int, []),
     "hvd_reduce_op": (ctypes.c_int, [ctypes.c_char_p]),
+    "hvd_put_eager_words": (
+        ctypes.c_int64,
+        [ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p],
+    ),
+    "hvd_drop_eager_words": (None, [ctypes.c_int64]),
     "hvd_end_scope": (None, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]),
     "hvd_announce_failure": (None, [ctypes.c_char_p]),
     "hvd_first_peer_end": (ctypes.c_int, [_INTS, ctypes.c_char_p, ctypes.c_int]),

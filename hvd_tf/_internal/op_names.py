@@ -3,9 +3,9 @@
 
 In a graph ranks match calls by the node's name. TensorFlow keeps it unique, so code that is the
 same on every rank needs no names. An eager call has no node. It goes by the caller's `name`, or by
-one that stays the same from call to call, so that a million calls leave nothing behind. Unnamed
-calls match by their order. Ranks know only two of each other's threads: the main thread, and the
-one that called `init`. In any other thread a call needs a name.
+one that stays the same from call to call. Unnamed calls match by their order. Ranks know only two
+of each other's threads: the main thread, and the one that called `init`. In any other thread a call
+needs a name. Names that are ever new leave nothing behind (eager_words.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import is_traced_for_xla
+from hvd_tf._internal.eager_words import word_of
 
 _NOT_IN_NODE_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]")
 _NUMBER = re.compile(r"\d+:\d+")
@@ -101,13 +102,13 @@ def part_names(names: Names, part: str) -> Names:
     return Names(f"{node}_{part}" if node else None, f"{tensor_name}/{part}" if tensor_name else "")
 
 
-def gradient_tensor_name(tensor_name: Any) -> str:
-    """The `tensor_name` of a gradient's operation, from that of the forward operation.
+def gradient_tensor_name(operation: Any) -> str:
+    """The `tensor_name` of a gradient's operation, from the forward operation.
 
     In a graph it is the node's name, because the gradient of a node may be asked for twice.
     """
-    text = tf.compat.as_str(tensor_name)
-    return f"{text}/gradient" if text and tf.executing_eagerly() else ""
+    text = word_of(operation, "tensor_name") if tf.executing_eagerly() else ""
+    return f"{text}/gradient" if text else ""
 
 
 def _node_name(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.graph_order import after_what_came_before
 from hvd_tf._internal.op_names import Names, call_names, check_place, unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
@@ -44,8 +45,11 @@ def barrier(
         names = Names("barrier", "")  # TensorFlow numbers the nodes
     set_id = registered_id(process_set)
     with after_what_came_before():
-        return native.ops.horovod_barrier(
-            tensor_name=names.tensor_name, process_set_id=set_id, name=names.node
+        return run_operation(
+            native.ops.horovod_barrier,
+            tensor_name=names.tensor_name,
+            process_set_id=set_id,
+            name=names.node,
         )
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.compat import is_replicated, tf_variable
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set, has_gpu_lane
 from hvd_tf.ops.arguments import by_dtype, registered_id
@@ -37,7 +38,8 @@ def broadcast(
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("broadcast", "HorovodBroadcast", tensor, name, ignore_name_scope)
-    return native.ops.horovod_broadcast(
+    return run_operation(
+        native.ops.horovod_broadcast,
         tensor=tensor,
         root_rank=root_rank,
         tensor_name=names.tensor_name,
@@ -49,10 +51,11 @@ def broadcast(
 @tf.RegisterGradient("HorovodBroadcast")
 def _broadcast_gradient(op: Any, gradient: Any) -> tf.Tensor:
     """The average of the upstream gradients on the root, zeros elsewhere."""
-    average = native.ops.horovod_allreduce(
+    average = run_operation(
+        native.ops.horovod_allreduce,
         tensor=tf.convert_to_tensor(gradient),
         reduce_op=Average,
-        tensor_name=gradient_tensor_name(op.get_attr("tensor_name")),
+        tensor_name=gradient_tensor_name(op),
         process_set_id=op.get_attr("process_set_id"),
     )
     # A factor 0 would make NaN of an infinite gradient. It is decided when the graph runs, because
@@ -145,7 +148,8 @@ def _broadcast_resources(
     names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
 
     def run(part: list[Any], part_name: Names) -> list[tf.Tensor]:
-        done = native.ops.horovod_broadcast_inplace_resource(
+        done = run_operation(
+            native.ops.horovod_broadcast_inplace_resource,
             resources=[variable.handle for variable in part],
             T=part[0].dtype,
             root_rank=root_rank,
@@ -165,7 +169,8 @@ def _broadcast_values(
     names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
 
     def run(variable: Any, part_name: Names) -> tf.Tensor:
-        value = native.ops.horovod_broadcast(
+        value = run_operation(
+            native.ops.horovod_broadcast,
             tensor=tf.convert_to_tensor(variable),
             root_rank=root_rank,
             tensor_name=part_name.tensor_name,
@@ -187,7 +192,8 @@ def _broadcast_references(
     names = call_names("broadcast_", "HorovodBroadcastInplace", variables[0], name, False)
 
     def run(part: list[Any], part_name: Names) -> list[tf.Tensor]:
-        references = native.ops.horovod_broadcast_inplace(
+        references = run_operation(
+            native.ops.horovod_broadcast_inplace,
             variables=[variable._ref() for variable in part],
             root_rank=root_rank,
             tensor_name=part_name.tensor_name,

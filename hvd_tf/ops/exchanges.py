@@ -8,6 +8,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id
@@ -44,7 +45,8 @@ def alltoall(
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("alltoall", "HorovodAlltoall", tensor, name, ignore_name_scope)
     as_many = tf.zeros([0], tf.int32)
-    output, received = native.ops.horovod_alltoall(
+    output, received = run_operation(
+        native.ops.horovod_alltoall,
         tensor=tensor,
         splits=as_many if splits is None else _as_int32(splits),
         tensor_name=names.tensor_name,
@@ -73,11 +75,12 @@ def _limits_of(dtype: tf.DType) -> tuple[int, int]:
 def _alltoall_gradient(op: Any, gradient: Any, _received: Any) -> tuple[tf.Tensor, None]:
     """The rows' gradients go back to where the rows came from."""
     tensor = op.inputs[0]
-    returned, _ = native.ops.horovod_alltoall(
+    returned, _ = run_operation(
+        native.ops.horovod_alltoall,
         # TensorFlow may fill in a missing gradient as float32 zeros.
         tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
         splits=op.outputs[1],
-        tensor_name=gradient_tensor_name(op.get_attr("tensor_name")),
+        tensor_name=gradient_tensor_name(op),
         process_set_id=op.get_attr("process_set_id"),
     )
     # Rows that went nowhere have no influence.

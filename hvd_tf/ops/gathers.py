@@ -9,6 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
@@ -60,8 +61,12 @@ def grouped_allgather(
 
 
 def gather(tensor: tf.Tensor, names: Names, set_id: int) -> tf.Tensor:
-    return native.ops.horovod_allgather(
-        tensor=tensor, tensor_name=names.tensor_name, process_set_id=set_id, name=names.node
+    return run_operation(
+        native.ops.horovod_allgather,
+        tensor=tensor,
+        tensor_name=names.tensor_name,
+        process_set_id=set_id,
+        name=names.node,
     )
 
 
@@ -73,7 +78,8 @@ def gather_all(tensors: list[tf.Tensor], names: Names, process_set: ProcessSet) 
         tensors,
         names,
         lambda part, part_name: list(
-            native.ops.horovod_grouped_allgather(
+            run_operation(
+                native.ops.horovod_grouped_allgather,
                 tensors=part,
                 tensor_name=part_name.tensor_name,
                 process_set_id=set_id,
@@ -99,10 +105,11 @@ def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
 
 def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor:
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op.get_attr("tensor_name"))
+    tensor_name = gradient_tensor_name(op)
     if tensor_name:
         tensor_name = f"{tensor_name}/{part}"
-    average = native.ops.horovod_allreduce(
+    average = run_operation(
+        native.ops.horovod_allreduce,
         # TensorFlow may fill in a missing gradient as float32 zeros.
         tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
         reduce_op=Average,

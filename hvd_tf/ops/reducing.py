@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import Names
 from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.compression import apply_compression, undo_compression, wire_dtype_for
@@ -53,7 +54,9 @@ def reduce_one(
     """The result of the operation for a tensor."""
     packed, context = apply_compression(tensor, compression)
     attributes = reduction.attributes(wire_dtype_for(compression, packed.dtype), names)
-    return undo_compression(operation(tensor=packed, **attributes), context, compression)
+    return undo_compression(
+        run_operation(operation, tensor=packed, **attributes), context, compression
+    )
 
 
 def reduce_group(
@@ -67,7 +70,7 @@ def reduce_group(
 
     def run(part: list[tf.Tensor], part_names: Names) -> list[tf.Tensor]:
         attributes = reduction.attributes(wire_dtype_for(compression, part[0].dtype), part_names)
-        return list(operation(tensors=part, **attributes))
+        return list(run_operation(operation, tensors=part, **attributes))
 
     packed = [apply_compression(tensor, compression) for tensor in tensors]
     results = by_dtype([tensor for tensor, _ in packed], names, run)

@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import run_operation, word_of
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.compression import Compression
@@ -153,15 +154,19 @@ def dense_allreduce(
     reduction = Reduction(op, prescale_factor, postscale_factor, process_set)
     attributes = reduction.attributes(wire_dtype, Names(name, tensor_name))
     if len(tensors) > 1:
-        return list(native.ops.horovod_grouped_allreduce(tensors=list(tensors), **attributes))
-    return [native.ops.horovod_allreduce(tensor=tensors[0], **attributes)]
+        return list(
+            run_operation(native.ops.horovod_grouped_allreduce, tensors=list(tensors), **attributes)
+        )
+    return [run_operation(native.ops.horovod_allreduce, tensor=tensors[0], **attributes)]
 
 
 @tf.RegisterGradient("HorovodAllreduce")
 def _allreduce_gradient(op: Any, gradient: Any) -> tf.Tensor:
     """The same reduction of the upstream gradients."""
-    return native.ops.horovod_allreduce(
-        tensor=tf.convert_to_tensor(gradient), **_gradient_attributes(op)
+    return run_operation(
+        native.ops.horovod_allreduce,
+        tensor=tf.convert_to_tensor(gradient),
+        **_gradient_attributes(op),
     )
 
 
@@ -170,16 +175,19 @@ def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
     dtype = op.get_attr("T")
     # TensorFlow may fill in a gradient that is missing as float32 zeros.
     tensors = [tf.cast(tf.convert_to_tensor(gradient), dtype) for gradient in gradients]
-    return list(native.ops.horovod_grouped_allreduce(tensors=tensors, **_gradient_attributes(op)))
+    return list(
+        run_operation(
+            native.ops.horovod_grouped_allreduce, tensors=tensors, **_gradient_attributes(op)
+        )
+    )
 
 
 def _gradient_attributes(op: Any) -> dict[str, Any]:
-    text = tf.compat.as_str
     return {
         "reduce_op": op.get_attr("reduce_op"),
-        "prescale_factor": text(op.get_attr("prescale_factor")),
-        "postscale_factor": text(op.get_attr("postscale_factor")),
-        "wire_dtype": text(op.get_attr("wire_dtype")),
-        "tensor_name": gradient_tensor_name(op.get_attr("tensor_name")),
+        "prescale_factor": word_of(op, "prescale_factor"),
+        "postscale_factor": word_of(op, "postscale_factor"),
+        "wire_dtype": tf.compat.as_str(op.get_attr("wire_dtype")),
+        "tensor_name": gradient_tensor_name(op),
         "process_set_id": op.get_attr("process_set_id"),
     }

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import word_of
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, Sum, global_process_set
 from hvd_tf.compression import Compression
@@ -118,10 +119,10 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]
 
 def _gathered(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor:
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op.get_attr("tensor_name"))
+    tensor_name = gradient_tensor_name(op)
     # TensorFlow may fill in a missing gradient as float32 zeros.
     gradient = tf.cast(tf.convert_to_tensor(gradient), tensor.dtype)
-    scale = float(op.get_attr("prescale_factor")) * float(op.get_attr("postscale_factor"))
+    scale = float(word_of(op, "prescale_factor")) * float(word_of(op, "postscale_factor"))
     if scale != 1.0:
         gradient = gradient * tf.cast(scale, gradient.dtype)
     if op.get_attr("reduce_op") == Sum:

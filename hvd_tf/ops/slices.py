@@ -8,6 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import Names, gradient_tensor_name, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
 from hvd_tf.compression import Compression, wire_dtype_for
@@ -93,7 +94,8 @@ def reduce_slices(
 
 def _reduced(slices: list[tf.IndexedSlices], attributes: dict[str, Any]) -> list[tf.IndexedSlices]:
     unknown = tf.zeros([0], tf.int64)
-    sums, indices = native.ops.horovod_sparse_allreduce(
+    sums, indices = run_operation(
+        native.ops.horovod_sparse_allreduce,
         values=[part.values for part in slices],
         indices=[part.indices for part in slices],
         dense_shapes=[
@@ -156,12 +158,13 @@ def _sparse_allreduce_gradient(op: Any, *gradients: Any) -> list[Optional[tf.Ten
     """
     count = op.get_attr("num_tensors")
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op.get_attr("tensor_name"))
+    tensor_name = gradient_tensor_name(op)
     averages = op.get_attr("reduce_op") == Average
     results = []
     for i, gradient in enumerate(gradients[:count]):
         values, indices, united = op.inputs[i], op.inputs[count + i], op.outputs[count + i]
-        average = native.ops.horovod_allreduce(
+        average = run_operation(
+            native.ops.horovod_allreduce,
             # TensorFlow may fill in a missing gradient as float32 zeros.
             tensor=tf.cast(tf.convert_to_tensor(gradient), values.dtype),
             reduce_op=Average,

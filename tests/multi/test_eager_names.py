@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import threading
@@ -11,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from memory import grown_bytes, malloc_bytes
 
 import hvd_tf as hvd
 
@@ -121,26 +121,7 @@ def test_unnamed_calls_leave_memory_flat():
     bytes_before, blocks_before = malloc_bytes(), sys.getallocatedblocks()
     calls(8000)
     gc.collect()
-    grown_bytes = ctypes.c_int32(malloc_bytes() - bytes_before).value
     # An entry that was left behind would be some 100 bytes or more.
-    assert grown_bytes / 8000 < 50
+    assert grown_bytes(bytes_before) / 8000 < 50
     # Of Python. TensorFlow 2.15 itself keeps one for each eager operation, also for tf.identity.
     assert (sys.getallocatedblocks() - blocks_before) / 8000 < 1.5
-
-
-class Mallinfo(ctypes.Structure):
-    """Of the C library."""
-
-    _fields_ = [
-        (name, ctypes.c_int)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks "
-        "keepcost".split()
-    ]
-
-
-def malloc_bytes() -> int:
-    """What the C library has given out and not got back. Above 2 GiB it wraps."""
-    mallinfo = ctypes.CDLL(None).mallinfo
-    mallinfo.restype = Mallinfo
-    info = mallinfo()
-    return info.uordblks + info.hblkhd

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapter/eager_words.h"
 #include "adapter/global_runtime.h"
 #include "core/comm_stats.h"
 #include "core/stack_requests.h"
@@ -271,6 +272,20 @@ int hvd_reduce_op(const char* name) {
   }
   return -1;
 }
+
+int64_t hvd_put_eager_words(const char* name, int name_bytes,
+                            const char* prescale, const char* postscale) {
+  int64_t number = -1;
+  Guarded([&] {
+    number = hvd::GetEagerWords().Put(
+        {std::string(name, static_cast<size_t>(name_bytes)), prescale,
+         postscale});
+    return hvd::Status::Ok();
+  });
+  return number;
+}
+
+void hvd_drop_eager_words(int64_t number) { hvd::GetEagerWords().Drop(number); }
 
 void hvd_end_scope(int process_set_id, const char* name_prefix,
                    const char* text) {

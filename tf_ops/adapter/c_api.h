@@ -90,6 +90,14 @@ HVD_EXPORT int hvd_has_gpu_lane();
 // unknown name.
 HVD_EXPORT int hvd_reduce_op(const char* name);
 
+// See adapter/eager_words.h. `name` has `name_bytes` bytes, and the scales end
+// with a zero. The number is that of EagerWordsTable::Put. It is -1 too where
+// there is no memory.
+HVD_EXPORT int64_t hvd_put_eager_words(const char* name, int name_bytes,
+                                       const char* prescale,
+                                       const char* postscale);
+HVD_EXPORT void hvd_drop_eager_words(int64_t number);
+
 // How ranks and training loops end; see core/runtime.h. The texts are copied.
 // An empty text takes back an earlier hvd_end_scope of that prefix.
 HVD_EXPORT void hvd_end_scope(int process_set_id, const char* name_prefix,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "adapter/collective_call.h"
+#include "adapter/eager_words.h"
 #include "adapter/kernel_call.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
@@ -52,16 +53,23 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   MemoryKind memory() const { return memory_; }
 
  private:
-  // Describes the call, unless its request is that of this run already.
+  // Runs a call of that name. `words` may be null.
+  void Run(tensorflow::OpKernelContext* ctx, const std::string& name,
+           const EagerWords* words, DoneCallback done);
+
+  // Describes the call, unless its request is that of this run already. That of
+  // a call with words never is.
   void DescribeCall(tensorflow::OpKernelContext* ctx,
                     const std::shared_ptr<Runtime>& runtime,
-                    const ProcessSet& set, KernelCall* call);
+                    const ProcessSet& set, const EagerWords* words,
+                    KernelCall* call);
 
   // Whether a set of one rank needs no transport either.
   bool PassesAlone(const Runtime& runtime, const Signature& asked) const;
 
   const MemoryKind memory_;
   std::string tensor_name_;
+  int words_place_ = -1;  // see PlaceOfWords
   int process_set_id_ = 0;
   const std::shared_ptr<KernelCalls> calls_ = std::make_shared<KernelCalls>();
 };

@@ -133,6 +133,16 @@ Status ReductionAttributes::Describe(Signature* signature) const {
   return Status::Ok();
 }
 
+Status SetScales(const EagerWords& words, Signature* signature) {
+  const Result<double> before = ParseScale("prescale_factor", words.prescale);
+  if (!before.ok()) return before.status();
+  const Result<double> after = ParseScale("postscale_factor", words.postscale);
+  if (!after.ok()) return after.status();
+  signature->prescale = before.value();
+  signature->postscale = after.value();
+  return Status::Ok();
+}
+
 Status ReduceAlone(tf::OpKernelContext* ctx, const Signature& asked) {
   if (asked.prescale == 1.0 && asked.postscale == 1.0 &&
       asked.wire_dtype == asked.dtype) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "adapter/collective_call.h"
+#include "adapter/eager_words.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
 #include "core/status.h"
@@ -50,6 +51,9 @@ class ReductionAttributes {
   std::string wire_dtype_;
   Status scales_;  // whether they are numbers
 };
+
+// Fills in the scales of a call whose attributes have none.
+[[nodiscard]] Status SetScales(const EagerWords& words, Signature* signature);
 
 // Reduces the inputs in a set of one rank.
 [[nodiscard]] Status ReduceAlone(tensorflow::OpKernelContext* ctx,

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs operations whose names and scale factors may be other ones in every eager call.
+
+They are attributes. TensorFlow's eager context keeps a kernel for each set of attributes for ever:
+some 50 KB. So only the first ones of a process are attributes. Later calls put theirs into a table
+of the library (tf_ops/adapter/eager_words.h), from which the kernel takes them. The attribute then
+says in which place of the table. Such a call costs some 15 us more, a new kernel milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_tf._internal import native
+
+_MOST_AS_ATTRIBUTES = 1000
+_IN_PLACE = "hvd_tf.words."  # tf_ops/adapter/eager_words.cc knows it
+_PLACES = 64  # EagerWordsTable::kPlaces
+_KEPT = "_hvd_words"  # of an output: the gradient needs them
+_ONE = "1"
+_KEYS = ("tensor_name", "prescale_factor", "postscale_factor")
+
+# What eager calls may go on to have as attributes.
+_as_attributes: set[tuple[Any, Any, Any]] = set()
+
+
+def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls an operation of `native.ops` that has a `tensor_name`, and perhaps scale factors."""
+    get = arguments.get
+    words = (get("tensor_name"), get("prescale_factor"), get("postscale_factor"))
+    if words in _as_attributes or not tf.executing_eagerly():
+        return operation(**arguments)
+    if len(_as_attributes) < _MOST_AS_ATTRIBUTES:
+        _as_attributes.add(words)
+        return operation(**arguments)
+    name, *scales = (tf.compat.as_bytes(_ONE if word is None else word) for word in words)
+    number = native.lib.hvd_put_eager_words(name, len(name), *scales)
+    if number < 0:  # so many calls are under way
+        return operation(**arguments)
+    kept = {key: arguments[key] for key in _KEYS if key in arguments}
+    told = {**arguments, **dict.fromkeys(kept, _ONE)}
+    told["tensor_name"] = f"{_IN_PLACE}{number % _PLACES}"
+    try:
+        result = operation(**told)
+    except BaseException:
+        native.lib.hvd_drop_eager_words(number)
+        raise
+    output = result
+    while isinstance(output, (list, tuple)):
+        output = output[0]
+    if output is not None:
+        setattr(output, _KEPT, kept)
+    return result
+
+
+def word_of(operation: Any, key: str) -> str:
+    """`tensor_name` or a scale factor of a forward operation, for its gradient."""
+    if tf.compat.as_str(operation.get_attr("tensor_name")).startswith(_IN_PLACE):
+        kept = getattr(operation.outputs[0], _KEPT, None)
+        if kept is not None:
+            return tf.compat.as_str(kept[key])
+    return tf.compat.as_str(operation.get_attr(key))
