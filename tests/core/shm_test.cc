@@ -287,7 +287,7 @@ Status StatusAfterBlock(size_t bytes) {
   std::memcpy(buffer.data.get(), &header, sizeof(header));
   Call call({1.0f, 2.0f}, 2);
   call.Start(transport.get(), {});
-  peer.Send(0, 1u << kShmSetShift | 1u << 6, buffer.data.get(), bytes);
+  peer.Send(0, 1u << kShmSlotShift | 1u << 6, buffer.data.get(), bytes);
   Drive(transport.get(), [&] { return call.done(); });
   return call.status();
 }
