@@ -9,7 +9,6 @@
 #include "cpu/float16.h"
 #include "harness.h"
 #include "shared_contract.h"
-#include "thread_backend.h"
 #include "transport/collectives/reducer.h"
 #include "transport_contract.h"
 

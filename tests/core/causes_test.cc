@@ -11,9 +11,10 @@
 #include "harness.h"
 #include "negotiator_world.h"
 #include "rounds.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -12,8 +12,9 @@
 #include "core/control/message.h"
 #include "core/runtime.h"
 #include "harness.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -18,8 +18,9 @@
 #include "fake_nccl.h"
 #include "gpu_backend.h"
 #include "harness.h"
+#include "run_ranks.h"
 #include "test_gpu.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 #include "transport/cuda/nccl_communicator.h"
 #include "transport_contract.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "harness.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

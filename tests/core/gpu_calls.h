@@ -14,9 +14,10 @@
 #include "core/lanes.h"
 #include "core/runtime.h"
 #include "harness.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "test_gpu.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 #include "transport/cuda/cuda_lanes.h"
 
 namespace hvd {

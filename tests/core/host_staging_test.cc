@@ -18,8 +18,9 @@
 #include "gpu_backend.h"
 #include "harness.h"
 #include "on_gpu.h"
+#include "run_ranks.h"
 #include "test_gpu.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 #include "transport/device/pinned_memory.h"
 #include "transport_contract.h"
 

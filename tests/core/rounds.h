@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "faults.h"
 #include "harness.h"
-#include "thread_backend.h"
 
 namespace hvd {
 

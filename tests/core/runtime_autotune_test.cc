@@ -14,9 +14,10 @@
 #include "core/runtime.h"
 #include "harness.h"
 #include "other_process.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "core/runtime.h"
+#include "faults.h"
 #include "harness.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -11,8 +11,10 @@
 
 #include "core/options.h"
 #include "core/runtime.h"
+#include "faults.h"
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 
 namespace hvd {
 

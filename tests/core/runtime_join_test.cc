@@ -13,8 +13,10 @@
 
 #include "harness.h"
 #include "random_calls.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -11,9 +11,11 @@
 
 #include "core/options.h"
 #include "core/runtime.h"
+#include "faults.h"
 #include "harness.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 

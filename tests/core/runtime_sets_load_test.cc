@@ -12,10 +12,11 @@
 #include <random>
 #include <thread>
 
+#include "faults.h"
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_sets.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -10,7 +10,7 @@
 #include "harness.h"
 #include "rounds.h"
 #include "runtime_calls.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -13,10 +13,11 @@
 #include <string>
 #include <thread>
 
+#include "faults.h"
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

@@ -7,7 +7,8 @@
 
 #include "core/options.h"
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 #include "transport_contract.h"
 
 namespace hvd {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 #include "transport/shm/shm_backend.h"
 #include "transport_contract.h"
 

@@ -8,7 +8,8 @@
 #include <thread>
 
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport/shm/shm_arena.h"
 #include "transport/shm/shm_channel.h"

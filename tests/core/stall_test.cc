@@ -11,10 +11,12 @@
 
 #include "core/log.h"
 #include "core/stack_requests.h"
+#include "faults.h"
 #include "harness.h"
 #include "rounds.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

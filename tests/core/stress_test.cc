@@ -15,9 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "faults.h"
 #include "random_calls.h"
+#include "run_ranks.h"
 #include "stress_step.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

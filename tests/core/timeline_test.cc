@@ -15,10 +15,11 @@
 #include "core/trace_events.h"
 #include "harness.h"
 #include "other_process.h"
+#include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
 #include "temp_directory.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 
 namespace hvd {
 namespace {

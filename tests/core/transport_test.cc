@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "cpu/non_temporal_copy.h"
+#include "faults.h"
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport_contract.h"
 

@@ -15,7 +15,7 @@
 
 #include "gpu_call.h"
 #include "harness.h"
-#include "thread_backend.h"
+#include "thread_world.h"
 #include "transport/cuda/cuda_lanes.h"
 
 namespace hvd {

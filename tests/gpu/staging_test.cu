@@ -13,7 +13,8 @@
 #include "cpu/elementwise.h"
 #include "gpu_call.h"
 #include "harness.h"
-#include "thread_backend.h"
+#include "run_ranks.h"
+#include "thread_world.h"
 #include "transport/cuda/cuda_lanes.h"
 
 namespace hvd {

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadWorld: a job whose ranks are threads of one process, with faults.
-#ifndef HVD_TESTS_CORE_THREAD_BACKEND_H_
-#define HVD_TESTS_CORE_THREAD_BACKEND_H_
+// Faults: what goes wrong on a rank of a test, and a wire that has them.
+#ifndef HVD_TESTS_CORE_FAULTS_H_
+#define HVD_TESTS_CORE_FAULTS_H_
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <set>
 #include <vector>
 
-#include "core/backend.h"
-#include "core/options.h"
-#include "core/transport.h"
-#include "transport/collectives/staged_transport.h"
-#include "transport/shm/shm_host.h"
+#include "core/status.h"
 #include "transport/wire.h"
-#include "transport/wire_backend.h"
 
 namespace hvd {
 
@@ -53,7 +49,7 @@ class Faults {
   // it has to ask its peers; see Heartbeats. A busy one comes every 50 ms.
   double longest_pause_s();
 
-  // For the wrappers below.
+  // For the wire below, and for the channel of a ThreadWorld.
   void BeginPasses();
   void NotePass();
   bool ConsumeFailure();
@@ -78,48 +74,12 @@ class Faults {
   Clock::duration longest_pause_{};
 };
 
-// The mailboxes of a job. Outlives nothing: backends share ownership of them.
-// A rank may be opened once.
-class ThreadWorld {
- public:
-  // hosts[r] is the host of rank r. Empty: all on one. Chunks are as for
-  // StagedTransport.
-  // A rank's large batches are shared by copy_threads.
-  explicit ThreadWorld(int size, std::vector<std::string> hosts = {},
-                       int64_t chunk_bytes = kDefaultChunkBytes,
-                       int64_t copy_threads = 1);
-
-  // To be used by one thread, as any Backend.
-  std::unique_ptr<WireBackend> Open(int rank);
-  std::unique_ptr<WireBackend> Open(int rank, std::shared_ptr<Faults> faults);
-
-  // With messages and data between ranks of a host through memory that is
-  // shared as processes share it, but for being mapped once. It does for
-  // `set_count` sets of all ranks beside the global one. `faults` are those of
-  // what crosses hosts.
-  std::unique_ptr<Backend> OpenShared(
-      int rank, const Options& options, int set_count,
-      std::shared_ptr<Faults> faults = std::make_shared<Faults>());
-
-  // What OpenShared has made for the first host.
-  std::shared_ptr<ShmHost> host() const;
-
-  // The wire under a transport, for tests of wires and for wrappers.
-  std::unique_ptr<Wire> NewWire(int rank, int slot,
-                                const std::vector<int>& ranks);
-
-  // The code of the first Backend::Abort. The process lives on.
-  std::optional<int> abort_code() const;
-
-  struct State;  // thread_backend.cc
-
- private:
-  std::shared_ptr<State> state_;
-};
-
-// Passes moves on, but for its faults.
+// Passes moves on to any other wire, but for its faults.
 class FaultyWire : public Wire {
  public:
+  // The id of a move that was made to fail. No wire counts that far.
+  static constexpr MoveId kNever = std::numeric_limits<MoveId>::max();
+
   FaultyWire(std::unique_ptr<Wire> wire, std::shared_ptr<Faults> faults);
   int rank() const override { return wire_->rank(); }
   int size() const override { return wire_->size(); }
@@ -141,12 +101,10 @@ class FaultyWire : public Wire {
 
   std::unique_ptr<Wire> wire_;
   std::shared_ptr<Faults> faults_;
+  std::set<MoveId> receives_;  // those posted and not done
   Status status_;
 };
 
-// Runs body(rank) on one thread per rank and joins them.
-void RunRanks(int size, const std::function<void(int rank)>& body);
-
 }  // namespace hvd
 
-#endif  // HVD_TESTS_CORE_THREAD_BACKEND_H_
+#endif  // HVD_TESTS_CORE_FAULTS_H_
