@@ -12,6 +12,7 @@
 #include "core/control/message.h"
 #include "core/runtime.h"
 #include "harness.h"
+#include "meeting.h"
 #include "run_ranks.h"
 #include "runtime_calls.h"
 #include "thread_world.h"
@@ -38,7 +39,7 @@ void CountJob(int size, const std::function<void(Runtime*)>& body,
     Options options = Quiet();
     options.shm_chunk_bytes = kChunkBytes;
     options.shm_bytes = 1 << 20;  // containers have 64 MB for all ranks
-    std::atomic<int> unchecked{size};
+    Meeting checked(size);
     RunRanks(size, [&](int rank) {
       Runtime runtime(shared ? world.OpenShared(rank, options, 0)
                              : std::unique_ptr<Backend>(world.Open(rank)),
@@ -47,8 +48,7 @@ void CountJob(int size, const std::function<void(Runtime*)>& body,
       body(&runtime);
       check(rank, runtime.counters());
       // A rank that ends sends its peers a message.
-      --unchecked;
-      while (unchecked > 0) std::this_thread::yield();
+      checked.Wait();
       runtime.Stop();
     });
   }

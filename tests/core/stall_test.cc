@@ -13,6 +13,7 @@
 #include "core/stack_requests.h"
 #include "faults.h"
 #include "harness.h"
+#include "meeting.h"
 #include "rounds.h"
 #include "run_ranks.h"
 #include "runtime_calls.h"
@@ -84,7 +85,7 @@ class Job {
   // Returns by how many seconds the latest thread was late.
   double Run(const std::function<void(int, Runtime*)>& body) {
     const int size = static_cast<int>(faults_.size());
-    std::atomic<int> ready{0}, finished{0};
+    Meeting meeting(size);
     RunRanks(size, [&](int rank) {
       Runtime runtime(world_.Open(rank, faults_[rank]), options_);
       EXPECT_EQ(runtime.Start(sets ? *sets : std::vector<std::vector<int>>{})
@@ -96,12 +97,10 @@ class Job {
         }
       });
       NoteReady();
-      ++ready;
-      while (ready < size) std::this_thread::yield();
+      meeting.Wait();
       body(rank, &runtime);
       // Who leaves is not missed, and must be, for as long as others look.
-      ++finished;
-      while (finished < size) std::this_thread::sleep_for(milliseconds(1));
+      meeting.Wait();
       faults_[rank]->Thaw();
       runtime.Stop();
       stacks.join();
@@ -145,12 +144,11 @@ double PlayFrozenRank(int size, int frozen) {
   Lines lines;
   Job job(size, Limits(kWarning_s, kShutdown_s));
   const std::string name = "rank " + std::to_string(frozen) + " (localhost)";
-  std::atomic<int> served{0};  // it may owe its peers a part of 'x'
-  std::atomic<int> asked{0};   // for 'y', before the rank freezes
+  Meeting served(size);       // it may owe its peers a part of 'x'
+  std::atomic<int> asked{0};  // for 'y', before the rank freezes
   const double late_s = job.Run([&](int rank, Runtime* runtime) {
     EXPECT_EQ(Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait().message(), "");
-    ++served;
-    while (served < size) std::this_thread::yield();
+    served.Wait();
     if (rank == frozen) {
       while (asked < size - 1) std::this_thread::yield();
       job.faults(rank).Freeze();
@@ -367,14 +365,14 @@ double PlayFrozenHost() {
   options.shm_chunk_bytes = options.chunk_bytes = 4096;
   ThreadWorld world(4, {"a", "a", "b", "b"});
   const auto faults = NewFaults(4);
-  std::atomic<int> served{0}, asked{0}, finished{0};
+  Meeting meeting(4);
+  std::atomic<int> asked{0};
   RunRanks(4, [&](int rank) {
     Runtime runtime(world.OpenShared(rank, options, 0, faults[rank]), options);
     EXPECT_EQ(runtime.Start({}).message(), "");
     auto call = Start(&runtime, {"x"}, {Filled(9, 1.0f)});
     EXPECT_EQ(call->Wait().message(), "");
-    ++served;
-    while (served < 4) std::this_thread::yield();
+    meeting.Wait();
     if (rank < 2) {
       call = Start(&runtime, {"y"}, {Filled(30000, 1.0f)});
       ++asked;
@@ -384,8 +382,7 @@ double PlayFrozenHost() {
       while (asked < 2) std::this_thread::yield();
       for (int other : {2, 3}) faults[other]->Freeze();
     }
-    ++finished;
-    while (finished < 4) std::this_thread::sleep_for(milliseconds(1));
+    meeting.Wait();
     faults[rank]->Thaw();
     runtime.Stop();
   });

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "meeting.h"
 #include "transport/shm/shm_backend.h"
 #include "transport/shm/shm_segment.h"
 #include "transport/topology.h"
@@ -42,21 +42,15 @@ struct Mailbox {
 }  // namespace
 
 struct ThreadWorld::State {
-  explicit State(int size) : boxes(size), exchanged(size) {}
+  explicit State(int size) : boxes(size), exchanged(size), meeting(size) {}
 
   // Waits for all ranks, each of which calls it as often as the others.
   std::vector<std::string> Exchange(int rank, const std::string& mine) {
-    std::unique_lock<std::mutex> lock(mutex);
-    const int round = exchange_round;
     exchanged[rank] = mine;
-    if (++exchange_count == static_cast<int>(boxes.size())) {
-      exchange_result = exchanged;
-      exchange_count = 0;
-      ++exchange_round;
-      all_here.notify_all();
-    }
-    all_here.wait(lock, [&] { return exchange_round != round; });
-    return exchange_result;
+    meeting.Wait();
+    std::vector<std::string> all = exchanged;
+    meeting.Wait();  // nobody writes before all have read
+    return all;
   }
 
   std::vector<Mailbox> boxes;  // by rank
@@ -66,12 +60,11 @@ struct ThreadWorld::State {
   std::atomic<bool> aborted{false};
   std::atomic<int> abort_code{0};
 
+  std::vector<std::string> exchanged;  // by rank
+  Meeting meeting;
+
   std::mutex mutex;  // of what follows
   std::map<int, std::shared_ptr<ShmHost>> hosts;
-  std::condition_variable all_here;
-  std::vector<std::string> exchanged, exchange_result;
-  int exchange_count = 0;
-  int exchange_round = 0;
 };
 
 namespace {

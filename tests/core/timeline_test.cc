@@ -4,100 +4,34 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <set>
-#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "core/trace_events.h"
 #include "harness.h"
+#include "meeting.h"
 #include "other_process.h"
 #include "run_ranks.h"
 #include "runtime_calls.h"
 #include "runtime_jobs.h"
 #include "temp_directory.h"
 #include "thread_world.h"
+#include "trace_text.h"
 
 namespace hvd {
 namespace {
-
-size_t CountOf(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos;
-       at = text.find(part, at + part.size())) {
-    ++count;
-  }
-  return count;
-}
-
-// Lines that have all of these parts.
-std::vector<std::string> LinesWith(const std::string& text,
-                                   const std::vector<std::string>& parts) {
-  std::vector<std::string> found;
-  std::stringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    bool has_all = true;
-    for (const std::string& part : parts) {
-      has_all &= line.find(part) != std::string::npos;
-    }
-    if (has_all) found.push_back(line);
-  }
-  return found;
-}
-
-double NumberAfter(const std::string& line, const std::string& key) {
-  const size_t at = line.find("\"" + key + "\":");
-  EXPECT_TRUE(at != std::string::npos);
-  return std::atof(line.c_str() + at + key.size() + 3);
-}
 
 void Sum(Runtime* runtime, const std::string& name, size_t count = 10) {
   auto call = Start(runtime, {name}, {Filled(count, 1.0f)});
   EXPECT_EQ(call->Wait().message(), "");
 }
 
-// Where the ranks of a job meet, so that none ends a timeline before the others
-// are done. Rank 0 waits for them for a second only.
-class Meeting {
- public:
-  explicit Meeting(int size) : size_(size) {}
-  void Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const int round = round_;
-    if (++here_ == size_) {
-      here_ = 0;
-      ++round_;
-      all_here_.notify_all();
-    }
-    all_here_.wait(lock, [&] { return round_ != round; });
-  }
-
- private:
-  const int size_;
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  int here_ = 0, round_ = 0;
-};
-
 Options WithTimeline(const std::string& path) {
   Options options = Options::Defaults();
   options.timeline = path;
   return options;
-}
-
-// What all lines of the tensor `name` of a rank have. Empty: it has none.
-std::vector<std::string> RowOf(const std::string& text, int rank,
-                               const std::string& name) {
-  const std::string pid = "\"pid\":" + std::to_string(rank) + ",";
-  const auto row =
-      LinesWith(text, {"thread_name", pid, "{\"name\":\"" + name + "\"}"});
-  EXPECT_EQ(row.size(), 1u);
-  if (row.empty()) return {};
-  const int tid = static_cast<int>(NumberAfter(row[0], "tid"));
-  return {pid, "\"tid\":" + std::to_string(tid) + ","};
 }
 
 // Every rank's `name` was negotiated, and travelled, in the same batch.
@@ -123,6 +57,8 @@ TEST(timeline_has_every_rank_and_ends_with_the_job) {
     const std::string path = directory.file("all.json");
     const Options options = WithTimeline(path);
     ThreadWorld world(3);
+    // No rank ends the timeline before the others are done: rank 0 waits for
+    // them for a second only.
     Meeting meeting(3);
     RunRanks(3, [&](int rank) {
       Runtime runtime(shared ? world.OpenShared(rank, options, 0)
@@ -137,7 +73,7 @@ TEST(timeline_has_every_rank_and_ends_with_the_job) {
     });
     const std::string text = TextOf(path);
     EXPECT_EQ(text.substr(0, 2), "[\n");
-    EXPECT_EQ(text.substr(text.size() - 5), "}}\n]\n");
+    ExpectComplete(text);
     ExpectTensor(text, 3, "first");
     ExpectTensor(text, 3, "last");
     EXPECT_EQ(CountOf(text, "\"QUEUE\""), 6u);
@@ -167,104 +103,10 @@ TEST(timeline_rank_0_starts_and_stops_it_for_all) {
       ExpectTensor(text, 2, name);
       EXPECT_EQ(CountOf(text, "\"before\""), 0u);
       EXPECT_TRUE(CountOf(text, "CYCLE_START") >= 2);
-      EXPECT_EQ(text.substr(text.size() - 5), "}}\n]\n");
+      ExpectComplete(text);
     }
     runtime->StopTimeline();  // does nothing
   });
-}
-
-TEST(timeline_of_a_job_is_of_the_traced_ranks_alone) {
-  Topology topology;
-  topology.size = 66;
-  topology.host_of.assign(66, 0);
-  for (const auto& [rank, is_traced] : {std::pair(63, true), {64, false}}) {
-    topology.rank = rank;
-    CommCounters counters;
-    Timeline timeline(topology, nullptr, &counters);
-    timeline.StartWithJob(false);
-    EXPECT_EQ(timeline.trace()->on(), is_traced);
-  }
-}
-
-// Keeps what is sent.
-class KeptMessages : public Channel {
- public:
-  void Send(int peer, SharedBytes message) override {
-    EXPECT_EQ(peer, to);
-    sent.push_back(Decode(*message).value().message);
-  }
-  bool Receive(int*, std::string*) override { return false; }
-  bool Flush() override { return false; }
-  Status status() const override { return Status::Ok(); }
-
-  int to = 0;
-  std::vector<Message> sent;
-};
-
-Topology PairOf(int rank) {
-  Topology topology;
-  topology.rank = rank;
-  topology.size = 2;
-  topology.host_of = {0, 0};
-  return topology;
-}
-
-// Rank 0 may be stopped for as long as it takes somebody to find a bug.
-TEST(timeline_of_a_rank_that_gets_no_receipts_keeps_its_events) {
-  KeptMessages channel;
-  CommCounters counters;
-  Timeline timeline(PairOf(1), &channel, &counters);
-  Timeline::Time now{};
-  EXPECT_TRUE(timeline.Handle(0, TimelineControl{7, true, true}, now).ok());
-  const auto look = [&](int times) {
-    for (int i = 0; i < times; ++i) {
-      timeline.trace()->Cycle();
-      now += std::chrono::milliseconds(300);
-      timeline.Look(now);
-    }
-  };
-  look(20);
-  EXPECT_EQ(channel.sent.size(), 2u);
-  // Of the timeline before.
-  EXPECT_TRUE(timeline.Handle(0, TimelineReceipt{6}).ok());
-  look(5);
-  EXPECT_EQ(channel.sent.size(), 2u);
-  EXPECT_TRUE(timeline.Handle(0, TimelineReceipt{7}).ok());
-  look(5);
-  ASSERT_EQ(channel.sent.size(), 3u);
-  const auto& third = std::get<TimelineChunk>(channel.sent[2]);
-  EXPECT_EQ(DecodeTrace(third.events).value().events.size(), 18u + 5 + 1);
-  EXPECT_FALSE(timeline.Handle(1, TimelineReceipt{7}).ok());
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(timeline.Handle(0, TimelineReceipt{7}).ok());
-  }
-  EXPECT_FALSE(timeline.Handle(0, TimelineReceipt{7}).ok());
-  // The last one is sent whatever rank 0 does.
-  look(3);
-  EXPECT_EQ(channel.sent.size(), 5u);
-  timeline.Leave(true, now);
-  ASSERT_EQ(channel.sent.size(), 6u);
-  EXPECT_TRUE(std::get<TimelineChunk>(channel.sent[5]).is_last);
-  // Another timeline begins without debts.
-  EXPECT_TRUE(timeline.Handle(0, TimelineControl{8, true, true}, now).ok());
-  look(3);
-  EXPECT_EQ(channel.sent.size(), 8u);
-}
-
-TEST(timeline_rank_0_gives_receipts_for_all_chunks_but_the_last) {
-  KeptMessages channel;
-  channel.to = 1;
-  CommCounters counters;
-  Timeline timeline(PairOf(0), &channel, &counters);
-  // Also for those that come too late.
-  EXPECT_TRUE(timeline.Handle(1, TimelineChunk{4, false, ""}).ok());
-  ASSERT_EQ(channel.sent.size(), 1u);
-  EXPECT_EQ(std::get<TimelineReceipt>(channel.sent[0]).number, 4u);
-  EXPECT_TRUE(timeline.Handle(1, TimelineChunk{4, true, ""}).ok());
-  EXPECT_FALSE(timeline.Handle(1, TimelineReceipt{0}).ok());
-  timeline.PeerEnded(1, false, {});
-  EXPECT_TRUE(timeline.Handle(1, TimelineChunk{4, false, ""}).ok());
-  EXPECT_EQ(channel.sent.size(), 1u);
 }
 
 TEST(timeline_starts_over_in_another_file) {

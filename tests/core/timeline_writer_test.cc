@@ -13,6 +13,7 @@
 #include "core/trace.h"
 #include "harness.h"
 #include "trace_calls.h"
+#include "trace_text.h"
 
 namespace hvd {
 namespace {
@@ -74,20 +75,9 @@ TEST(trace_bytes_that_make_no_sense_are_refused_or_harmless) {
   EXPECT_TRUE(lines > 1000);
 }
 
-// The lines of a rank's tensors, without those that name rows.
-std::vector<std::string> LinesWith(const std::string& text,
-                                   const std::string& part) {
-  std::vector<std::string> found;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
-    const std::string line = text.substr(at, text.find('\n', at) - at);
-    if (line.find(part) != std::string::npos) found.push_back(line);
-  }
-  return found;
-}
-
 // t5 of SomeChunk is open at its end. No later tensor goes to a second row.
 void ExpectEndOfOpen(const std::string& text) {
-  const auto ends = LinesWith(text, "\"lost\":true");
+  const auto ends = LinesWith(text, {"\"lost\":true"});
   EXPECT_EQ(ends.size(), 2u);  // the tensor and its batch
   for (const std::string& line : ends) {
     EXPECT_TRUE(line.find("\"ph\":\"E\"") != std::string::npos);
@@ -139,8 +129,8 @@ TEST(trace_rows_of_one_name_say_the_name) {
   trace.Submitted(0, 0, Tensor("a", 2));
   TimelineWriter writer(TopologyOf({0, 0}), 0);
   const std::string text = writer.Add(1, trace.Take());
-  EXPECT_EQ(LinesWith(text, "{\"name\":\"a\"}").size(), 1u);
-  EXPECT_EQ(LinesWith(text, "{\"name\":\"a (2)\",\"tensor\":\"a\"}").size(),
+  EXPECT_EQ(LinesWith(text, {"{\"name\":\"a\"}"}).size(), 1u);
+  EXPECT_EQ(LinesWith(text, {"{\"name\":\"a (2)\",\"tensor\":\"a\"}"}).size(),
             1u);
 }
 
@@ -156,10 +146,10 @@ TEST(trace_shows_the_id_of_a_set_and_keeps_its_serial) {
   trace.Finished(5, batch, {Status::Ok(), 0, times.get(), false});
   TimelineWriter writer(TopologyOf({0, 0}), 0);
   const std::string text = writer.Add(1, trace.Take());
-  EXPECT_EQ(LinesWith(text, "{\"name\":\"a [set 2]\"}").size(), 1u);
-  EXPECT_EQ(LinesWith(text, "{\"name\":\"batches of set 2\"}").size(), 1u);
+  EXPECT_EQ(LinesWith(text, {"{\"name\":\"a [set 2]\"}"}).size(), 1u);
+  EXPECT_EQ(LinesWith(text, {"{\"name\":\"batches of set 2\"}"}).size(), 1u);
   // Two phases of the tensor, and the batch.
-  EXPECT_EQ(LinesWith(text, "\"set\":2,\"batch\":7,\"set_serial\":5").size(),
+  EXPECT_EQ(LinesWith(text, {"\"set\":2,\"batch\":7,\"set_serial\":5"}).size(),
             3u);
 }
 
