@@ -15,14 +15,14 @@
 namespace hvd {
 namespace {
 
-TEST(AveragesOver8HostsOf2) {
+TEST(averages_over_8_hosts_of_2) {
   std::vector<std::string> hosts;
   for (int rank = 0; rank < 16; ++rank)
     hosts.push_back(std::to_string(rank / 2));
   RunShared(AverageCases(), 16, ContractOptions(4096, 1 << 20), hosts);
 }
 
-TEST(AveragesOverHostsOf1And2And7) {
+TEST(averages_over_hosts_of_1_and_2_and_7) {
   RunShared(AverageCases(), 10, ContractOptions(4096, 1 << 20),
             {"a", "b", "b", "c", "c", "c", "c", "c", "c", "c"});
 }
@@ -69,7 +69,7 @@ float AverageOverHosts(const std::vector<int>& sizes, float value) {
   return ToFloat(Float16{result});
 }
 
-TEST(AveragesOver1000RanksOnAHundredHostsAreTheirValue) {
+TEST(averages_over_1000_ranks_on_a_hundred_hosts_are_their_value) {
   std::vector<int> uneven;
   for (int i = 0; i < 125; ++i) uneven.push_back(1 + (i * 7) % 15);
   for (const std::vector<int>& sizes : {std::vector<int>(125, 8), uneven}) {

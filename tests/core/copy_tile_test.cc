@@ -93,12 +93,12 @@ void CheckCover(const std::vector<int>& numbers_of_segments) {
   }
 }
 
-TEST(TilesCoverEachSegmentOnce) {
+TEST(tiles_cover_each_segment_once) {
   CheckCover<CopyTable>({0, 1, 2, 139, 140, 141, 1000});
   CheckCover<LargeCopyTable>({0, 1, 141, 1159, 1160, 1161, 3000});
 }
 
-TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
+TEST(both_ends_of_a_tile_move_by_the_size_of_their_elements) {
   const auto from = reinterpret_cast<const void*>(uintptr_t{1000});
   const auto to = reinterpret_cast<void*>(uintptr_t{5000});
   const auto tables = MakeTileTables<CopyTable>({{from, to, 25}}, 10);
@@ -110,7 +110,7 @@ TEST(BothEndsOfATileMoveByTheSizeOfTheirElements) {
   EXPECT_EQ(last.count, 5);
 }
 
-TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
+TEST(a_huge_tensor_has_tiles_that_count_in_sixty_four_bits) {
   const int64_t count = int64_t{1} << 40;
   const auto tables =
       MakeTileTables<CopyTable>({{nullptr, nullptr, count}}, 1 << 13);
@@ -122,7 +122,7 @@ TEST(AHugeTensorHasTilesThatCountInSixtyFourBits) {
             static_cast<uintptr_t>(count - (1 << 13)) * 8);
 }
 
-TEST(MoreTilesThanAGridHasAreTwoLaunches) {
+TEST(more_tiles_than_a_grid_has_are_two_launches) {
   const int64_t count =
       (int64_t{1} << 31) - 2;  // one tile less than a grid has
   const auto tables = MakeTileTables<CopyTable>(
@@ -132,7 +132,7 @@ TEST(MoreTilesThanAGridHasAreTwoLaunches) {
   EXPECT_EQ(tables[1].tile_count(), 2u);
 }
 
-TEST(BytesMoveAtAnyAlignment) {
+TEST(bytes_move_at_any_alignment) {
   std::mt19937 random(2);
   std::vector<int64_t> lengths = {1, 2, 7, 15, 16, 17, 31, 33, 100, 1000};
   for (const int64_t bytes : lengths) {
@@ -189,7 +189,7 @@ void CheckConversion(DataType from_type, DataType to_type, double scale,
   }
 }
 
-TEST(ConversionsHaveTheBitsOfTheHosts) {
+TEST(conversions_have_the_bits_of_the_hosts) {
   std::mt19937 random(3);
   VisitFloatingPairs(
       [&](DataType from_type, DataType to_type, auto from, auto to) {

@@ -16,7 +16,7 @@ namespace {
 // 0: no limit.
 int Cores(const std::optional<int>& cores) { return cores.value_or(0); }
 
-TEST(AQuotaIsRoundedUpToWholeCores) {
+TEST(a_quota_is_rounded_up_to_whole_cores) {
   EXPECT_EQ(Cores(CoresOfQuota("200000 100000\n")), 2);
   EXPECT_EQ(Cores(CoresOfQuota("200001 100000\n")), 3);
   EXPECT_EQ(Cores(CoresOfQuota("1000 100000")), 1);
@@ -26,7 +26,7 @@ TEST(AQuotaIsRoundedUpToWholeCores) {
   EXPECT_EQ(Cores(CoresOfQuota("9223372036854775807 1")), 2147483647);
 }
 
-TEST(ATextWithoutAQuotaIsNoLimit) {
+TEST(a_text_without_a_quota_is_no_limit) {
   for (const char* text :
        {"max 100000\n", "-1\n 100000\n", "", " ", "max", "100000", "0 100000",
         "100000 0", "100000 -5", "100000 x", "x 100000",
@@ -51,7 +51,7 @@ class Groups {
   TempDirectory directory_;
 };
 
-TEST(TheLeastQuotaOfAGroupAndThoseAboveHolds) {
+TEST(the_least_quota_of_a_group_and_those_above_holds) {
   Groups groups;
   groups.Write("cgroup/jobs/one/cpu.max", "max 100000\n");
   groups.Write("cgroup/jobs/two/cpu.max", "300000 100000\n");
@@ -71,7 +71,7 @@ TEST(TheLeastQuotaOfAGroupAndThoseAboveHolds) {
   EXPECT_EQ(groups.CoresOf("0::/../elsewhere\n"), 2);
 }
 
-TEST(TheQuotaOfVersion1IsInTwoFiles) {
+TEST(the_quota_of_version_1_is_in_two_files) {
   Groups groups;
   groups.Write("cgroup/cpu/docker/a:b/cpu.cfs_quota_us", "250000\n");
   groups.Write("cgroup/cpu/docker/a:b/cpu.cfs_period_us", "100000\n");
@@ -83,7 +83,7 @@ TEST(TheQuotaOfVersion1IsInTwoFiles) {
   EXPECT_EQ(groups.CoresOf(others + "2:cpuacct:/docker/a:b\n"), 0);
 }
 
-TEST(WhatCannotBeReadIsNoLimit) {
+TEST(what_cannot_be_read_is_no_limit) {
   Groups groups;
   EXPECT_EQ(groups.CoresOf("0::/jobs/one\n1:cpu:/jobs\n"), 0);
   // A directory in place of a file.
@@ -99,7 +99,7 @@ TEST(WhatCannotBeReadIsNoLimit) {
   EXPECT_EQ(groups.CoresOf("1:cpu:/"), 2);
 }
 
-TEST(ThisProcessHasACoreOrNoLimit) {
+TEST(this_process_has_a_core_or_no_limit) {
   EXPECT_TRUE(CpuQuotaCores().value_or(1) >= 1);
 }
 

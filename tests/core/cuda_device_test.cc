@@ -23,7 +23,7 @@ bool Contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-TEST(ADriverThatLacksAFunctionIsRefused) {
+TEST(a_driver_that_lacks_a_function_is_refused) {
   const auto old = CudaDriver::Find([](const char* name) -> void* {
     return std::strcmp(name, "cuStreamGetCtx") == 0 ? nullptr
                                                     : FindFakeCuda(name);
@@ -34,7 +34,7 @@ TEST(ADriverThatLacksAFunctionIsRefused) {
   EXPECT_EQ(old.status().code(), StatusCode::kFailedPrecondition);
 }
 
-TEST(AResultOfTheDriverIsNamed) {
+TEST(a_result_of_the_driver_is_named) {
   const CudaDriver& driver = *FakeDriver();
   EXPECT_TRUE(driver.Check(kCudaSuccess, "nothing").ok());
   EXPECT_EQ(driver.Check(700, "a GPU failed").message(),
@@ -47,7 +47,7 @@ TEST(AResultOfTheDriverIsNamed) {
 
 // A mark is a place: what the stream is given later does not count. CatchUp
 // counts it.
-TEST(AStreamWaitsForWhatWasQueuedBeforeTheMark) {
+TEST(a_stream_waits_for_what_was_queued_before_the_mark) {
   TestGpu gpu;
   const auto is_open = std::make_shared<bool>(false);
   const TestGpu::Ready early = gpu.Mark();
@@ -72,7 +72,7 @@ TEST(AStreamWaitsForWhatWasQueuedBeforeTheMark) {
   EXPECT_TRUE(caught_up.first->IsReached().value());
 }
 
-TEST(AnotherGpuIsRefused) {
+TEST(another_gpu_is_refused) {
   TestGpu gpu, other;
   auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
   for (const Status& status :
@@ -83,7 +83,7 @@ TEST(AnotherGpuIsRefused) {
   EXPECT_TRUE(stream->Wait(gpu.Mark()).ok());
 }
 
-TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
+TEST(a_gpu_without_memory_for_a_stream_says_what_to_do) {
   TestGpu gpu;
   CudaDriver full = *FakeDriver();
   full.new_stream = [](CudaStream*, unsigned) { return kCudaOutOfMemory; };
@@ -101,7 +101,7 @@ TEST(ACardWithoutMemoryForAStreamSaysWhatToDo) {
 // What a driver that has no time for callbacks lets through.
 bool calls_are_open = false;
 
-TEST(NothingWaitsForACallback) {
+TEST(nothing_waits_for_a_callback) {
   TestGpu gpu;
   calls_are_open = false;
   CudaDriver slow = *FakeDriver();
@@ -134,7 +134,7 @@ TEST(NothingWaitsForACallback) {
 }
 
 // Whoever waits for the end of a copy must hear of a GPU that fails too.
-TEST(AStreamThatFailsCallsBack) {
+TEST(a_stream_that_fails_calls_back) {
   TestGpu gpu;
   auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
   auto pinned = gpu.device()->NewPinned(64).value();
@@ -161,7 +161,7 @@ TEST(AStreamThatFailsCallsBack) {
   EXPECT_TRUE(fine->IsReached().value());
 }
 
-TEST(CopiesGoBothWays) {
+TEST(copies_go_both_ways) {
   TestGpu gpu;
   auto stream = Taken(gpu.device()->NewStream(gpu.Mark()));
   const auto pinned = gpu.device()->NewPinned(32).value();

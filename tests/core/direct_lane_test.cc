@@ -191,29 +191,29 @@ Variant ByHost() {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST(ContractWith1Rank) { RunContract(1, {Kind::kAllreduce}); }
-TEST(ContractWith2Ranks) {
+TEST(contract_with_1_rank) { RunContract(1, {Kind::kAllreduce}); }
+TEST(contract_with_2_ranks) {
   RunContract(
       2, {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather, Kind::kReduce,
           Kind::kReducescatter, Kind::kSend, Kind::kReceive});
 }
 #endif
 // NCCL multiplies by a third where the contract divides by three.
-TEST(ContractWith4Ranks) {
+TEST(contract_with_4_ranks) {
   RunContract(4, {Kind::kReduce, Kind::kReducescatter, Kind::kReceive});
 }
-TEST(SparseRowsGoFromGpuToGpu) {
+TEST(sparse_rows_go_from_gpu_to_gpu) {
   RunContract(2, {Kind::kAllgather, Kind::kBroadcast}, Sparse());
 }
-TEST(ContractInTheOrderOfTheStream) {
+TEST(contract_in_the_order_of_the_stream) {
   RunContract(2, {Kind::kAllreduce}, InStreamOrder());
 }
-TEST(ContractWithoutKernels) {
+TEST(contract_without_kernels) {
   RunContract(2, {Kind::kAllreduce}, WithoutKernels());
 }
 // A set's trial begins on one rank before a batch of another set does, and on
 // the other rank behind it.
-TEST(TrialAndBatchInOppositeOrder) {
+TEST(trial_and_batch_in_opposite_order) {
   FakeNccl::Reset();
   ThreadWorld world(2, {}, 1024);
   RunRanks(2, [&](int rank) {
@@ -258,7 +258,7 @@ TEST(TrialAndBatchInOppositeOrder) {
   });
 }
 
-TEST(ContractByHost) {
+TEST(contract_by_host) {
   RunContract(4, {Kind::kReducescatter, Kind::kAllgather}, ByHost());
 }
 

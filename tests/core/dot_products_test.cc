@@ -27,7 +27,7 @@ double Value(int64_t i, int64_t of) {
   return std::sin(static_cast<double>(i * 7 + of)) + 0.3;
 }
 
-TEST(DotProductsAreRightAndHaveTheSameBits) {
+TEST(dot_products_are_right_and_have_the_same_bits) {
   for (int64_t count : {0, 1, 2, 3, 7, 8, 9, 64, 100, 1000, 1023, 1024}) {
     std::vector<double> a, b;
     long double aa = 0, ab = 0, bb = 0;
@@ -49,7 +49,7 @@ TEST(DotProductsAreRightAndHaveTheSameBits) {
   }
 }
 
-TEST(WeighedSumsOfEveryFloatingType) {
+TEST(weighed_sums_of_every_floating_type) {
   const double weights[] = {0.5, -2.0, 3.25};
   for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16,
                          DataType::kFloat32, DataType::kFloat64}) {
@@ -77,7 +77,7 @@ TEST(WeighedSumsOfEveryFloatingType) {
   }
 }
 
-TEST(NeighboursAreCombinedLevelByLevel) {
+TEST(neighbours_are_combined_level_by_level) {
   EXPECT_EQ(AdasumLevels(1), 0);
   EXPECT_EQ(AdasumLevels(2), 1);
   EXPECT_EQ(AdasumLevels(5), 3);
@@ -91,7 +91,7 @@ TEST(NeighboursAreCombinedLevelByLevel) {
   EXPECT_EQ(AdasumPairs(7, 2).size(), 1);
 }
 
-TEST(WhatHasCancelledCountsAsZero) {
+TEST(what_has_cancelled_counts_as_zero) {
   // Ranks 0 and 1 have opposite vectors, but for rounding.
   double weights[] = {1.5, 1.5, 1.0};
   double lengths[] = {2.0, 2.0, 0.0};

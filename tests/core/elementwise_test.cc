@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-TEST(ConvertedBuffersEqualConvertedElements) {
+TEST(converted_buffers_equal_converted_elements) {
   std::mt19937 random(1);
   std::vector<float> in(5000);
   for (float& value : in) {
@@ -42,7 +42,7 @@ TEST(ConvertedBuffersEqualConvertedElements) {
   }
 }
 
-TEST(IntegersAreScaledInFloat64AndTruncated) {
+TEST(integers_are_scaled_in_float64_and_truncated) {
   const std::vector<int32_t> in = {7, -7, 1, -1, 2000000000, -2000000000};
   std::vector<int32_t> out(in.size());
   const auto scale = [&](double by) {
@@ -85,7 +85,7 @@ struct Blocks {
   std::vector<const void*> addresses;
 };
 
-TEST(ReductionsEqualTheReference) {
+TEST(reductions_equal_the_reference) {
   for (DataType dtype : kReducedTypes) {
     for (ReduceOp op : kReduceOps) {
       for (int ranks : {1, 2, 3, 8}) {
@@ -108,7 +108,7 @@ TEST(ReductionsEqualTheReference) {
   }
 }
 
-TEST(OutMayBeAnyBlock) {
+TEST(out_may_be_any_block) {
   constexpr int64_t kCount = 2100;
   for (DataType dtype : kReducedTypes) {
     for (double postscale : {1.0, 2.0}) {
@@ -127,7 +127,7 @@ TEST(OutMayBeAnyBlock) {
   }
 }
 
-TEST(SumsAreFormedInRankOrder) {
+TEST(sums_are_formed_in_rank_order) {
   constexpr int64_t kCount = 4000;
   constexpr int kRanks = 5;
   std::mt19937 random(7);
@@ -161,7 +161,7 @@ TEST(SumsAreFormedInRankOrder) {
   EXPECT_TRUE(whole == chunks);
 }
 
-TEST(HalfPrecisionIsRoundedOnce) {
+TEST(half_precision_is_rounded_once) {
   // 2048 + 1 + 1. float16 has no 2049. So a sum that is rounded at each step
   // loses both ones.
   const uint16_t big = ToFloat16(2048).bits, one = ToFloat16(1).bits;
@@ -176,7 +176,7 @@ TEST(HalfPrecisionIsRoundedOnce) {
   EXPECT_EQ(sum, most);
 }
 
-TEST(IntegerSumsWrapAround) {
+TEST(integer_sums_wrap_around) {
   const int32_t most = std::numeric_limits<int32_t>::max(), one = 1;
   int32_t sum = 0;
   ReduceBlocks(DataType::kInt32, ReduceOp::kSum, {&most, &one}, &sum, 1, 1.0);
@@ -193,7 +193,7 @@ TEST(IntegerSumsWrapAround) {
   EXPECT_EQ(average, -3);
 }
 
-TEST(IntegerAveragesDoNotWrapAround) {
+TEST(integer_averages_do_not_wrap_around) {
   const uint8_t a = 200, b = 201;
   uint8_t average = 0;
   ReduceBlocks(DataType::kUint8, ReduceOp::kAverage, {&a, &b}, &average, 1,
@@ -210,7 +210,7 @@ TEST(IntegerAveragesDoNotWrapAround) {
   EXPECT_EQ(middle, low + 2);
 }
 
-TEST(BlocksOfAnAverageHaveWeights) {
+TEST(blocks_of_an_average_have_weights) {
   const float a = 2, b = 10;
   float average = 0;
   ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, {&a, &b}, &average, 1,
@@ -223,7 +223,7 @@ TEST(BlocksOfAnAverageHaveWeights) {
   EXPECT_EQ(same, half);
 }
 
-TEST(IntegersTravelAsTheTypeThatAveragesAreAddedIn) {
+TEST(integers_travel_as_the_type_that_averages_are_added_in) {
   for (DataType dtype : {DataType::kUint8, DataType::kInt8, DataType::kUint16,
                          DataType::kInt16, DataType::kInt32}) {
     const DataType wire = AveragingType(dtype);
@@ -246,7 +246,7 @@ TEST(IntegersTravelAsTheTypeThatAveragesAreAddedIn) {
   }
 }
 
-TEST(MinAndMaxHandNanOn) {
+TEST(min_and_max_hand_nan_on) {
   const float nan = std::nanf("");
   const std::vector<float> a = {nan, 1, nan, -kInf}, b = {1, nan, nan, kInf};
   std::vector<float> low(4), high(4);
@@ -261,7 +261,7 @@ TEST(MinAndMaxHandNanOn) {
   EXPECT_EQ(high[3], kInf);
 }
 
-TEST(OneRankAloneGetsWhatATransportWouldGive) {
+TEST(one_rank_alone_gets_what_a_transport_would_give) {
   constexpr int64_t kCount = 2500;
   struct Types {
     DataType dtype, wire;
@@ -311,7 +311,7 @@ bool Alike(DataType dtype, const char* a, const char* b, int64_t count) {
   return true;
 }
 
-TEST(EveryVectorUnitGivesTheSameBits) {
+TEST(every_vector_unit_gives_the_same_bits) {
   constexpr int64_t kCount = 2500;
   std::mt19937 random(7);
   std::vector<std::vector<char>> noise(5);
@@ -352,7 +352,7 @@ TEST(EveryVectorUnitGivesTheSameBits) {
 }
 
 // Where the inverse takes the division's place.
-TEST(AveragesAreRoundedAsADivisionIs) {
+TEST(averages_are_rounded_as_a_division_is) {
   constexpr int64_t kCount = 4000;
   std::mt19937 random(11);
   std::vector<uint32_t> bits(kCount);

@@ -27,7 +27,7 @@ std::vector<char> Ones(DataType dtype, int64_t count) {
   return values;
 }
 
-TEST(OneBadElementIsFoundAtEveryPlace) {
+TEST(one_bad_element_is_found_at_every_place) {
   for (DataType dtype : kFloatingTypes) {
     for (int64_t count : {1, 7, 130}) {
       for (int64_t at = 0; at < count; ++at) {
@@ -44,7 +44,7 @@ TEST(OneBadElementIsFoundAtEveryPlace) {
 }
 
 // Every one of the 65536 values of the narrow types.
-TEST(NarrowTypesAgreeWithTheStandardLibrary) {
+TEST(narrow_types_agree_with_the_standard_library) {
   for (DataType dtype : {DataType::kFloat16, DataType::kBfloat16}) {
     for (uint32_t bits = 0; bits < 65536; ++bits) {
       const auto word = static_cast<uint16_t>(bits);
@@ -56,7 +56,7 @@ TEST(NarrowTypesAgreeWithTheStandardLibrary) {
   }
 }
 
-TEST(LargestAndSmallestValuesAreFinite) {
+TEST(largest_and_smallest_values_are_finite) {
   const std::vector<float> floats = {
       std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest(),
       std::numeric_limits<float>::denorm_min(), -0.0f};
@@ -67,14 +67,14 @@ TEST(LargestAndSmallestValuesAreFinite) {
   EXPECT_TRUE(AllFinite(DataType::kFloat64, doubles.data(), 4));
 }
 
-TEST(IntegersAreFiniteWhateverTheirBits) {
+TEST(integers_are_finite_whatever_their_bits) {
   const std::vector<char> ones(64 * 8, static_cast<char>(0xff));
   for (DataType dtype : kIntegerTypes) {
     EXPECT_TRUE(AllFinite(dtype, ones.data(), 64));
   }
 }
 
-TEST(OnTheWireTheScaledAndCastValueCounts) {
+TEST(on_the_wire_the_scaled_and_cast_value_counts) {
   constexpr int64_t kCount = 3000;  // several chunks, the last not full
   for (int64_t at : {int64_t{0}, int64_t{1024}, kCount - 1}) {
     std::vector<char> values = Ones(DataType::kFloat32, kCount);
@@ -91,7 +91,7 @@ TEST(OnTheWireTheScaledAndCastValueCounts) {
   }
 }
 
-TEST(NothingIsFinite) {
+TEST(nothing_is_finite) {
   EXPECT_TRUE(AllFinite(DataType::kFloat32, nullptr, 0));
   EXPECT_TRUE(
       AllFiniteOnWire(DataType::kFloat32, DataType::kFloat16, nullptr, 0, 0.5));

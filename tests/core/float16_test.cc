@@ -56,7 +56,7 @@ void CheckStep(uint16_t bits, double value, double step) {
   EXPECT_EQ(ConvertFloat<Narrow>(-middle).bits, even | 0x8000);
 }
 
-TEST(Float16HasTheValuesOfIeee754) {
+TEST(float16_has_the_values_of_ieee754) {
   for (int bits = 0; bits < 0x10000; ++bits) {
     const Float16 half{static_cast<uint16_t>(bits)};
     const double expected = HalfValue(half.bits);
@@ -72,7 +72,7 @@ TEST(Float16HasTheValuesOfIeee754) {
   }
 }
 
-TEST(Float16RoundsToNearestEven) {
+TEST(float16_rounds_to_nearest_even) {
   for (int bits = 0; bits < 0x7c00; ++bits) {
     const double value = HalfValue(bits);
     const double next = bits == 0x7bff ? 65536 : HalfValue(bits + 1);
@@ -86,7 +86,7 @@ TEST(Float16RoundsToNearestEven) {
   EXPECT_EQ(ToFloat16(1e-40f).bits, 0);
 }
 
-TEST(Bfloat16HasTheValuesOfFloat32Cut) {
+TEST(bfloat16_has_the_values_of_float32_cut) {
   for (int bits = 0; bits < 0x10000; ++bits) {
     const Bfloat16 brain{static_cast<uint16_t>(bits)};
     const double expected = BrainValue(brain.bits);
@@ -101,7 +101,7 @@ TEST(Bfloat16HasTheValuesOfFloat32Cut) {
   }
 }
 
-TEST(Bfloat16RoundsToNearestEven) {
+TEST(bfloat16_rounds_to_nearest_even) {
   for (int bits = 0; bits < 0x7f80; ++bits) {
     const double value = BrainValue(bits);
     const double next =

@@ -30,7 +30,7 @@ double Average(int ranks, double value) {
   return sum * fusion.unpack.scale;
 }
 
-TEST(SmallValuesOfManyRanksAreNotLost) {
+TEST(small_values_of_many_ranks_are_not_lost) {
   for (const int ranks : {2, 3, 8, 64, 100, 256}) {
     EXPECT_NEAR(Average(ranks, 1e-6) / 1e-6, 1.0, 0.25);
     EXPECT_NEAR(Average(ranks, 1e-4) / 1e-4, 1.0, 0.1);
@@ -38,7 +38,7 @@ TEST(SmallValuesOfManyRanksAreNotLost) {
   }
 }
 
-TEST(SumsMayBeLargerThanTheType) {
+TEST(sums_may_be_larger_than_the_type) {
   EXPECT_NEAR(Average(2, 60000.0) / 60000, 1.0, 1e-3);
   EXPECT_NEAR(Average(64, 8000.0) / 8000, 1.0, 0.02);
   // Here half of the divisor is too little.

@@ -52,7 +52,7 @@ std::vector<std::byte> Message(const std::vector<int64_t>& numbers) {
   return bytes;
 }
 
-TEST(TheIdsOfBothRanksAreUnited) {
+TEST(the_ids_of_both_ranks_are_united) {
   for (const bool knows_rows : {true, false}) {
     Tables tables(knows_rows);
     GpuRows rows(&tables.batch, 0, kRanks, true);
@@ -62,7 +62,7 @@ TEST(TheIdsOfBothRanksAreUnited) {
   }
 }
 
-TEST(NonsenseIsAnError) {
+TEST(nonsense_is_an_error) {
   const int64_t most = INT64_MAX;
   const std::vector<std::vector<std::byte>> messages = {
       {},
@@ -89,7 +89,7 @@ TEST(NonsenseIsAnError) {
   EXPECT_EQ(Heard(&rows, Message({0, 0})).code(), StatusCode::kInternal);
 }
 
-TEST(RandomBytesNeverCrash) {
+TEST(random_bytes_never_crash) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
     Tables tables(i % 2 == 0);
@@ -104,7 +104,7 @@ TEST(RandomBytesNeverCrash) {
 }
 
 // A rank that cannot take part sends as much as its peers expect.
-TEST(ARankThatCannotTakePart) {
+TEST(a_rank_that_cannot_take_part) {
   Tables tables(true);
   GpuRows rows(&tables.batch, 0, kRanks, true);
   tables.batch.segments[0].ids = tables.batch.segments[1].ids = nullptr;
@@ -113,7 +113,7 @@ TEST(ARankThatCannotTakePart) {
 }
 
 // Ranks with about as many rows have as much room, and one call.
-TEST(CallsOfTheCommunicator) {
+TEST(calls_of_the_communicator) {
   for (const bool is_even : {true, false}) {
     Tables tables(false);
     GpuRows rows(&tables.batch, 0, kRanks, true);

@@ -53,12 +53,12 @@ void RunContract(int size, int64_t chunk_bytes, int64_t least_piece_bytes) {
   }
 }
 
-TEST(ContractWith3RanksInPieces) { RunContract(3, 1024, 512); }
+TEST(contract_with_3_ranks_in_pieces) { RunContract(3, 1024, 512); }
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST(ContractWith3Ranks) { RunContract(3, 1024, kLeastPieceBytes); }
-TEST(ContractWith1Rank) { RunContract(1, 1024, kLeastPieceBytes); }
-TEST(ContractWith2Ranks) { RunContract(2, 4096, kLeastPieceBytes); }
-TEST(ContractWith2RanksInPieces) { RunContract(2, 1024, 512); }
+TEST(contract_with_3_ranks) { RunContract(3, 1024, kLeastPieceBytes); }
+TEST(contract_with_1_rank) { RunContract(1, 1024, kLeastPieceBytes); }
+TEST(contract_with_2_ranks) { RunContract(2, 4096, kLeastPieceBytes); }
+TEST(contract_with_2_ranks_in_pieces) { RunContract(2, 1024, 512); }
 #endif
 
 // --- What only a GPU can do ---
@@ -155,7 +155,7 @@ void OnRanks(int size, const std::function<void(Rank*)>& body) {
 }
 
 // Both kinds are in one order on the host transport, however long a GPU takes.
-TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
+TEST(batches_of_the_host_and_of_a_gpu_keep_their_order) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(false);
     GpuSum slow(self->gpu.get(), 3000, 1.0f), quick(self->gpu.get(), 5, 2);
@@ -176,7 +176,7 @@ TEST(BatchesOfTheHostAndOfACardKeepTheirOrder) {
   });
 }
 
-TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
+TEST(a_gpu_that_fails_fails_its_batches_on_all_ranks) {
   OnRanks(3, [](Rank* self) {
     GpuSum sum(self->gpu.get(), 2000, 1.0f), later(self->gpu.get(), 9, 1);
     if (self->rank == 1) self->gpu->gpu().FailNextCopy();
@@ -195,7 +195,7 @@ TEST(ACardThatFailsFailsItsBatchesOnAllRanks) {
   });
 }
 
-TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
+TEST(a_gpu_that_fails_on_the_way_back_fails_its_own_rank) {
   OnRanks(2, [](Rank* self) {
     GpuSum sum(self->gpu.get(), 2000, 1.0f);
     sum.Start(self->lane.get());
@@ -211,7 +211,7 @@ TEST(ACardThatFailsOnTheWayBackFailsItsOwnRank) {
   });
 }
 
-TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
+TEST(without_pinned_memory_a_batch_fails_on_all_ranks) {
   OnRanks(2, [](Rank* self) {
     GpuSum sum(self->gpu.get(), 2000, 1.0f);
     if (self->rank == 1) self->gpu->gpu().RunOutOfPinned();
@@ -226,7 +226,7 @@ TEST(WithoutPinnedMemoryABatchFailsOnAllRanks) {
   });
 }
 
-TEST(ABatchThatIsCancelledEndsWhenItsGpuHasCopied) {
+TEST(a_batch_that_is_cancelled_ends_when_its_gpu_has_copied) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(false);
     GpuSum sum(self->gpu.get(), 2000, 1.0f);
@@ -258,7 +258,7 @@ TEST(ABatchThatIsCancelledEndsWhenItsGpuHasCopied) {
 
 // A rank whose GPU hangs keeps nobody else from the host's batches, and its
 // peers can leave the batch.
-TEST(ACardThatHangsIsLeft) {
+TEST(a_gpu_that_hangs_is_left) {
   OnRanks(2, [](Rank* self) {
     const auto is_open = std::make_shared<bool>(self->rank == 0);
     GpuSum sum(self->gpu.get(), 2000, 1.0f);
@@ -279,7 +279,7 @@ TEST(ACardThatHangsIsLeft) {
 
 // Of a large batch some is on the wire, or back on the GPU, while the rest has
 // not been copied in.
-TEST(PiecesOfALargeBatchOverlap) {
+TEST(pieces_of_a_large_batch_overlap) {
   OnRanks(2, [](Rank* self) {
     constexpr int64_t kPieceBytes = 64 << 10;
     const int64_t count = kPieceBytes / 4;
@@ -332,7 +332,7 @@ TEST(PiecesOfALargeBatchOverlap) {
   });
 }
 
-TEST(PinnedMemoryIsUsedAgain) {
+TEST(pinned_memory_is_used_again) {
   OnRanks(2, [](Rank* self) {
     size_t first_bytes = 0;
     for (int i = 0; i < 20; ++i) {
@@ -348,7 +348,7 @@ TEST(PinnedMemoryIsUsedAgain) {
 }
 
 // Nothing is staged any more, once GPUs reduce among themselves.
-TEST(PinnedMemoryThatNobodyNeedsGoes) {
+TEST(pinned_memory_that_nobody_needs_goes) {
   TestGpu gpu;
   const auto stream = gpu.device()->NewStream(gpu.Mark());
   PinnedMemory pinned(gpu.device(), std::chrono::hours(0));
@@ -362,7 +362,7 @@ TEST(PinnedMemoryThatNobodyNeedsGoes) {
 }
 
 // All that a step needs is there for the next one, however much it is.
-TEST(PinnedMemoryOfAStepIsKept) {
+TEST(pinned_memory_of_a_step_is_kept) {
   TestGpu gpu;
   const auto stream = gpu.device()->NewStream(gpu.Mark());
   PinnedMemory pinned(gpu.device(), std::chrono::hours(1));
@@ -379,7 +379,7 @@ TEST(PinnedMemoryOfAStepIsKept) {
   EXPECT_EQ(pinned.kept_bytes(), of_one_step);
 }
 
-TEST(PinnedMemoryThatNobodyNeedsIsFreed) {
+TEST(pinned_memory_that_nobody_needs_is_freed) {
   TestGpu gpu;
   const auto stream = gpu.device()->NewStream(gpu.Mark());
   std::shared_ptr<std::byte> outlives;

@@ -21,12 +21,12 @@ LaneOffer OfGpu(char number) {
   return offer;
 }
 
-TEST(RanksOfDifferentGpusAgree) {
+TEST(ranks_of_different_gpus_agree) {
   EXPECT_TRUE(Decide({OfGpu(1)}, OneHost(1)).ok());
   EXPECT_TRUE(Decide({OfGpu(1), OfGpu(2), OfGpu(3)}, OneHost(3)).ok());
 }
 
-TEST(TheFirstReasonIsGiven) {
+TEST(the_first_reason_is_given) {
   LaneOffer newer = OfGpu(3);
   newer.version = 22805;
   EXPECT_EQ(Decide({OfGpu(1), OfGpu(2), newer}, OneHost(3)).message(),
@@ -44,7 +44,7 @@ TEST(TheFirstReasonIsGiven) {
             StatusCode::kFailedPrecondition);
 }
 
-TEST(RanksThatAllMayShareACardAgree) {
+TEST(ranks_that_all_may_share_a_gpu_agree) {
   LaneOffer sharer = OfGpu(1);
   sharer.may_share_gpu = 1;
   EXPECT_TRUE(Decide({sharer, sharer}, OneHost(2)).ok());
@@ -52,7 +52,7 @@ TEST(RanksThatAllMayShareACardAgree) {
             "rank 0 and rank 2 share a GPU");
 }
 
-TEST(ALongReasonLosesItsEnd) {
+TEST(a_long_reason_loses_its_end) {
   LaneOffer refusal = OfGpu(1);
   refusal.Refuse(std::string(5000, 'x'));
   EXPECT_EQ(Decide({refusal}, OneHost(1)).message(),
@@ -62,7 +62,7 @@ TEST(ALongReasonLosesItsEnd) {
   EXPECT_FALSE(Decide({silent}, OneHost(1)).ok());
 }
 
-TEST(TheFirstLackOfKernelsIsTold) {
+TEST(the_first_lack_of_kernels_is_told) {
   std::vector<LaneOffer> offers = {OfGpu(1), OfGpu(2), OfGpu(3)};
   for (LaneOffer& offer : offers) offer.has_kernels = 1;
   EXPECT_EQ(LackOfKernels(offers, {}), "");
@@ -75,7 +75,7 @@ TEST(TheFirstLackOfKernelsIsTold) {
 }
 
 // Such as that of a rank that has only waited for the other one.
-TEST(AGuessIsToldIfThereIsNoOtherReason) {
+TEST(a_guess_is_told_if_there_is_no_other_reason) {
   LaneOffer guess = OfGpu(1), reason = OfGpu(2);
   guess.is_guess = 1;
   guess.Refuse("it took too long");
@@ -86,7 +86,7 @@ TEST(AGuessIsToldIfThereIsNoOtherReason) {
             "rank 1 says: no memory");
 }
 
-TEST(ByHostWhereARankSaysSo) {
+TEST(by_host_where_a_rank_says_so) {
   const auto of_ranks = [](size_t count) {
     std::vector<LaneOffer> offers;
     for (size_t rank = 0; rank < count; ++rank) {
@@ -113,7 +113,7 @@ TEST(ByHostWhereARankSaysSo) {
   EXPECT_EQ(Decide(four, OneHost(4)).message(), "");
 }
 
-TEST(ALibraryThatLacksAFunctionIsRefused) {
+TEST(a_library_that_lacks_a_function_is_refused) {
   const auto old = NcclLibrary::Find([](const char* name) -> void* {
     return std::strcmp(name, "ncclCommInitRankConfig") == 0
                ? nullptr
@@ -125,7 +125,7 @@ TEST(ALibraryThatLacksAFunctionIsRefused) {
 }
 
 // Scales are exact, or it is not for NCCL.
-TEST(WhatNcclTakes) {
+TEST(what_nccl_takes) {
   const NcclCommunicators nccl(&NcclLibrary::OfMachine);
   const DataType half = DataType::kFloat16, brief = DataType::kBfloat16;
   for (const DataType dtype :

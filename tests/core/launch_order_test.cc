@@ -19,7 +19,7 @@ using Place = LaunchOrder::Place;
 
 constexpr int kNoWindow = 1 << 20;
 
-TEST(BatchesOfOneSetGoInTheirOrder) {
+TEST(batches_of_one_set_go_in_their_order) {
   LaunchOrder order;
   const Place first = order.Begin(3), second = order.Begin(3);
   EXPECT_TRUE(first < second);
@@ -35,7 +35,7 @@ TEST(BatchesOfOneSetGoInTheirOrder) {
   EXPECT_FALSE(order.IsNext(second));
 }
 
-TEST(ABatchThatIsSettledLaterMayGoBehind) {
+TEST(a_batch_that_is_settled_later_may_go_behind) {
   LaunchOrder order;
   const Place mine = order.Begin(1), other = order.Begin(2);
   order.Settle(other, other);
@@ -47,7 +47,7 @@ TEST(ABatchThatIsSettledLaterMayGoBehind) {
   EXPECT_TRUE(order.Begin(2) > mine + 5 * LaunchOrder::kSets);
 }
 
-TEST(ABatchThatIsGivenUpHoldsNothingUp) {
+TEST(a_batch_that_is_given_up_holds_nothing_up) {
   LaunchOrder order;
   const Place lost = order.Begin(1), other = order.Begin(2);
   order.Settle(other, other);
@@ -57,7 +57,7 @@ TEST(ABatchThatIsGivenUpHoldsNothingUp) {
   EXPECT_FALSE(order.IsNext(lost));
 }
 
-TEST(ABatchThatGoesOnIsBeforeWhatIsNotLaunched) {
+TEST(a_batch_that_goes_on_is_before_what_is_not_launched) {
   LaunchOrder order;
   const Place first = order.Begin(3), second = order.Begin(3),
               third = order.Begin(3);
@@ -237,7 +237,7 @@ class Gpus {
   int finished_ = 0;
 };
 
-TEST(GpusOfOverlappingSetsDoNotWaitForEachOther) {
+TEST(gpus_of_overlapping_sets_do_not_wait_for_each_other) {
   const std::vector<std::vector<int>> sets = {{0, 1, 2, 3}, {0, 1}, {1, 2},
                                               {2, 3, 0},    {0, 3}, {1}};
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -250,7 +250,7 @@ TEST(GpusOfOverlappingSetsDoNotWaitForEachOther) {
 }
 
 // Many are begun, and only some of them can be told to the other ranks.
-TEST(ABatchThatGoesOnWaitsForNoneThatItHoldsUp) {
+TEST(a_batch_that_goes_on_waits_for_none_that_it_holds_up) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     Gpus gpus({{0, 1, 2}}, 3, seed, 2);
     ASSERT_TRUE(gpus.Run(20));

@@ -76,7 +76,7 @@ void CheckGroups(DataType id_type, const std::vector<int64_t>& ids,
   }
 }
 
-TEST(RowsOfEqualIdsAreAddedUp) {
+TEST(rows_of_equal_ids_are_added_up) {
   for (DataType id_type : {DataType::kInt32, DataType::kInt64}) {
     for (const std::vector<int64_t>& ids : Lists(id_type)) {
       for (DataType dtype : {DataType::kFloat32, DataType::kInt8}) {
@@ -88,7 +88,7 @@ TEST(RowsOfEqualIdsAreAddedUp) {
   }
 }
 
-TEST(RowsOfEveryTypeAndOfManyElements) {
+TEST(rows_of_every_type_and_of_many_elements) {
   const std::vector<int64_t> ids = {4, 1, 4, 4, 0, 1};
   for (DataType dtype : kReducedTypes) {
     for (int64_t row_count : {1, 3, 1024, 2100}) {
@@ -97,7 +97,7 @@ TEST(RowsOfEveryTypeAndOfManyElements) {
   }
 }
 
-TEST(HalfPrecisionIsRoundedOnce) {
+TEST(half_precision_is_rounded_once) {
   // Each 1 alone would be lost.
   const std::vector<int64_t> ids(9, 3);
   std::vector<char> values(9 * 2), out(2);
@@ -108,7 +108,7 @@ TEST(HalfPrecisionIsRoundedOnce) {
   EXPECT_EQ(GetValue(DataType::kFloat16, out.data(), 0), 2056.0);
 }
 
-TEST(ARowOnItsOwnKeepsItsBits) {
+TEST(a_row_on_its_own_keeps_its_bits) {
   const std::vector<int64_t> ids = {4, 3, 3};
   for (DataType dtype : {DataType::kFloat32, DataType::kFloat16}) {
     std::vector<char> values(3 * SizeOf(dtype), '\0'), out(2 * SizeOf(dtype));
@@ -121,14 +121,14 @@ TEST(ARowOnItsOwnKeepsItsBits) {
   }
 }
 
-TEST(ASortedListIsTakenAsItIs) {
+TEST(a_sorted_list_is_taken_as_it_is) {
   const std::vector<int64_t> ids = {2, 5, 1000000};
   EXPECT_TRUE(GroupRows(DataType::kInt64, ids.data(), 3).is_list());
   const std::vector<int64_t> twice = {2, 5, 5};
   EXPECT_FALSE(GroupRows(DataType::kInt64, twice.data(), 3).is_list());
 }
 
-TEST(IdsOutsideTheTableAreFound) {
+TEST(ids_outside_the_table_are_found) {
   for (DataType id_type : {DataType::kInt32, DataType::kInt64}) {
     const auto find = [&](const std::vector<int64_t>& ids, int64_t rows) {
       return FindIdOutside(id_type, AsBytes(id_type, ids).data(),

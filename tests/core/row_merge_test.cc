@@ -18,7 +18,7 @@
 namespace hvd {
 namespace {
 
-TEST(UnionsOfAnyNumberOfLists) {
+TEST(unions_of_any_number_of_lists) {
   std::mt19937_64 random(3);
   for (size_t lists = 0; lists < 9; ++lists) {
     for (int64_t spread : {1, 40, 100000}) {
@@ -74,7 +74,7 @@ struct World {
   }
 };
 
-TEST(MergedRowsAreSumsAndAverages) {
+TEST(merged_rows_are_sums_and_averages) {
   for (DataType dtype : kReducedTypes) {
     for (int64_t row_count : {0, 1, 16, 37, 1500}) {
       const int ranks = 5;
@@ -110,7 +110,7 @@ TEST(MergedRowsAreSumsAndAverages) {
   }
 }
 
-TEST(ARowOfOneRankKeepsItsBits) {
+TEST(a_row_of_one_rank_keeps_its_bits) {
   for (DataType dtype : {DataType::kFloat32, DataType::kFloat16}) {
     std::vector<char> values(2 * SizeOf(dtype)), out(values.size());
     PutValue(dtype, values.data(), 0, -0.0);
@@ -126,7 +126,7 @@ TEST(ARowOfOneRankKeepsItsBits) {
 
 // The bits of a row depend neither on the vector unit nor on what else is
 // merged with it.
-TEST(MergedRowsHaveTheSameBitsInAnyPart) {
+TEST(merged_rows_have_the_same_bits_in_any_part) {
   std::mt19937_64 random(2);
   for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16}) {
     const int64_t row_count = 19;

@@ -111,7 +111,7 @@ void Check(Rows<From, To>* rows, const RowSumFactors& factors) {
   }
 }
 
-TEST(RowsOfAnyLengthAndPlace) {
+TEST(rows_of_any_length_and_place) {
   std::mt19937 random(1);
   for (const int64_t row_count : {1, 3, 4, 8, 16, 33, 200}) {
     for (const int64_t rows : {0, 1, 5, 23}) {
@@ -124,7 +124,7 @@ TEST(RowsOfAnyLengthAndPlace) {
   }
 }
 
-TEST(EveryTypeAndFactor) {
+TEST(every_type_and_factor) {
   std::mt19937 random(3);
   VisitFloatingPairs([&](DataType, DataType, auto from, auto to) {
     using From = decltype(from);
@@ -143,7 +143,7 @@ TEST(EveryTypeAndFactor) {
 }
 
 // More tables than a launch has.
-TEST(ManyTables) {
+TEST(many_tables) {
   std::mt19937 random(4);
   std::vector<Rows<float, float>> drawn;
   for (int i = 0; i < 2 * RowSumTable::kMostSegments + 1; ++i) {
@@ -156,7 +156,7 @@ TEST(ManyTables) {
 }
 
 // A rank's rows of equal id, as the host adds them up.
-TEST(TheBitsOfSumGroups) {
+TEST(the_bits_of_sum_groups) {
   std::mt19937 random(5);
   const int64_t row_count = 24;
   std::vector<int64_t> ids;

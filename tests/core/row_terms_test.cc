@@ -23,7 +23,7 @@ std::vector<Numbers> Listed(const RowTerms& terms) {
   return rows;
 }
 
-TEST(TermsAreInTheOrderOfTheLists) {
+TEST(terms_are_in_the_order_of_the_lists) {
   const Numbers a = {2, 0, 2}, b = {1, 2}, none;
   const RowTerms terms = TermsOf({{&a, 0}, {&none, 5}, {&b, 10}}, 4);
   EXPECT_EQ(terms.rows(), 4);
@@ -32,14 +32,14 @@ TEST(TermsAreInTheOrderOfTheLists) {
   EXPECT_EQ(TermsOf({{&none, 0}}, 0).rows(), 0);
 }
 
-TEST(FewTermsAreNotCut) {
+TEST(few_terms_are_not_cut) {
   const Numbers places = {0, 0, 0, 1};
   RowTerms terms = TermsOf({{&places, 0}}, 2);
   EXPECT_TRUE(CutTerms(3, &terms).begins.empty());
   EXPECT_TRUE(Listed(terms) == (std::vector<Numbers>{{0, 1, 2}, {3}}));
 }
 
-TEST(ManyTermsAreAddedUpInParts) {
+TEST(many_terms_are_added_up_in_parts) {
   std::mt19937 random(1);
   for (uint32_t most = 1; most < 9; ++most) {
     Numbers places;

@@ -47,7 +47,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &facts) == 0;
 }
 
-TEST(ASegmentIsPrivateAndSharedByItsName) {
+TEST(a_segment_is_private_and_shared_by_its_name) {
   auto mine = ShmSegment::CreateNamed(8192);
   ASSERT_TRUE(mine.ok());
   struct stat facts;
@@ -62,7 +62,7 @@ TEST(ASegmentIsPrivateAndSharedByItsName) {
   EXPECT_TRUE(again.value()->data()[0] == std::byte{0});
 }
 
-TEST(ASegmentIsGoneWithItsName) {
+TEST(a_segment_is_gone_with_its_name) {
   auto mine = ShmSegment::CreateNamed(4096);
   ASSERT_TRUE(mine.ok());
   const std::string path = PathOf(*mine.value());
@@ -79,7 +79,7 @@ TEST(ASegmentIsGoneWithItsName) {
   EXPECT_FALSE(Exists(second));
 }
 
-TEST(ASegmentWithoutANameIsSharedByItsPlaceAndLeavesNothing) {
+TEST(a_segment_without_a_name_is_shared_by_its_place_and_leaves_nothing) {
   auto mine = ShmSegment::Create(8192);
   ASSERT_TRUE(mine.ok());
   const std::string name = mine.value()->name();
@@ -104,14 +104,14 @@ TEST(ASegmentWithoutANameIsSharedByItsPlaceAndLeavesNothing) {
   EXPECT_TRUE(mine.value()->data()[0] == std::byte{7});
 }
 
-TEST(ASegmentOfAnotherSizeIsRefused) {
+TEST(a_segment_of_another_size_is_refused) {
   auto mine = ShmSegment::Create(8192);
   EXPECT_EQ(ShmSegment::Attach(mine.value()->name(), 4096).status().code(),
             StatusCode::kInternal);
 }
 
 // Where ranks have process numbers of their own, a place may be a stranger's.
-TEST(AStrangersFileIsRefused) {
+TEST(a_strangers_file_is_refused) {
   for (auto* create : {ShmSegment::Create, ShmSegment::CreateNamed}) {
     auto mine = create(8192);
     ASSERT_TRUE(mine.ok());
@@ -130,7 +130,7 @@ TEST(AStrangersFileIsRefused) {
 
 // Opened for writing, a pipe would have another writer, and no reader would see
 // its end.
-TEST(WhatIsNoFileIsNotEvenOpened) {
+TEST(what_is_no_file_is_not_even_opened) {
   const std::string path = "/tmp/hvd_tf-shm_test-" + std::to_string(getpid());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
@@ -145,7 +145,7 @@ TEST(WhatIsNoFileIsNotEvenOpened) {
 }
 
 // Not every kernel does that to a signal's receiver.
-TEST(AnInterruptionDoesNotStopASegmentFromBeingFilled) {
+TEST(an_interruption_does_not_stop_a_segment_from_being_filled) {
   interruptions = 3;
   was_open_to_signals = false;
   EXPECT_EQ(ShmSegment::Create(8192).status().message(), "");
@@ -157,7 +157,7 @@ TEST(AnInterruptionDoesNotStopASegmentFromBeingFilled) {
   EXPECT_EQ(sigismember(&blocked, SIGALRM), 0);
 }
 
-TEST(ASegmentThatDoesNotFitIsAnErrorNow) {
+TEST(a_segment_that_does_not_fit_is_an_error_now) {
   const Status status = ShmSegment::Create(size_t{1} << 50).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);

@@ -32,7 +32,7 @@ std::vector<Status> SetUp(int ranks,
   return results;
 }
 
-TEST(RanksFindTheirMemoryByName) {
+TEST(ranks_find_their_memory_by_name) {
   for (int ranks : {1, 2, 5}) {
     for (const Status& status : SetUp(ranks, [](int, Options*) {})) {
       EXPECT_EQ(status.message(), "");
@@ -60,7 +60,7 @@ std::vector<int> RanksFrom(int first, int count, int step = 1) {
   return ranks;
 }
 
-TEST(ASetTakesMemoryOfItsMembersOnly) {
+TEST(a_set_takes_memory_of_its_members_only) {
   const Topology topology = LargeJob();
   const Options options = Options::Defaults();
   const auto bytes = [&](const ProcessSets& sets) {
@@ -86,7 +86,7 @@ TEST(ASetTakesMemoryOfItsMembersOnly) {
   EXPECT_EQ(bytes({{}, {-1}, {1000}}), alone);
 }
 
-TEST(SetsOfDifferentMembersHaveTheMemoryTheyNeed) {
+TEST(sets_of_different_members_have_the_memory_they_need) {
   const ProcessSets sets = {{0, 1}, {2, 3}, {0}, {0, 1, 2, 3}, {1, 3}};
   for (const std::vector<std::string>& hosts :
        {std::vector<std::string>(4, "a"),
@@ -114,7 +114,7 @@ TEST(SetsOfDifferentMembersHaveTheMemoryTheyNeed) {
   }
 }
 
-TEST(WithoutSharedMemoryTheOtherWireServes) {
+TEST(without_shared_memory_the_other_wire_serves) {
   for (int64_t bytes : {int64_t{0}, int64_t{1} << 50}) {
     const auto results = SetUp(3, [&](int, Options* options) {
       if (bytes == 0) options->shm = 0;
@@ -124,7 +124,7 @@ TEST(WithoutSharedMemoryTheOtherWireServes) {
   }
 }
 
-TEST(RanksWithOtherSettingsAreRefusedEverywhere) {
+TEST(ranks_with_other_settings_are_refused_everywhere) {
   const auto results = SetUp(3, [](int rank, Options* options) {
     if (rank == 2) options->shm_chunk_bytes = 4096;
   });

@@ -35,7 +35,7 @@ std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
 
 // --- Ring and doorbell ---
 
-TEST(ARingGivesWhatWasPutIn) {
+TEST(a_ring_gives_what_was_put_in) {
   auto host = NewHost(2);
   const std::string sent = [] {
     std::string bytes(300000, '\0');
@@ -73,7 +73,7 @@ TEST(ARingGivesWhatWasPutIn) {
   EXPECT_TRUE(got == sent);
 }
 
-TEST(ADoorbellRungBeforeIsNotWaitedFor) {
+TEST(a_doorbell_rung_before_is_not_waited_for) {
   auto host = NewHost(1);
   ShmDoorbell bell(host->doorbell(0), host->segment());
   bell.Ring();
@@ -86,7 +86,7 @@ TEST(ADoorbellRungBeforeIsNotWaitedFor) {
 }
 
 // A ring that gets lost costs the whole limit.
-TEST(NoRingIsLost) {
+TEST(no_ring_is_lost) {
   auto host = NewHost(2);
   constexpr int kRounds = 3000;
   constexpr milliseconds kLimit{60000};
@@ -108,7 +108,7 @@ TEST(NoRingIsLost) {
 
 // --- Arena ---
 
-TEST(AnArenaGivesEachBufferItsOwnBytes) {
+TEST(an_arena_gives_each_buffer_its_own_bytes) {
   std::vector<std::byte> memory(64 * 1024);
   ShmArena arena(memory.data(), memory.size(), nullptr);
   std::mt19937 random(3);
@@ -138,7 +138,7 @@ TEST(AnArenaGivesEachBufferItsOwnBytes) {
   EXPECT_TRUE(arena.Take(memory.size(), Urgency::kOldest).data != nullptr);
 }
 
-TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
+TEST(what_can_wait_leaves_a_quarter_of_the_arena) {
   std::vector<std::byte> memory(4096);
   ShmArena arena(memory.data(), memory.size(), nullptr);
   EXPECT_TRUE(arena.Take(3073, Urgency::kCanWait).data == nullptr);
@@ -149,7 +149,7 @@ TEST(WhatCanWaitLeavesAQuarterOfTheArena) {
   EXPECT_TRUE(arena.Take(1, Urgency::kOldest).data == nullptr);
 }
 
-TEST(WhatCanWaitLeavesAQuarterOfWhatIsNotReserved) {
+TEST(what_can_wait_leaves_a_quarter_of_what_is_not_reserved) {
   auto memory = std::make_shared<std::vector<std::byte>>(8192);
   ShmArena arena(memory->data(), 8192, memory);
   auto first = arena.Reserve(2048), second = arena.Reserve(4096);
@@ -168,7 +168,7 @@ TEST(WhatCanWaitLeavesAQuarterOfWhatIsNotReserved) {
   EXPECT_TRUE(arena.Take(4608, Urgency::kCanWait).data != nullptr);
 }
 
-TEST(AReserveWaitsForChunksAndKeepsNewOnesAway) {
+TEST(a_reserve_waits_for_chunks_and_keeps_new_ones_away) {
   auto memory = std::make_shared<std::vector<std::byte>>(4096);
   ShmArena arena(memory->data(), 4096, memory);
   const auto offset = [&](const StagingBuffer& buffer) {
@@ -206,7 +206,7 @@ TEST(AReserveWaitsForChunksAndKeepsNewOnesAway) {
 
 // --- Messages ---
 
-TEST(MessagesOfAnyLengthArriveInOrder) {
+TEST(messages_of_any_length_arrive_in_order) {
   constexpr int kRanks = 3;
   auto host = NewHost(kRanks);
   const std::vector<size_t> lengths = {0, 1, 70000, 5, 1 << 20, 3, 65536, 17};
@@ -249,7 +249,7 @@ Status StatusAfterMove(const ShmMove& move) {
   return endpoint.status();
 }
 
-TEST(MovesThatMakeNoSenseAreAnError) {
+TEST(moves_that_make_no_sense_are_an_error) {
   EXPECT_EQ(StatusAfterMove({1, 5, 0, 0, 65536}).message(), "");
   const ShmMove cases[] = {
       {0, 0, 0, 0, 0},       {3, 0, 0, 0, 0},
@@ -262,7 +262,7 @@ TEST(MovesThatMakeNoSenseAreAnError) {
   }
 }
 
-TEST(ARingThatMakesNoSenseIsAnError) {
+TEST(a_ring_that_makes_no_sense_is_an_error) {
   auto host = NewHost(2);
   auto* head = reinterpret_cast<ShmRingHead*>(
       host->segment()->data() + 4096);  // behind the doorbells: pair 0, 0
@@ -293,7 +293,7 @@ Status StatusAfterBlock(size_t bytes) {
   return call.status();
 }
 
-TEST(ABlockOfAnotherLengthThanItSaysIsAnError) {
+TEST(a_block_of_another_length_than_it_says_is_an_error) {
   EXPECT_EQ(StatusAfterBlock(24).message(), "");
   for (size_t bytes : {0, 15, 16, 23, 25, 1000}) {
     EXPECT_EQ(StatusAfterBlock(bytes).code(), StatusCode::kInternal);

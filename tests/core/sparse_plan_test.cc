@@ -33,7 +33,7 @@ Ids Passed(const Ids& ids, int64_t table_rows, int64_t bytes,
   return read;
 }
 
-TEST(IdsTakeTheFewestBytes) {
+TEST(ids_take_the_fewest_bytes) {
   const int64_t huge = std::numeric_limits<int64_t>::max() - 1;
   EXPECT_TRUE(Passed({}, 0, 0) == Ids());
   EXPECT_TRUE(Passed({}, 100, 0) == Ids());
@@ -47,7 +47,7 @@ TEST(IdsTakeTheFewestBytes) {
               Ids({3, int64_t{1} << 40}));
 }
 
-TEST(IdsOf32BitsAreWrittenAsTheyAre) {
+TEST(ids_of_32_bits_are_written_as_they_are) {
   const std::vector<int32_t> ids = {0, 4, std::numeric_limits<int32_t>::max()};
   const IdCode code(3, -1, DataType::kInt32);
   EXPECT_EQ(code.bytes(), 12);
@@ -58,7 +58,7 @@ TEST(IdsOf32BitsAreWrittenAsTheyAre) {
   EXPECT_TRUE(read == Ids(ids.begin(), ids.end()));
 }
 
-TEST(IdsThatMakeNoSenseAreRefused) {
+TEST(ids_that_make_no_sense_are_refused) {
   for (int64_t table_rows : {int64_t{-1}, int64_t{1000}, int64_t{1} << 40}) {
     const int64_t width = table_rows == 1000 ? 4 : 8;
     Passed({4, 4}, table_rows, 2 * width, false);
@@ -85,7 +85,7 @@ SparsePlan PlanOf(std::vector<std::vector<Ids>> ids, Ids row_counts) {
   return SparsePlan(std::move(ids), std::move(row_counts));
 }
 
-TEST(ValuesTakeTheWayThatSendsLess) {
+TEST(values_take_the_way_that_sends_less) {
   const auto prefers = [](std::vector<Ids> ranks) {
     return PlanOf({std::move(ranks)}, {1}).PrefersOwners(0);
   };
@@ -141,7 +141,7 @@ void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
   for (int64_t rest : of_ranks) EXPECT_EQ(rest, 0);
 }
 
-TEST(PiecesCoverAllRowsOnce) {
+TEST(pieces_cover_all_rows_once) {
   const SparsePlan plan = PlanOf({{{1, 5, 9}, {2, 5}, {}},
                                   {{0, 1, 2, 3, 4, 5, 6}, {6}, {3, 4}},
                                   {{}, {}, {}},
@@ -154,7 +154,7 @@ TEST(PiecesCoverAllRowsOnce) {
   EXPECT_TRUE(PlanOf({{{}, {}}}, {4}).Cut({0}, 100, 2).empty());
 }
 
-TEST(MoreRowsThanHaveNumbersAreRefused) {
+TEST(more_rows_than_have_numbers_are_refused) {
   const auto check = [](int64_t table_rows, std::vector<int64_t> rows) {
     Batch batch;
     batch.verb = Verb::kSparseAllreduce;
@@ -176,7 +176,7 @@ TEST(MoreRowsThanHaveNumbersAreRefused) {
 }
 
 // As many blocks as where each rank's rows are gathered for themselves.
-TEST(PiecesByRankAreFewWhereRowsDiffer) {
+TEST(pieces_by_rank_are_few_where_rows_differ) {
   constexpr int kRanks = 64;
   constexpr int64_t kRows = 100, kRowCount = 16, kMost = 400;
   std::vector<Ids> apart(kRanks), same(kRanks);
@@ -193,7 +193,7 @@ TEST(PiecesByRankAreFewWhereRowsDiffer) {
   }
 }
 
-TEST(PiecesAreAsManyAsOwners) {
+TEST(pieces_are_as_many_as_owners) {
   Ids all;
   for (int64_t id = 0; id < 120; ++id) all.push_back(id);
   const SparsePlan plan = PlanOf({{all, all, all, all}}, {8});

@@ -95,7 +95,7 @@ bool RunsOutOfMemory(Transport* transport) {
   }
 }
 
-TEST(TheOldestBatchDoesNotWaitForMemoryThatNobodyHas) {
+TEST(the_oldest_batch_does_not_wait_for_memory_that_nobody_has) {
   WireState state;
   StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
   TwoNumbers first(&transport);
@@ -124,7 +124,7 @@ Batch BroadcastOfThePeer() {
   return batch;
 }
 
-TEST(ABatchThatBorrowsWaitsForNoMemory) {
+TEST(a_batch_that_borrows_waits_for_no_memory) {
   WireState state;
   state.lends = true;
   state.has_memory = false;
@@ -140,7 +140,7 @@ TEST(ABatchThatBorrowsWaitsForNoMemory) {
 }
 
 // It has none to give back.
-TEST(TheOldestBatchDoesNotWaitForOneThatBorrows) {
+TEST(the_oldest_batch_does_not_wait_for_one_that_borrows) {
   WireState state;
   state.lends = true;
   state.has_memory = false;
@@ -156,7 +156,7 @@ TEST(TheOldestBatchDoesNotWaitForOneThatBorrows) {
   EXPECT_TRUE(RunsOutOfMemory(&transport));
 }
 
-TEST(AWireKeepsTheMemoryOfAChunkThatCouldNotStart) {
+TEST(a_wire_keeps_the_memory_of_a_chunk_that_could_not_start) {
   WireState state;
   state.sends_until_none = 0;
   {

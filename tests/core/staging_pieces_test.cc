@@ -50,7 +50,7 @@ void CheckCovers(const Batch& batch, const Pieces& pieces, bool may_cut) {
   }
 }
 
-TEST(EveryElementIsInOnePiece) {
+TEST(every_element_is_in_one_piece) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     std::vector<int64_t> counts(1 + random() % 12);
@@ -73,7 +73,7 @@ TEST(EveryElementIsInOnePiece) {
   }
 }
 
-TEST(PiecesAreOfAboutTheSameSize) {
+TEST(pieces_are_of_about_the_same_size) {
   for (const auto& counts :
        {std::vector<int64_t>{1 << 20}, std::vector<int64_t>(256, 4096)}) {
     const Pieces pieces = CutIntoPieces(BatchOf(counts), 4096);
@@ -85,7 +85,7 @@ TEST(PiecesAreOfAboutTheSameSize) {
   }
 }
 
-TEST(ACallIsNotDivided) {
+TEST(a_call_is_not_divided) {
   Batch batch = BatchOf(std::vector<int64_t>(6, 4096));
   const std::string first = "first", second = "second";
   for (size_t i = 0; i < 6; ++i) {
@@ -98,19 +98,19 @@ TEST(ACallIsNotDivided) {
 }
 
 // Only one rank may check, and all must cut in the same way.
-TEST(ItDoesNotDependOnWhatIsChecked) {
+TEST(it_does_not_depend_on_what_is_checked) {
   Batch batch = BatchOf({100000});
   const size_t count = CutIntoPieces(batch, 4096).size();
   batch.check_finite = true;
   EXPECT_EQ(CutIntoPieces(batch, 4096).size(), count);
 }
 
-TEST(WhatIsSmallIsOnePiece) {
+TEST(what_is_small_is_one_piece) {
   EXPECT_EQ(CutIntoPieces(BatchOf({1000}), 4096).size(), 1u);
   EXPECT_EQ(CutIntoPieces(BatchOf({0, 0}), 4096).size(), 1u);
 }
 
-TEST(APartHasItsPlaceInTheTensors) {
+TEST(a_part_has_its_place_in_the_tensors) {
   std::vector<float> in(300), out(300);
   Batch batch = BatchOf({300});
   batch.segments[0].in = in.data();

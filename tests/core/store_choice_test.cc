@@ -37,7 +37,7 @@ int PackBlocks(StoreChoice* choice, const Machine& machine, int count,
   return non_temporal;
 }
 
-TEST(BlocksStayInACacheThatIsShared) {
+TEST(blocks_stay_in_a_cache_that_is_shared) {
   StoreChoice choice;
   const int non_temporal = PackBlocks(&choice, kTogether, 20000);
   EXPECT_TRUE(non_temporal > 0);    // it tries
@@ -45,7 +45,7 @@ TEST(BlocksStayInACacheThatIsShared) {
   EXPECT_FALSE(choice.NonTemporal(kBlock));
 }
 
-TEST(BlocksAreNonTemporalBetweenCoresThatShareNoCache) {
+TEST(blocks_are_non_temporal_between_cores_that_share_no_cache) {
   StoreChoice choice;
   const int non_temporal = PackBlocks(&choice, kApart, 20000);
   EXPECT_TRUE(non_temporal > 19500);
@@ -53,27 +53,27 @@ TEST(BlocksAreNonTemporalBetweenCoresThatShareNoCache) {
   EXPECT_TRUE(choice.NonTemporal(kBlock));
 }
 
-TEST(TheFirstTrialComesWithin16MB) {
+TEST(the_first_trial_comes_within_16_mb) {
   StoreChoice choice;
   PackBlocks(&choice, kApart, (16 << 20) / kBlock);
   EXPECT_TRUE(choice.NonTemporal(kBlock));
 }
 
-TEST(AMoveApartIsSeenWithAFewBlocks) {
+TEST(a_move_apart_is_seen_with_a_few_blocks) {
   StoreChoice choice;
   PackBlocks(&choice, kTogether, 3000);
   PackBlocks(&choice, kApart, 8);
   EXPECT_TRUE(choice.NonTemporal(kBlock));
 }
 
-TEST(AMoveTogetherIsSeenWithin256MB) {
+TEST(a_move_together_is_seen_within_256_mb) {
   StoreChoice choice;
   PackBlocks(&choice, kApart, 3000);
   PackBlocks(&choice, kTogether, (256 << 20) / kBlock);
   EXPECT_FALSE(choice.NonTemporal(kBlock));
 }
 
-TEST(ALostCoreIsNoSlowCache) {
+TEST(a_lost_core_is_no_slow_cache) {
   constexpr double kSlice = 4e-3;
   for (const Machine& machine : {kTogether, kApart}) {
     StoreChoice choice;
@@ -89,7 +89,7 @@ TEST(ALostCoreIsNoSlowCache) {
   }
 }
 
-TEST(AMachineInBetweenKeepsToOneWay) {
+TEST(a_machine_in_between_keeps_to_one_way) {
   // A ratio between where non-temporal stores begin and where it ends.
   constexpr Machine kBetween{5, 10};
   StoreChoice cached;
@@ -102,7 +102,7 @@ TEST(AMachineInBetweenKeepsToOneWay) {
   EXPECT_TRUE(non_temporal.NonTemporal(kBlock));
 }
 
-TEST(SmallBlocksAreNeverNonTemporalAndSayNothing) {
+TEST(small_blocks_are_never_non_temporal_and_say_nothing) {
   StoreChoice choice;
   EXPECT_EQ(PackBlocks(&choice, kApart, 50000, 4096), 0);
   PackBlocks(&choice, kApart, 3000);
@@ -112,13 +112,13 @@ TEST(SmallBlocksAreNeverNonTemporalAndSayNothing) {
   EXPECT_TRUE(choice.NonTemporal(kBlock));
 }
 
-TEST(AFirstBlockThatIsLongerThanAllTrialsDecidesNothing) {
+TEST(a_first_block_that_is_longer_than_all_trials_decides_nothing) {
   StoreChoice choice;
   PackBlocks(&choice, kTogether, 3, size_t{1} << 30);
   EXPECT_FALSE(choice.NonTemporal(kBlock));
 }
 
-TEST(APolicyIsKept) {
+TEST(a_policy_is_kept) {
   StoreChoice never(StoreChoice::kNever), always(StoreChoice::kAlways);
   EXPECT_EQ(PackBlocks(&never, kApart, 5000), 0);
   EXPECT_EQ(PackBlocks(&always, kTogether, 5000), 5000);

@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-TEST(OneHost) {
+TEST(one_host) {
   const Topology mine = MakeTopology(2, {"a", "a", "a"});
   EXPECT_EQ(mine.rank, 2);
   EXPECT_EQ(mine.size, 3);
@@ -23,7 +23,7 @@ TEST(OneHost) {
   EXPECT_TRUE(mine.is_homogeneous);
 }
 
-TEST(RanksDealtOutOverHosts) {
+TEST(ranks_dealt_out_over_hosts) {
   const std::vector<std::string> hosts = {"b", "a", "b", "a"};
   const int local[] = {0, 0, 1, 1}, cross[] = {0, 1, 0, 1};
   for (int rank = 0; rank < 4; ++rank) {
@@ -37,7 +37,7 @@ TEST(RanksDealtOutOverHosts) {
   }
 }
 
-TEST(HostsOfASet) {
+TEST(hosts_of_a_set) {
   const HostMap map = MakeHostMap({7, 3, 7, 9, 3, 7});
   EXPECT_EQ(map.host_count(), 3);
   EXPECT_TRUE(map.ranks[0] == std::vector<int>({0, 2, 5}));
@@ -49,7 +49,7 @@ TEST(HostsOfASet) {
   EXPECT_TRUE(map.has_two_levels());
 }
 
-TEST(SetsOfOneLevel) {
+TEST(sets_of_one_level) {
   for (int size : {1, 2, 5}) {
     EXPECT_FALSE(OneHost(size).has_two_levels());
     EXPECT_FALSE(EachAlone(size).has_two_levels());
@@ -58,7 +58,7 @@ TEST(SetsOfOneLevel) {
   }
 }
 
-TEST(HostsOfDifferentSizes) {
+TEST(hosts_of_different_sizes) {
   const std::vector<std::string> hosts = {"a", "a", "b", "a", "b"};
   const int local[] = {0, 1, 0, 2, 1}, cross[] = {0, 0, 1, 0, 1};
   const int cross_size[] = {2, 2, 2, 1, 2};
@@ -85,7 +85,7 @@ std::string Refusal(const Variables& variables, int size) {
   return CheckLaunchSize(Reader(variables), size, "libfoo").message();
 }
 
-TEST(LaunchersThatAgree) {
+TEST(launchers_that_agree) {
   EXPECT_EQ(Refusal({}, 1), "");
   EXPECT_EQ(Refusal({}, 4), "");
   EXPECT_EQ(Refusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 4), "");
@@ -106,7 +106,7 @@ void ExpectRefusal(const Variables& variables, int size,
               std::string::npos);
 }
 
-TEST(LaunchersOfAnotherMpi) {
+TEST(launchers_of_another_mpi) {
   ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 1, "OMPI_COMM_WORLD_SIZE=4");
   ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 3, "OMPI_COMM_WORLD_SIZE=4");
   ExpectRefusal({{"PMI_SIZE", "2"}}, 1, "PMI_SIZE=2");
@@ -120,7 +120,7 @@ std::string RefusalBeforeStart(const Variables& variables,
   return CheckBeforeStart(Reader(variables), library).message();
 }
 
-TEST(WhoIsCertainToBeAloneIsRefusedBeforeMpiStarts) {
+TEST(who_is_certain_to_be_alone_is_refused_before_mpi_starts) {
   const std::string open_mpi = "the MPI library (Open MPI v5.0.11)";
   const Variables launched[] = {{{"OMPI_COMM_WORLD_SIZE", "4"}},
                                 {{"PMI_SIZE", "4"}, {"PMI_RANK", "0"}},
@@ -141,7 +141,7 @@ TEST(WhoIsCertainToBeAloneIsRefusedBeforeMpiStarts) {
   EXPECT_EQ(RefusalBeforeStart({{"SLURM_NTASKS", "4"}}, open_mpi), "");
 }
 
-TEST(WarningBeforeALibraryMeetsAnotherLauncher) {
+TEST(warning_before_a_library_meets_another_launcher) {
   const Variables of_open_mpi = {{"OMPI_COMM_WORLD_SIZE", "2"}};
   const Variables of_hydra = {{"PMI_SIZE", "2"}};
   const std::string text = LauncherWarning(Reader(of_open_mpi), "MPICH 5");
@@ -152,7 +152,7 @@ TEST(WarningBeforeALibraryMeetsAnotherLauncher) {
   EXPECT_EQ(LauncherWarning(Reader({}), "MPICH 5"), "");
 }
 
-TEST(WarningWhenTasksOfSlurmAreAlone) {
+TEST(warning_when_tasks_of_slurm_are_alone) {
   const Variables tasks = {{"SLURM_STEP_NUM_TASKS", "8"},
                            {"SLURM_PROCID", "0"}};
   EXPECT_TRUE(AloneWarning(Reader(tasks)).find("srun started 8 tasks") !=

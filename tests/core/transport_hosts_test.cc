@@ -12,20 +12,20 @@ namespace {
 
 // The thread sanitizer sees as much with the hosts of the two cases below.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST(ContractOf2HostsOf2) {
+TEST(contract_of_2_hosts_of_2) {
   RunSharedContract(4, 1024, 1 << 20, {"a", "a", "b", "b"});
 }
-TEST(ContractOfRanksDealtOutOverHosts) {
+TEST(contract_of_ranks_dealt_out_over_hosts) {
   RunSharedContract(4, 4096, 1 << 20, {"a", "b", "a", "b"});
 }
-TEST(ContractOfAHostAndARank) {
+TEST(contract_of_a_host_and_a_rank) {
   RunSharedContract(3, 4096, 1 << 20, {"a", "a", "b"});
 }
 #endif
-TEST(ContractOfHostsOfDifferentSizes) {
+TEST(contract_of_hosts_of_different_sizes) {
   RunSharedContract(6, 1024, 1 << 20, {"a", "b", "b", "c", "b", "c"});
 }
-TEST(ContractOfHostsWithLittleMemory) {
+TEST(contract_of_hosts_with_little_memory) {
   RunSharedContract(4, 4096, 65536, {"a", "a", "b", "b"});
 }
 
@@ -46,7 +46,7 @@ void AdasumBits(ContractRank* self) {
 }
 
 // Other than sums, which are formed within each host first.
-TEST(AdasumDependsOnNeitherHostsNorChunks) {
+TEST(adasum_depends_on_neither_hosts_nor_chunks) {
   const std::vector<ContractCase> cases = {{"AdasumBits", AdasumBits}};
   for (const std::vector<std::string>& hosts :
        std::vector<std::vector<std::string>>{{},

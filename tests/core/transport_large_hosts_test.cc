@@ -8,11 +8,11 @@
 namespace hvd {
 namespace {
 
-TEST(ContractOf3HostsOf3) {
+TEST(contract_of_3_hosts_of_3) {
   RunSharedContract(9, 4096, 1 << 20,
                     {"a", "a", "a", "b", "b", "b", "c", "c", "c"});
 }
-TEST(ContractOfHostsWithLargeChunks) {
+TEST(contract_of_hosts_with_large_chunks) {
   RunSharedContract(4, kDefaultChunkBytes / 8, 8 << 20, {"a", "a", "b", "b"});
 }
 

@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-TEST(ContractOfBlocksPastTheCache) {
+TEST(contract_of_blocks_past_the_cache) {
   Options options = ContractOptions(4096, 1 << 20);
   options.shm_non_temporal = StoreChoice::kAlways;
   RunSharedContract(2, options);

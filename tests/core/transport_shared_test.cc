@@ -10,19 +10,19 @@ namespace {
 // Sanitizers see as much with 3 ranks, and large chunks in
 // transport_threads_test.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST(SharedContractWith1Rank) { RunSharedContract(1, 1024, 1 << 20); }
-TEST(SharedContractWith2Ranks) { RunSharedContract(2, 1024, 1 << 20); }
-TEST(SharedContractWithLargeChunks) {
+TEST(shared_contract_with_1_rank) { RunSharedContract(1, 1024, 1 << 20); }
+TEST(shared_contract_with_2_ranks) { RunSharedContract(2, 1024, 1 << 20); }
+TEST(shared_contract_with_large_chunks) {
   RunSharedContract(2, kDefaultChunkBytes / 8, 8 << 20);
 }
-TEST(SharedContractWith9Ranks) { RunSharedContract(9, 1024, 1 << 20); }
+TEST(shared_contract_with_9_ranks) { RunSharedContract(9, 1024, 1 << 20); }
 #endif
-TEST(SharedContractWith3Ranks) { RunSharedContract(3, 1024, 1 << 20); }
+TEST(shared_contract_with_3_ranks) { RunSharedContract(3, 1024, 1 << 20); }
 // Memory for a few chunks only.
-TEST(SharedContractWithLittleMemory) { RunSharedContract(3, 4096, 65536); }
+TEST(shared_contract_with_little_memory) { RunSharedContract(3, 4096, 65536); }
 // Memory for a few chunks of those that there are at first, and for one of the
 // longest that autotune may ask for.
-TEST(SharedContractWithAutotune) {
+TEST(shared_contract_with_autotune) {
   Options options = ContractOptions(4096, 65536);
   options.autotune = true;
   if (test::kIsSanitized) return RunShared(RowCases(), 3, options);

@@ -37,22 +37,22 @@ void RunContract(const std::vector<ContractCase>& cases, int size,
   }
 }
 
-TEST(ContractWith3Ranks) { RunContract(ContractCases(), 3, 1024); }
+TEST(contract_with_3_ranks) { RunContract(ContractCases(), 3, 1024); }
 // Ranks share nothing but the mailboxes, which are the tests' own. So
 // sanitizers see enough with one number of ranks.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-TEST(ContractWith1Rank) { RunContract(ContractCases(), 1, 1024); }
-TEST(ContractWith2Ranks) { RunContract(ContractCases(), 2, 1024); }
-TEST(ContractWith4Ranks) { RunContract(ContractCases(), 4, 4096); }
-TEST(ContractWithLargeChunks) {
+TEST(contract_with_1_rank) { RunContract(ContractCases(), 1, 1024); }
+TEST(contract_with_2_ranks) { RunContract(ContractCases(), 2, 1024); }
+TEST(contract_with_4_ranks) { RunContract(ContractCases(), 4, 4096); }
+TEST(contract_with_large_chunks) {
   RunContract(ContractCases(), 2, kDefaultChunkBytes / 8);
 }
 // Too many for all to send to all: with few elements most ranks own no part.
-TEST(ContractWith9Ranks) { RunContract(ContractCases(), 9, 1024); }
+TEST(contract_with_9_ranks) { RunContract(ContractCases(), 9, 1024); }
 #endif
 
 // They are more than there are tags.
-TEST(LongBatchesHoldUpNoOther) {
+TEST(long_batches_hold_up_no_other) {
   ThreadWorld world(3, {}, 1024);
   RunRanks(3, [&](int rank) {
     auto backend = world.Open(rank);
@@ -82,7 +82,7 @@ TEST(LongBatchesHoldUpNoOther) {
   });
 }
 
-TEST(WireFailureFailsEverything) {
+TEST(wire_failure_fails_everything) {
   ThreadWorld world(2, {}, 1024);
   std::atomic<int> left{1};
   RunRanks(2, [&](int rank) {
@@ -136,7 +136,7 @@ Status StatusAfter(const std::string& bytes) {
   return call.status();
 }
 
-TEST(BytesThatMakeNoSenseAreAnError) {
+TEST(bytes_that_make_no_sense_are_an_error) {
   EXPECT_EQ(StatusAfter(BlockOf(1)).message(), "");
   const std::string garbage(24, '\x5a');
   const std::string cases[] = {
@@ -151,7 +151,7 @@ TEST(BytesThatMakeNoSenseAreAnError) {
   }
 }
 
-TEST(TagsAreUsedAgainWhenTheirBatchIsFinished) {
+TEST(tags_are_used_again_when_their_batch_is_finished) {
   ThreadWorld world(2);
   auto backend = world.Open(0);
   ContractRank self(backend.get(), 0, kDefaultChunkBytes);
@@ -174,7 +174,7 @@ TEST(TagsAreUsedAgainWhenTheirBatchIsFinished) {
   EXPECT_TRUE(peer->Test(two));
 }
 
-TEST(SlowRankIsWaitedFor) {
+TEST(slow_rank_is_waited_for) {
   ThreadWorld world(3, {}, 1024);
   RunRanks(3, [&](int rank) {
     auto faults = std::make_shared<Faults>();
@@ -186,7 +186,7 @@ TEST(SlowRankIsWaitedFor) {
   });
 }
 
-TEST(FrozenRankGoesOnWhenThawed) {
+TEST(frozen_rank_goes_on_when_thawed) {
   ThreadWorld world(2, {}, 1024);
   std::vector<std::shared_ptr<Faults>> faults = {std::make_shared<Faults>(),
                                                  std::make_shared<Faults>()};
@@ -250,12 +250,12 @@ void CheckWhatLeaves(ThreadWorld* world, int rank) {
   EXPECT_EQ(wire.aligned_sends, wire.sends);
 }
 
-TEST(ChunksLeaveInProgressAndBeginAtCacheLines) {
+TEST(chunks_leave_in_progress_and_begin_at_cache_lines) {
   ThreadWorld world(2);
   RunRanks(2, [&](int rank) { CheckWhatLeaves(&world, rank); });
 }
 
-TEST(StagingMemoryIsUsedAgain) {
+TEST(staging_memory_is_used_again) {
   HeapStagingPool pool(1 << 20);
   const Urgency urgency = Urgency::kOldest;
   StagingBuffer buffer = pool.Take(100000, urgency);
@@ -278,7 +278,7 @@ TEST(StagingMemoryIsUsedAgain) {
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kSmall).data != nullptr);
 }
 
-TEST(ANonTemporalCopyIsACopyAndNoMore) {
+TEST(a_non_temporal_copy_is_a_copy_and_no_more) {
   std::vector<char> in(1000), out(1100), expected;
   std::iota(in.begin(), in.end(), '\0');
   for (size_t from : {0, 1, 16, 63}) {

@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-TEST(ContractWithSeveralThreadsARank) {
+TEST(contract_with_several_threads_a_rank) {
   Options options = ContractOptions(kDefaultChunkBytes / 4, 8 << 20);
   options.copy_threads = 3;
   if (test::kIsSanitized) {

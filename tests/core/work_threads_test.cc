@@ -18,7 +18,7 @@
 namespace hvd {
 namespace {
 
-TEST(EveryPartIsDoneOnceBeforeRunReturns) {
+TEST(every_part_is_done_once_before_run_returns) {
   for (int helpers : {0, 1, 3}) {
     WorkThreads threads(helpers);
     EXPECT_EQ(threads.helpers(), helpers);
@@ -32,7 +32,7 @@ TEST(EveryPartIsDoneOnceBeforeRunReturns) {
   }
 }
 
-TEST(HelpersTakePart) {
+TEST(helpers_take_part) {
   WorkThreads threads(1);
   std::mutex mutex;
   std::set<std::thread::id> seen;
@@ -49,12 +49,12 @@ TEST(HelpersTakePart) {
   EXPECT_EQ(seen.size(), 2u);
 }
 
-TEST(ThreadsThatSleepAreStopped) {
+TEST(threads_that_sleep_are_stopped) {
   WorkThreads threads(3);
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
-TEST(HelpersByCores) {
+TEST(helpers_by_cores) {
   EXPECT_EQ(HelperCount(1, 64, 1), 0);
   EXPECT_EQ(HelperCount(5, 2, 2), 4);
   EXPECT_EQ(HelperCount(0, 2, 1), 0);
@@ -65,7 +65,7 @@ TEST(HelpersByCores) {
   EXPECT_EQ(HelperCount(0, 64, 1), 3);
 }
 
-TEST(CoresAreThoseThatMayBeUsedWithinTheQuota) {
+TEST(cores_are_those_that_may_be_used_within_the_quota) {
   EXPECT_TRUE(CountCores(UsableCores(), {}) >= 1);
   EXPECT_EQ(CountCores("", {}), 1);
   EXPECT_EQ(CountCores("", 8), 1);
@@ -75,7 +75,7 @@ TEST(CoresAreThoseThatMayBeUsedWithinTheQuota) {
   EXPECT_EQ(CountCores("\x0f\x81", 0), 1);
 }
 
-TEST(RanksShareCoresWhereTheirSetsMeet) {
+TEST(ranks_share_cores_where_their_sets_meet) {
   const std::string low = "\x0f", high = "\xf0", all = "\xff";
   EXPECT_EQ(SharingRanks({low, high, low}, low), 2);
   EXPECT_EQ(SharingRanks({low, high, all}, high), 2);
@@ -86,7 +86,7 @@ TEST(RanksShareCoresWhereTheirSetsMeet) {
 }
 
 // Each thread is to get a stack larger than any address space.
-TEST(AWorkerThatIsNotToBeHadIsDoneWithout) {
+TEST(a_worker_that_is_not_to_be_had_is_done_without) {
   pthread_attr_t usual, huge;
   ASSERT_TRUE(pthread_getattr_default_np(&usual) == 0);
   ASSERT_TRUE(pthread_getattr_default_np(&huge) == 0);
@@ -102,7 +102,7 @@ TEST(AWorkerThatIsNotToBeHadIsDoneWithout) {
   EXPECT_TRUE(done == std::vector<int>(5, 1));
 }
 
-TEST(WhatAPartThrowsReachesTheCallerWhenNobodyWorks) {
+TEST(what_a_part_throws_reaches_the_caller_when_nobody_works) {
   WorkThreads threads(2);
   for (int round = 0; round < 500; ++round) {
     bool caught = false;
@@ -125,7 +125,7 @@ TEST(WhatAPartThrowsReachesTheCallerWhenNobodyWorks) {
   EXPECT_TRUE(done == std::vector<int>(8, 1));
 }
 
-TEST(SpareCoresGiveTheThreadsThatWereAskedFor) {
+TEST(spare_cores_give_the_threads_that_were_asked_for) {
   SpareCores none(1, 1), two(3, 1);
   EXPECT_TRUE(none.Threads() == nullptr);
   ASSERT_TRUE(two.Threads() != nullptr);

@@ -121,7 +121,7 @@ void CheckCopies(const CopyOperation& operation, std::mt19937* random) {
   EXPECT_TRUE(found == expected);
 }
 
-TEST(MovesOfEveryType) {
+TEST(moves_of_every_type) {
   NeedGpu();
   std::mt19937 random(1);
   for (const DataType type :
@@ -132,7 +132,7 @@ TEST(MovesOfEveryType) {
   }
 }
 
-TEST(ConversionsAndScales) {
+TEST(conversions_and_scales) {
   NeedGpu();
   std::mt19937 random(2);
   const DataType types[] = {DataType::kFloat16, DataType::kBfloat16,
@@ -146,7 +146,7 @@ TEST(ConversionsAndScales) {
   }
 }
 
-TEST(HostMemoryThatIsPinned) {
+TEST(host_memory_that_is_pinned) {
   NeedGpu();
   const size_t bytes = 1'000'003;
   std::mt19937 random(3);
@@ -223,7 +223,7 @@ void CheckRowSums(DataType from_type, DataType to_type, int64_t row_count,
   EXPECT_TRUE(to.Read() == expected);
 }
 
-TEST(RowsAreAddedUpWithTheBitsOfTheHost) {
+TEST(rows_are_added_up_with_the_bits_of_the_host) {
   NeedGpu();
   std::mt19937 random(4);
   VisitFloatingPairs(
@@ -237,7 +237,7 @@ TEST(RowsAreAddedUpWithTheBitsOfTheHost) {
       });
 }
 
-TEST(IntegersAreNotScaled) {
+TEST(integers_are_not_scaled) {
   const CopyOperation scaled = {DataType::kInt32, DataType::kInt32, 0.5};
   EXPECT_EQ(LoadedKernels().Copy({}, scaled, nullptr).message(),
             "a GPU is asked to scale or convert int32 to int32.");

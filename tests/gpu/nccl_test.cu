@@ -110,7 +110,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-TEST(SumsBecomeNcclsAndStayRight) {
+TEST(sums_become_nccls_and_stay_right) {
   RunAlone([](Runtime* runtime) {
     const FrameworkStream stream;
     std::vector<std::unique_ptr<Tensor>> tensors;

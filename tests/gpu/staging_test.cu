@@ -116,16 +116,16 @@ void CheckSums(int size, const std::vector<int64_t>& elements, int steps) {
   });
 }
 
-TEST(SmallTensorsWaitForTheirKernels) {
+TEST(small_tensors_wait_for_their_kernels) {
   for (const int size : {1, 2, 3}) CheckSums(size, {0, 1, 7, 1000, 4097}, 10);
 }
 
 // These are cut into pieces.
-TEST(LargeTensorsWaitForTheirKernels) {
+TEST(large_tensors_wait_for_their_kernels) {
   for (const int size : {2, 4}) CheckSums(size, {9'000'001, 3, 5'000'000}, 3);
 }
 
-TEST(HalvesAreSummedAsOnTheHost) {
+TEST(halves_are_summed_as_on_the_host) {
   RunOnGpu(2, [](int rank, Runtime* runtime) {
     for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
       const FrameworkStream stream;
