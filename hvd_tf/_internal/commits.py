@@ -26,7 +26,7 @@ DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
 CHOSEN_VARIABLE = "HVD_ELASTIC_CHOSEN_DIR"
 # The same at all starts of one job. `hvdrun` makes one up where there is none.
 JOB_VARIABLE = "HVD_ELASTIC_JOB"
-# Of a function that hvd_tf.run calls, whose program is always the same.
+# Names the function that hvd_tf.run calls. The program around it is always the same.
 PROGRAM_VARIABLE = "HVD_ELASTIC_PROGRAM"
 _FINISHED = ".finished"
 

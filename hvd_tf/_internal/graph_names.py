@@ -26,7 +26,7 @@ def collectives_of(graph: tf.Graph) -> list[str]:
 
 
 def _names_of(nodes: Iterable[Any]) -> list[tuple[str, str]]:
-    """Of each collective among the nodes, its own name and its node's."""
+    """The own name and the node's name of each collective among the nodes."""
     return [
         (node.attr["tensor_name"].s.decode(), node.name)
         for node in nodes

@@ -9,7 +9,7 @@ from hvd_tf._internal import native
 from hvd_tf._internal.graph_names import collectives_of
 from hvd_tf._internal.names import BROADCAST_PREFIX, GRADIENT_PREFIX, ROOT_PREFIX
 
-# Of collectives that hooks run beside the steps.
+# The names of collectives that hooks run beside the steps begin with these.
 _NOT_OF_STEPS = (BROADCAST_PREFIX, ROOT_PREFIX)
 
 

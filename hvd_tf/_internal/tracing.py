@@ -16,29 +16,29 @@ _lib = native.lib
 
 
 class VerbStats(TypedDict):
-    """Of one verb on this rank, since `init`."""
+    """What one verb has done on this rank since `init`."""
 
     collectives: int
     """Calls that have completed. A grouped call is one."""
     batches: int
-    """In which they travelled."""
+    """Batches in which these calls travelled."""
     rows: int
-    """Of the results of allgather, alltoall and sparse allreduce, this rank's own rows among them.
+    """Rows of the results of allgather, alltoall and sparse allreduce, this rank's own among them.
     A rank in `join` gets none."""
     blocks: int
-    """Sent. A block counts once for each rank that gets it, also where that rank reads it in this
-    rank's memory."""
+    """Blocks that were sent. One counts once for each rank that gets it, also where that rank reads
+    it in this rank's memory."""
     payload_bytes: int
-    """Of these blocks, without their headers."""
+    """Bytes of these blocks without their headers."""
     header_bytes: int
-    """Of these blocks: 16 each, and sizes that are told before data."""
+    """Bytes of these blocks' headers, 16 each, and of sizes that are told before data."""
 
 
 class CommStats(TypedDict):
     """What this rank has sent and received since `init`."""
 
     control_messages_sent: int
-    """Of the control plane: reports and records, heartbeats, ends, the timeline's events."""
+    """Messages of the control plane: reports, records, heartbeats, ends, the timeline's events."""
     control_messages_received: int
     control_bytes_sent: int
     control_bytes_received: int

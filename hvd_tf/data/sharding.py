@@ -154,7 +154,10 @@ class _Passes:
         return batches if is_certain else self._steps.agreed(batches)
 
     def _first_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Of passes without end. Without any record TensorFlow would go on to the next for ever."""
+        """The first of passes without end, which fails without records.
+
+        TensorFlow would go on to the next pass for ever.
+        """
         # It is counted before the shuffle, which would read as many records as it holds to give
         # one. It takes as long as a few training steps, so the other passes go without.
         some = self._share.records(epoch).take(1)

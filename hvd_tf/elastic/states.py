@@ -18,7 +18,7 @@ _numbers = itertools.count()
 class State:
     """What a training needs to go on from a commit. The base of all states."""
 
-    # Of the class, because a derived one may leave out __init__.
+    # They are attributes of the class because a derived one need not call __init__.
     _commits = 0
     _reset_callbacks: Sequence[Callable[[], Any]] = ()
 

@@ -31,7 +31,7 @@ class EvaluationInput:
     """Why the ranks cannot share the batches. Empty: they can."""
     is_share: bool = False
     """Whether the input is a rank's share already."""
-    # Of a dataset that is no share:
+    # A dataset that is no share has the next three.
     length: Optional[int] = None
     seeds: Optional[list[Optional[list[int]]]] = None
     """Those of its shuffles. None: it has no fixed order."""

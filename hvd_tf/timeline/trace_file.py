@@ -69,7 +69,7 @@ class Trace:
     tensors: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     clock_errors_us: dict[int, float] = field(default_factory=dict)
-    """Of other hosts than rank 0's, by their number: how wrong their times may be at most."""
+    """How wrong the times of a host may be at most, by its number. Rank 0's host is not in it."""
     dropped: int = 0
     """Events that are missing."""
     is_complete: bool = False

@@ -109,7 +109,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
   Status Describe(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
                   Signature* signature) override {
     signature->verb = Verb::kSparseAllreduce;
-    // So many numbers as shapes, whatever is wrong.
+    // There is one for each shape, also where the inputs are invalid.
     signature->table_rows.assign(static_cast<size_t>(tensors_), -1);
     HVD_RETURN_IF_ERROR(DescribeInputs(ctx, tensors_, signature));
     for (int i = 0; i < tensors_; ++i) {

@@ -13,7 +13,8 @@ namespace {
 constexpr char kHeader[] =
     "sample,kind,fusion_bytes,chunk_bytes,batches_in_flight,steps,mb_per_s\n";
 
-// Of the speed at the start. Below that, other things have changed.
+// Where a search ends below this part of the speed at its start, the machine
+// itself has become slower.
 constexpr double kLeast = 0.9;
 
 const char* Name(Autotuner::Kind kind) {

@@ -25,8 +25,9 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Of one verb. A block is a header and what follows it. It counts once for each
-// rank that it is sent to, also where that rank reads it in place.
+// Counts what one verb has done. A block is a header and what follows it. It
+// counts once for each rank that it is sent to, also where that rank reads it
+// in place.
 struct VerbCounters {
   Counter collectives;    // calls that have completed; a group is one
   Counter batches;        // in which they travelled

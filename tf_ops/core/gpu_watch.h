@@ -61,7 +61,8 @@ class GpuWatch {
   const Options options_;
   const std::string name_;
   std::map<Key, Clock::time_point> since_;  // a look first found them
-  // Of those of this rank's GPU, and of those of several GPUs.
+  // How long batches must have waited until the next warning: about this rank's
+  // GPU, and about several GPUs together.
   double next_own_s_, next_among_s_;
 };
 

@@ -38,7 +38,7 @@ struct LaneTable {
 // do.
 static_assert(MemoryKind::kHost < MemoryKind::kCuda);
 
-// What a set offers to a lane of its.
+// What a set offers to one of its lanes.
 struct LaneOwner {
   // Asks all ranks to meet. Once all have asked that have not joined,
   // Transport::Meet is called on every rank, at the same place in the order of
@@ -46,10 +46,11 @@ struct LaneOwner {
   // set ends, it is called with a failure instead. It may be called at once, or
   // after the lane has gone. Nobody asks again before that.
   std::function<void(std::function<void(const Status&)> answered)> ask_to_meet;
-  // The id that users call the set by: equal on all its ranks, and of no other
-  // set that exists.
+  // The id that users call the set by: equal on all its ranks, unique among the
+  // sets that exist.
   int set_id = 0;
-  // The job's ranks that its ranks are, for words. Empty: they are the same.
+  // The ranks of the job that the set's ranks are, for messages. Empty: the
+  // numbers are the same.
   std::vector<int> job_ranks;
   // Which of its ranks share a host.
   HostMap hosts;

@@ -73,7 +73,8 @@ class PeerWatch {
                       const WaitingNames& waiting_names);
   // What the leader of a set has found.
   Finding LookAtSet(Watched watched, Clock::time_point awake);
-  // Of this rank and of all peers that answer. To be called after a warning.
+  // Asks for the stacks of this rank and of all peers that answer. To be called
+  // after a warning.
   void AskForStacks(Clock::time_point now, Clock::time_point awake);
 
  private:

@@ -7,7 +7,8 @@
 namespace hvd {
 namespace {
 
-// Of each end of a long name. Similar names differ at their ends.
+// How many bytes of each end of a long name are shown. Similar names differ at
+// their ends.
 constexpr size_t kShownBytes = 150;
 constexpr char kLeftOut[] = "...";
 

@@ -24,7 +24,7 @@ struct Outstanding {
 struct ReadyBatch {
   uint64_t log_number = 0;
   std::vector<Outstanding> tensors;
-  // Of an allgather, by tensor: dimension 0 of [shape][rank].
+  // An allgather has these, by tensor: dimension 0 of [shape][rank].
   std::vector<std::vector<std::vector<int64_t>>> first_dims;
   // See AgreedBatch. If this rank is absent, its entries have no memory, and
   // are cancelled.

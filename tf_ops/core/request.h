@@ -109,22 +109,22 @@ struct Entry {
   // runtime, set, name and signature are the same.
   uint64_t signature_number = 0;
   // One for each shape of the signature. May be null where the count is 0.
-  // Of a verb with ids: two for each, its rows and their ids, which are
+  // A verb with ids has two for each: its rows and their ids, which are
   // ascending, each once.
   std::vector<const void*> inputs;
-  // As many. Of a verb whose first dimension varies: empty until `allocate` has
-  // been called.
+  // As many. Where the first dimension of the verb varies, it is empty until
+  // `allocate` has been called.
   std::vector<void*> outputs;
-  // Of a verb with ids, in a GPU's memory: see Segment::groups. One for each
-  // shape, or none.
+  // Verbs with ids have these in a GPU's memory: see Segment::groups. One for
+  // each shape, or none.
   std::vector<std::shared_ptr<const RowGroups>> groups;
   // An alltoall alone: the rows of [shape][rank of the set] that this rank
   // sends. Those of a shape add up to its first dimension or less.
   RankCounts splits;
   // For verbs whose first dimension varies. Allocates outputs of these shapes,
   // once all sizes are known. `rows` of [shape][rank] are what comes from each
-  // rank; of a verb with ids, of [shape][0], the rows of the result. Never
-  // called after `done`.
+  // rank. For a verb with ids they are of [shape][0], the rows of the result.
+  // Never called after `done`.
   std::function<Status(const std::vector<Shape>& shapes, const RankCounts& rows,
                        std::vector<void*>* outputs)>
       allocate;

@@ -20,7 +20,8 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::seconds kAnnounceLimit{1};
-// Of the background thread, to end a timeline. It waits for ranks for less.
+// How long the background thread may take to end a timeline. It waits for other
+// ranks for less.
 constexpr std::chrono::seconds kStopLimit{3};
 // Horovod's value for a timeline that start_timeline is going to begin.
 constexpr char kDynamicTimeline[] = "DYNAMIC";

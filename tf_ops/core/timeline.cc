@@ -132,7 +132,7 @@ Status Timeline::Handle(int peer, TimelineChunk chunk) {
   if (!chunk.is_last && ended_.count(peer) == 0) {
     channel_->Send(peer, Share(Encode({0, TimelineReceipt{chunk.number}})));
   }
-  // Of an earlier timeline, or too late.
+  // The chunk is part of an earlier timeline, or comes too late.
   if (file_ == nullptr || chunk.number != number_) return Status::Ok();
   if (!chunk.events.empty()) file_->Add(peer, std::move(chunk.events));
   if (chunk.is_last) awaited_.erase(peer);

@@ -77,7 +77,7 @@ struct TimelineFile::Job {
   bool IsLate();
 
   const std::string path;
-  // Of the thread.
+  // The thread alone uses these.
   OutputFile file;
   TimelineWriter writer;
   uint64_t late_chunks = 0;

@@ -90,8 +90,8 @@ class Trace {
   std::atomic<bool> on_{false};
   bool mark_cycles_ = false;
   bool is_closed_ = false;
-  // Of what is noted, that whose end is not: tickets of tensors that nothing is
-  // agreed on, and batches by set and number, with their numbers of tensors.
+  // What has begun in the trace and has not ended: tickets of tensors that are
+  // not agreed yet, and, for each (set, batch), how many tensors it has.
   std::unordered_set<uint64_t> waiting_;
   std::map<std::pair<int, uint64_t>, size_t> batches_;
   size_t open_ = 0;  // tensors, in both

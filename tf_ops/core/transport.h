@@ -194,17 +194,18 @@ class Transport {
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.
   virtual int in_flight() const = 0;
-  // How many of these nobody has started: the transport needs them itself.
+  // How many of these the transport has started for its own use.
   virtual int own_in_flight() const { return 0; }
-  // How many of these a batch counts as: on the host 0 once it has left the
-  // wire, on a GPU as long as it is not done.
+  // How many batches in flight the batch stands for. A batch of a GPU counts
+  // those that it has on the host transport. A batch of the host is one until
+  // it has left the wire, then none.
   virtual int count_of(BatchId) const { return 1; }
 
   // Batches that a GPU still has to do with, in the order of Start. Those that
   // only wait for the hosts of peers are none of these.
   virtual std::vector<BatchId> with_gpu() const { return {}; }
-  // Of one of these: whether this rank's GPU has not come to it, or copies it.
-  // Else GPUs do it among themselves, and this one may wait for a peer's.
+  // Whether this rank's GPU has not come to such a batch, or copies it. Else
+  // GPUs do it among themselves, and this one may wait for a peer's.
   virtual bool waits_for_own_gpu(BatchId) const { return false; }
 };
 

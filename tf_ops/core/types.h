@@ -64,7 +64,7 @@ inline constexpr uint8_t kReduceOpCount = 6;
 
 // How the rows of a sparse allreduce travel. The result is the same.
 enum class SparseAlgo : uint8_t {
-  // Of the two below the one that sends less, for each tensor.
+  // For each tensor the one of the next two that sends less.
   kAuto = 0,
   // Every rank sends its rows to all. Each adds them up.
   kAllgather = 1,

@@ -41,9 +41,9 @@ std::string QuotaOfVersion1(const std::string& group) {
          TextOf(group + "/cpu.cfs_period_us");
 }
 
-// Of the group at `path` below `root`, and of those above it. In a container
-// the path may be one of the host's, which is not there: then the container's
-// own group is at the root.
+// Lowers `least` to the quota of the group at `path` below `root`, and to those
+// of the groups above it. In a container the path may be one of the host's,
+// which is not there: then the container's own group is at the root.
 void TakeLeast(const std::string& root, std::string path,
                std::string (*quota)(const std::string& group),
                std::optional<int>* least) {

@@ -19,7 +19,7 @@ namespace hvd {
 // What cannot be read is no limit.
 [[nodiscard]] std::optional<int> CoresOfGroups(const std::string& groups,
                                                const std::string& root);
-// Of this process.
+// The same for this process' own groups.
 [[nodiscard]] std::optional<int> CpuQuotaCores();
 
 }  // namespace hvd

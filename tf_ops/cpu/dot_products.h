@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// Of two vectors: a.a, a.b and b.b.
+// The dot products of two vectors a and b with themselves and each other.
 struct Dots {
   double aa = 0.0;
   double ab = 0.0;

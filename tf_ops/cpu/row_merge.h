@@ -21,7 +21,7 @@ inline constexpr int64_t kMostUnitedIds = std::numeric_limits<uint32_t>::max();
 
 struct IdUnion {
   std::vector<int64_t> ids;  // every id of any list, once, ascending
-  // Of each list: where its ids are in `ids`.
+  // By list: where its ids are in `ids`.
   std::vector<std::vector<uint32_t>> places;
 };
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from hvd_tf._internal.compat.keras import keras_2_module
 
-# Of callbacks: methods that write files beside those that `fit` calls, and properties that do.
+# Callbacks write files in these methods, beside those that `fit` calls, and in these properties.
 FILE_METHODS = ("_save_model", "set_model")
 FILE_WRITERS = ("_train_writer", "_val_writer")
 

@@ -117,7 +117,8 @@ class Negotiator {
   void AnswerAll(const Status& why);
 
   uint64_t log_seen() const { return log_seen_; }
-  // Of the leader: signatures that only a rank that is behind may still mean.
+  // How many signatures only a rank that is behind may still mean. Only the
+  // leader knows any.
   size_t retired_count() const {
     return leader_ == nullptr ? 0 : leader_->retired_count();
   }
@@ -167,7 +168,8 @@ class Negotiator {
   Status Apply(const Skipped&) { return Status::Ok(); }
   // Takes out the oldest join. Null: there is none.
   Result<JoinCallPtr> TakeJoin();
-  // Of a tensor that this rank takes part in without having submitted it.
+  // Stands for a tensor that this rank takes part in without having submitted
+  // it.
   Result<Outstanding> MakeAbsent(const AgreedTensor& tensor,
                                  const Key& key) const;
   Status Apply(const SetChange& change);

@@ -72,7 +72,8 @@ class ReportGatherer {
   // Moves it to items_.
   void PassOn(SignatureNumber number, Held* held);
   void PassOnAll();
-  // Of the ranks and steps of `held`, among those that items_ ends with.
+  // The group with the ranks and steps of `held`, among the groups that items_
+  // ends with.
   HostSubmissions* FindOrAddGroup(const Held& held);
   void PassOnIfDue(Clock::time_point now);
   // The last record that every rank had seen when it submitted what is held.

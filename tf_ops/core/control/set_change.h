@@ -24,8 +24,8 @@ struct SetRequest {
 // "I have done what that record asked of me, or could not."
 struct SetAnswer {
   int serial = 0;  // of the set
-  // Of kPrepare: why this rank has no memory for the set. Of kRemove: always
-  // Ok, because nothing of the set is on the wire any more.
+  // The answer to kPrepare says why this rank has no memory for the set. That
+  // to kRemove is always Ok: nothing of the set is on the wire any more.
   Status status;
 };
 

@@ -33,8 +33,8 @@ class SetChanges {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Of a job of `size` ranks. `sets` has the ranks of the sets that it starts
-  // with. They have the ids, serials and slots 1, 2, ...
+  // The job has `size` ranks. It starts with sets of the ranks in `sets`, whose
+  // ids, serials and slots are 1, 2, ...
   SetChanges(int size, const std::vector<std::vector<int>>& sets);
 
   // Not Ok: it makes no sense. There is a bug, or that rank has another build.

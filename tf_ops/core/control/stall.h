@@ -34,8 +34,8 @@ std::string WholeSeconds(double seconds);
 // The texts of warnings. `missing` and `rank` name ranks and their hosts.
 // `names` may be empty.
 std::string StallWarning(const Stall& stall, const std::string& missing);
-// Of what the GPU of `rank`, which is this one, has not come to, or, where not
-// `is_own`, of what GPUs of several ranks are in.
+// Says that tensors wait for this rank's GPU, or, where not `is_own`, that they
+// are with the GPUs of several ranks. `rank` names this rank and its host.
 std::string GpuWarning(const Stall& stall, bool is_own,
                        const std::string& rank);
 std::string SilenceWarning(const Silence& silence, const std::string& rank,

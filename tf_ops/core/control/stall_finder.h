@@ -71,7 +71,8 @@ class StallFinder {
   const int size_;
   const Options options_;
   const Matcher* const matcher_;
-  // Of keys that were warned of. The others are due after HVD_STALL_WARNING_S.
+  // When to warn again of keys that were warned of. The others are due after
+  // HVD_STALL_WARNING_S.
   std::unordered_map<Key, NextWarning, KeyHash> next_warnings_;
   // The next warning of ranks that wait for others to join.
   NextWarning next_join_warning_;

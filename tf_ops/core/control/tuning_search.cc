@@ -153,7 +153,7 @@ std::optional<TuningSearch::Place> TuningSearch::PlayOff() const {
 }
 
 std::vector<TuningSearch::Place> TuningSearch::Finalists() const {
-  // Of equal places, the one that was measured first.
+  // Equally fast places stay in the order in which they were measured.
   std::vector<Place> places = known_;
   const auto first = [&](const Place& place) {
     return samples_.at(place).front();

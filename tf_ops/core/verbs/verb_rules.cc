@@ -84,7 +84,8 @@ int64_t FusionBytes(const Signature& signature,
     const int64_t row = RowCount(shape);
     for (int64_t rows : first_dims[i]) count += rows * row;
   }
-  // Of rows that the log does not know, this rank's stand for everybody's.
+  // Where the log does not know the ranks' rows, each rank is taken to have as
+  // many as this one.
   const bool gathers = RulesOf(signature.verb).tells_sizes_in_log;
   if (gathers && first_dims.empty()) count *= size;
   return count * static_cast<int64_t>(SizeOf(signature.dtype));

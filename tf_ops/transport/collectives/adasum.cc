@@ -108,8 +108,8 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   std::vector<double> weights_, lengths_;  // of [segment of the round][rank]
   int level_ = 0;
   std::vector<AdasumPair> pairs_;  // of the level
-  // Of [segment that a rank owns something of][pair]: this rank's, and those of
-  // all ranks, one after another.
+  // A rank has one for [segment of which it owns a part][pair]. These are this
+  // rank's own, and all ranks' own, one rank after another.
   std::vector<Dots> own_dots_, all_dots_;
 };
 

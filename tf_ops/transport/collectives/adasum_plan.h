@@ -34,7 +34,7 @@ class AdasumPlan {
   size_t RoundEnd(size_t round) const { return round_ends_[round]; }
 
   int ShardCount(size_t segment) const;
-  // Of shard `shard`. A rank owns at most one shard of a tensor.
+  // The rank that owns shard `shard`. It owns no other shard of the tensor.
   int OwnerOf(size_t segment, int shard) const;
   // What the rank owns of the tensor. Empty: nothing.
   Range Owned(size_t segment, int rank) const;

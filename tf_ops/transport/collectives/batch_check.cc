@@ -32,7 +32,7 @@ Status CheckRows(const Batch& batch, int rank, int size) {
     const Segment& segment = batch.segments[i];
     const bool is_list =
         rows.size() == static_cast<size_t>(size) && AllPositive(rows);
-    // Of an alltoall, rows at the end may go nowhere.
+    // The last rows of an alltoall may go to no rank.
     const bool fits =
         is_list &&
         (gathers ? rows[static_cast<size_t>(rank)] * segment.row_count ==

@@ -23,7 +23,7 @@ class IdLists {
   // `rows` of [segment][rank], which CheckUnions has agreed to.
   IdLists(const Batch& batch, const RankCounts& rows);
 
-  // Of a rank's ids, those of one segment after another.
+  // How many bytes the ids of a rank have, all segments together.
   int64_t BytesOf(int rank) const;
   int64_t bytes() const;  // of all ranks
   // Writes this rank's ids.

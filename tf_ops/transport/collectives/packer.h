@@ -94,7 +94,8 @@ class Packer {
   // may be checked here, so a caller asks for no more than a tile.
   const std::byte* Input(const Segment& segment, int64_t first, int64_t count,
                          std::byte* space) const;
-  // Of unchanged elements into the segment's output, `out`. Null: dropped.
+  // Copies elements that need no change to `out`, a place in the segment's
+  // output. Null: they are dropped.
   void Copy(const Segment& segment, const std::byte* from, std::byte* out,
             size_t bytes) const;
   // A segment in which a value was found that is not finite, or -1.

@@ -36,7 +36,7 @@ class IdExchange {
   IdExchange(const IdExchange&) = delete;
   IdExchange& operator=(const IdExchange&) = delete;
 
-  // Of all ranks.
+  // How many bytes all ranks' ids have.
   int64_t bytes() const { return static_cast<int64_t>(received_.size()); }
   std::unique_ptr<Phase> NewPhase(BatchWork* work, Phase::Next next);
   // All ranks get the same.

@@ -22,7 +22,8 @@ struct OfRank {
   int64_t next = 0;
   const std::vector<uint32_t>* places = nullptr;
 
-  // Of a row behind `next`, and mostly close.
+  // How many of the places are before `row`. The search begins at `next`,
+  // because the row is behind that, and mostly close.
   int64_t RowsBefore(int64_t row) const {
     int64_t step = 1;
     while (RowAt(next + step - 1) < row) step *= 2;

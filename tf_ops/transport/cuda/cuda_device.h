@@ -55,10 +55,10 @@ class CudaDevice final : public Device {
 
  private:
   const void* const kernel_image_;
-  // Of the first mark. Null before.
+  // They come with the first mark. Null before.
   const CudaDriver* driver_ = nullptr;
   CudaContext context_ = nullptr;
-  // Of all its streams, loaded with the first.
+  // All streams of the device share them. The first one loads them.
   std::shared_ptr<const Result<CudaKernels>> kernels_;
 };
 

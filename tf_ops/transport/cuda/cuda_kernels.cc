@@ -11,7 +11,8 @@ namespace {
 
 // As cuda_kernels.cu has it.
 constexpr unsigned kThreads = 256;
-// Of the wider type: eight accesses of each thread.
+// The bytes of a tile in the wider of its two types: each thread makes eight
+// accesses of 16 bytes.
 constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
 // Two groups of four float32 for each thread: a row may have many terms.
 constexpr int64_t kSumTileElements = int64_t{kThreads} * 4 * 2;

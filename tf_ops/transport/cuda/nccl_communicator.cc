@@ -45,7 +45,7 @@ std::optional<int> NcclType(DataType dtype) {
   return std::nullopt;
 }
 
-// Of a sum that is not scaled.
+// NCCL's operation where nothing is scaled. A scaled sum has one of its own.
 std::optional<int> NcclOp(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:

@@ -107,7 +107,8 @@ class DirectLane final : public Transport {
     BatchId sums = 0, before = 0;
     bool is_copied = false;  // the shard is in pinned memory
     bool has_sums = false;   // or failed
-    // Of the second launch: what this rank proposes, then what all say.
+    // The place of the second launch: first what this rank proposes, in the end
+    // the largest proposal.
     LaunchOrder::Place place = 0;
     bool has_place = false;
     bool is_over = false;  // the second launch may come, or never will
@@ -116,7 +117,8 @@ class DirectLane final : public Transport {
   // How many rows outputs have, where nobody knows that before.
   struct Sizes {
     std::vector<int64_t> sent, received;
-    // Of a sparse allreduce, whose ids are told instead.
+    // A sparse allreduce has these, because ranks tell each other ids and not
+    // numbers of rows. Null: it is another verb.
     std::shared_ptr<GpuRows> gpu_rows;
     BatchId host_id = 0;
     bool is_known = false;  // or failed
@@ -134,7 +136,8 @@ class DirectLane final : public Transport {
     std::shared_ptr<std::byte> pinned;
     bool is_fused = false;  // tensors travel together
     bool is_trial = false;  // the first, of no tensors
-    // Of the trial: this GPU comes to it. Null: it has, or never will.
+    // The trial alone has it: reached when this GPU comes to the trial. Null:
+    // it has come, or never will.
     std::unique_ptr<DeviceEvent> comes;
     bool all_have_come = false;  // or cannot
     std::shared_ptr<Hop> hop;    // null: its GPUs need no hosts
@@ -156,15 +159,17 @@ class DirectLane final : public Transport {
     Status status;
   };
   using FlightPtr = std::shared_ptr<Flight>;
-  // The host transport's batches of a decision, which outlive nothing.
+  // What ranks tell each other for a decision. The host transport's batches
+  // share it, because they may end after this object.
   struct Decision {
     LaneOffer mine;
     std::vector<LaneOffer> all;
     bool has_offers = false;
     // Not Ok: why GPUs do not reduce, which is the same on all ranks.
     Status verdict;
-    // Of the first decision: the identity of a rank's communicator, from the
-    // first of its ranks. By rank.
+    // The identity of a communicator is made by the first of its ranks. `id`
+    // is what this rank made, `ids` has every rank's. Only the first decision
+    // uses them.
     std::string id, ids;
     bool has_own_id = false;  // this rank has made one, or will not
     bool has_ids = false;
@@ -284,7 +289,8 @@ class DirectLane final : public Transport {
   const std::chrono::milliseconds connect_limit_;
   HostStaging staging_;
   State state_ = State::kStaged;
-  // Of the first batch: it says which GPU.
+  // Segment::ready of a batch for which this rank has asked to meet, the last
+  // one. It says which GPU. Null: this rank has not asked.
   std::shared_ptr<const void> ready_;
   // This rank has asked to meet, and has no answer.
   bool is_asking_ = false;
@@ -298,7 +304,7 @@ class DirectLane final : public Transport {
   bool is_by_host_ = false;
   // They agree on that, too.
   std::chrono::milliseconds trial_limit_;
-  // Of all ranks, or of those of this host.
+  // Connects the GPUs of all ranks, or of the ranks of this host.
   std::unique_ptr<Communicator> communicator_;
   bool has_tried_ = false;  // this rank's GPU was given the trial
   // The GPUs of all ranks can copy elements.

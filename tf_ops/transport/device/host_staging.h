@@ -81,7 +81,8 @@ class HostStaging final : public Transport {
     std::vector<Piece> pieces;
     // By segment. Without groups: there is nothing to add up.
     std::vector<GroupSum> sums;
-    // Of an input's stream. Null: this rank has none, because it has joined.
+    // Segment::ready of one of the tensors. Null: this rank has no tensors,
+    // because it has joined.
     std::shared_ptr<const void> ready;
     // What the GPU reads and writes, one block or two.
     std::vector<std::shared_ptr<std::byte>> pinned;
