@@ -32,7 +32,7 @@ def install_as_horovod() -> None:
     time.
 
     Raises:
-        RuntimeError: this process has imported Horovod itself.
+      RuntimeError: this process has imported Horovod itself.
     """
     present = sys.modules.get("horovod")
     if present is not None:

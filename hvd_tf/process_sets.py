@@ -17,16 +17,16 @@ class ProcessSet:
     """Some of the job's ranks. Pass it to `init` or `add_process_set`, then to collectives.
 
     Attributes:
-        process_set_id: a small int, the same on every rank; None while it is not registered.
-        ranks: the members' ranks in the job, ascending; None for a communicator before init.
-        mpi_comm: the mpi4py communicator it was made of, or None.
+      process_set_id: a small int, the same on every rank; None while it is not registered.
+      ranks: the members' ranks in the job, ascending; None for a communicator before init.
+      mpi_comm: the mpi4py communicator it was made of, or None.
     """
 
     def __init__(self, ranks_or_comm: Union[Sequence[int], Any]) -> None:
         """`ranks_or_comm`: ranks of the job in any order, or an mpi4py communicator.
 
         Raises:
-            ValueError: an entry is not an int, an entry occurs twice, or there is no entry.
+          ValueError: an entry is not an int, an entry occurs twice, or there is no entry.
         """
         self.process_set_id: Optional[int] = None
         self.ranks: Optional[list[int]] = None
@@ -40,7 +40,7 @@ class ProcessSet:
         """The number of members. None before the set is registered.
 
         Raises:
-            ValueError: hvd is not initialised, or the set is not of this init.
+          ValueError: hvd is not initialised, or the set is not of this init.
         """
         if self.process_set_id is None:
             return None
@@ -50,7 +50,7 @@ class ProcessSet:
         """This process's place among the members, -1 for a non-member. None before registration.
 
         Raises:
-            ValueError: hvd is not initialised, or the set is not of this init.
+          ValueError: hvd is not initialised, or the set is not of this init.
         """
         if self.process_set_id is None:
             return None
@@ -61,7 +61,7 @@ class ProcessSet:
         """Whether this process is a member. None before registration.
 
         Raises:
-            ValueError: hvd is not initialised, or the set is not of this init.
+          ValueError: hvd is not initialised, or the set is not of this init.
         """
         rank = self.rank()
         return None if rank is None else rank >= 0
@@ -100,7 +100,7 @@ def registered(process_set: ProcessSet) -> Registered:
     """The set, which must be registered.
 
     Raises:
-        ValueError: it is not, or hvd is not initialised.
+      ValueError: it is not, or hvd is not initialised.
     """
     rank = process_set.rank()
     if process_set.process_set_id is None or process_set.ranks is None or rank is None:

@@ -34,12 +34,12 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         """Make the layer.
 
         Args:
-            fused: only False. TensorFlow's fused kernel has no place for a reduction.
-            process_set: the ranks that share moments. It is no part of `get_config`.
-            **kwargs: those of tf.keras.layers.BatchNormalization.
+          fused: only False. TensorFlow's fused kernel has no place for a reduction.
+          process_set: the ranks that share moments. It is no part of `get_config`.
+          **kwargs: those of tf.keras.layers.BatchNormalization.
 
         Raises:
-            ValueError: fused is not False.
+          ValueError: fused is not False.
         """
         if fused is not False:
             raise ValueError(

@@ -31,12 +31,12 @@ def pin_gpu() -> Optional[str]:
     device configuration, or if TensorFlow uses the GPU already.
 
     Returns:
-        The name of the physical device, such as "/physical_device:GPU:1". None: no GPU is visible.
+      The name of the physical device, such as "/physical_device:GPU:1". None: no GPU is visible.
 
     Raises:
-        ValueError: `init` was not called.
-        RuntimeError: TensorFlow uses its devices already, and this rank's GPU is not the only
-            visible one.
+      ValueError: `init` was not called.
+      RuntimeError: TensorFlow uses its devices already, and this rank's GPU is not the only
+        visible one.
     """
     gpu = own_gpu()
     if gpu is None:
@@ -52,7 +52,7 @@ def own_gpu() -> Optional[tf.config.PhysicalDevice]:
     """This rank's GPU among the visible ones, or None where none is visible.
 
     Raises:
-        ValueError: `init` was not called.
+      ValueError: `init` was not called.
     """
     number = local_rank()
     visible = tf.config.get_visible_devices("GPU")

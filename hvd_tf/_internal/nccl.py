@@ -22,7 +22,7 @@ def load_nccl() -> Optional[str]:
     left to them, who will say why.
 
     Returns:
-        Its path. None: there is none, or it cannot be loaded.
+      Its path. None: there is none, or it cannot be loaded.
     """
     for path in _of_packages():
         if can_load(path):

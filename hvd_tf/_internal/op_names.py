@@ -48,7 +48,7 @@ def unnamed(verb: str) -> str:
     """What an eager call without a `name` is called, by its verb and its thread.
 
     Raises:
-        ValueError: ranks could not tell this thread from others.
+      ValueError: ranks could not tell this thread from others.
     """
     if threading.get_ident() == threading.main_thread().ident:
         return verb
@@ -77,7 +77,7 @@ def call_names(
     """The names of a call. `tensor` is its (first) input. It gives an unnamed node its name.
 
     Raises:
-        ValueError: an eager call needs a name here; XLA compiles what is being traced.
+      ValueError: an eager call needs a name here; XLA compiles what is being traced.
     """
     check_place(verb)
     if tf.executing_eagerly():

@@ -21,19 +21,19 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     all ranks have made it. Where it raises, the set exists on no rank.
 
     Args:
-        process_set: a ProcessSet of ranks that is not registered, or a list of ranks of the job.
+      process_set: a ProcessSet of ranks that is not registered, or a list of ranks of the job.
 
     Returns:
-        The registered set. Its id is the lowest that no set has, so ids of removed sets come
-        again.
+      The registered set. Its id is the lowest that no set has, so ids of removed sets come
+      again.
 
     Raises:
-        ValueError: the job was not started with `init(process_sets="dynamic")` or
-            HVD_DYNAMIC_PROCESS_SETS=1; hvd is not initialised; the ranks differ from rank to
-            rank, are those of another set or of all ranks, or one rank's argument is no set.
-        NotImplementedError: it is made of a communicator.
-        MemoryError: a member has no shared memory for it. Names the rank and HVD_SHM_BYTES.
-        RuntimeError: a rank has ended.
+      ValueError: the job was not started with `init(process_sets="dynamic")` or
+        HVD_DYNAMIC_PROCESS_SETS=1; hvd is not initialised; the ranks differ from rank to
+        rank, are those of another set or of all ranks, or one rank's argument is no set.
+      NotImplementedError: it is made of a communicator.
+      MemoryError: a member has no shared memory for it. Names the rank and HVD_SHM_BYTES.
+      RuntimeError: a rank has ended.
     """
     _check_dynamic("add_process_set")
     error: Optional[Exception] = None
@@ -67,16 +67,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     has its id, such a graph would use that set.
 
     Args:
-        process_set: it may come from `init` or from `add_process_set`.
+      process_set: it may come from `init` or from `add_process_set`.
 
     Returns:
-        True, and `process_set.process_set_id` is None. False where it is `global_process_set` or
-        not registered: nothing was done.
+      True, and `process_set.process_set_id` is None. False where it is `global_process_set` or
+      not registered: nothing was done.
 
     Raises:
-        ValueError: the job was not started with `init(process_sets="dynamic")` or
-            HVD_DYNAMIC_PROCESS_SETS=1; hvd is not initialised; the ranks remove different sets.
-        RuntimeError: a rank has ended.
+      ValueError: the job was not started with `init(process_sets="dynamic")` or
+        HVD_DYNAMIC_PROCESS_SETS=1; hvd is not initialised; the ranks remove different sets.
+      RuntimeError: a rank has ended.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"remove_process_set takes a ProcessSet, not {process_set!r}")
@@ -108,7 +108,7 @@ def recognise(process_sets: Sequence[Union[ProcessSet, Sequence[int]]]) -> None:
     """What `init` does with its sets where hvd runs: gives them the ids of sets with their ranks.
 
     Raises:
-        ValueError: an entry is not a process set, or is not registered. It names the entry.
+      ValueError: an entry is not a process set, or is not registered. It names the entry.
     """
     sets = [_as_process_set(i, entry) for i, entry in enumerate(process_sets)]
     ids = {tuple(ranks): set_id for set_id, ranks in ids_and_ranks().items() if set_id != 0}
@@ -155,8 +155,8 @@ class Registration:
         """`comm`: the mpi4py communicator given to init, or None.
 
         Raises:
-            ValueError: an entry is not a process set, or a set occurs twice. It names the entry.
-            NotImplementedError: an entry is made of a communicator and init got none.
+          ValueError: an entry is not a process set, or a set occurs twice. It names the entry.
+          NotImplementedError: an entry is made of a communicator and init got none.
         """
         self._sets = [_as_process_set(i, entry) for i, entry in enumerate(process_sets)]
         self._ids: list[int] = []  # of each entry

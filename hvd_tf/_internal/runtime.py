@@ -94,19 +94,19 @@ def init(
     """Starts hvd on every rank of the job. If it runs already, it goes on as it is.
 
     Args:
-        comm: the ranks that make up the job: None for all that the launcher started, a list of
-            their world ranks, or an mpi4py communicator.
-        process_sets: sets that collectives may run on beside `global_process_set`, the same on
-            every rank. They get the ids 1, 2, ... in this order. "dynamic": none yet, but
-            `add_process_set` and `remove_process_set` can be called, as with
-            HVD_DYNAMIC_PROCESS_SETS=1. If hvd runs already, no set is registered: they get the ids
-            of sets with the same ranks.
+      comm: the ranks that make up the job: None for all that the launcher started, a list of
+        their world ranks, or an mpi4py communicator.
+      process_sets: sets that collectives may run on beside `global_process_set`, the same on
+        every rank. They get the ids 1, 2, ... in this order. "dynamic": none yet, but
+        `add_process_set` and `remove_process_set` can be called, as with
+        HVD_DYNAMIC_PROCESS_SETS=1. If hvd runs already, no set is registered: they get the ids
+        of sets with the same ranks.
 
     Raises:
-        ValueError: an argument or an HVD_* variable is wrong, or hvd runs already and does not know
-            one of the sets. Names it.
-        NotImplementedError: a process set is made of a communicator and `comm` is none.
-        RuntimeError: peers or MPI could not be reached, or a rank has started this process.
+      ValueError: an argument or an HVD_* variable is wrong, or hvd runs already and does not know
+        one of the sets. Names it.
+      NotImplementedError: a process set is made of a communicator and `comm` is none.
+      RuntimeError: peers or MPI could not be reached, or a rank has started this process.
     """
     is_dynamic = process_sets == "dynamic"
     if not is_initialized():
@@ -160,7 +160,7 @@ def restart() -> None:
     Peers that wait for this rank fail, so that they come here too.
 
     Raises:
-        RuntimeError: a peer has left for good, or peers could not be reached.
+      RuntimeError: a peer has left for good, or peers could not be reached.
     """
     try:
         native.check(_lib.hvd_shutdown_to_restart())

@@ -53,11 +53,11 @@ def start_timeline(file_path: Union[str, os.PathLike[str]], mark_cycles: bool = 
     make it. A timeline that runs is ended before. `HVD_TIMELINE` need not be set.
 
     Args:
-        file_path: the file, in a directory of rank 0's host. What is in it is lost.
-        mark_cycles: whether to mark when a rank takes what was enqueued.
+      file_path: the file, in a directory of rank 0's host. What is in it is lost.
+      mark_cycles: whether to mark when a rank takes what was enqueued.
 
     Raises:
-        ValueError: `init` was not called, or, on rank 0, the file cannot be written.
+      ValueError: `init` was not called, or, on rank 0, the file cannot be written.
     """
     native.check(_lib.hvd_start_timeline(os.fsencode(file_path), int(bool(mark_cycles))))
 
@@ -69,7 +69,7 @@ def stop_timeline() -> None:
     that do not answer for at most a second.
 
     Raises:
-        ValueError: `init` was not called.
+      ValueError: `init` was not called.
     """
     native.check(_lib.hvd_stop_timeline())
 
@@ -81,10 +81,10 @@ def comm_stats() -> CommStats:
     they are read: they are exact where no collective is under way.
 
     Returns:
-        A dictionary of whole numbers that can be written as JSON: see `CommStats`.
+      A dictionary of whole numbers that can be written as JSON: see `CommStats`.
 
     Raises:
-        ValueError: `init` was not called.
+      ValueError: `init` was not called.
     """
     text = ctypes.create_string_buffer(1024)
     while (length := native.known(_lib.hvd_comm_stats(text, len(text)))) >= len(text):

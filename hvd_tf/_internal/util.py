@@ -32,8 +32,8 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether TensorFlow sees a GPU. Every build of hvd_tf can reduce its tensors.
 
     Args:
-        ext_base_name: "tensorflow" or "keras". For any other framework there is none.
-        verbose: not used.
+      ext_base_name: "tensorflow" or "keras". For any other framework there is none.
+      verbose: not used.
     """
     if not extension_available(ext_base_name):
         return False

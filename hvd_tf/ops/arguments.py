@@ -28,7 +28,7 @@ def handle_average_backwards_compatibility(op: Optional[int], average: Optional[
     """The reduce op of `op` or its deprecated alias `average`. The default is Average.
 
     Raises:
-        ValueError: both are given.
+      ValueError: both are given.
     """
     if average is None:
         return Average if op is None else op

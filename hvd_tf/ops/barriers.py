@@ -26,15 +26,15 @@ def barrier(
     made under `tf.control_dependencies([barrier])`.
 
     Args:
-        process_set: the ranks that take part.
-        name: by which the ranks match the call; as in `allreduce`.
+      process_set: the ranks that take part.
+      name: by which the ranks match the call; as in `allreduce`.
 
     Returns:
-        None in eager mode. In a graph, the operation that waits.
+      None in eager mode. In a graph, the operation that waits.
 
     Raises:
-        ValueError: an unregistered process set; no name in a thread that needs one; XLA
-            compiles what is being traced.
+      ValueError: an unregistered process set; no name in a thread that needs one; XLA
+        compiles what is being traced.
     """
     if name is not None:
         names = call_names("barrier", "HorovodBarrier", None, name, ignore_name_scope=False)

@@ -27,14 +27,14 @@ def broadcast(
     """Gives every rank the root's tensor.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts; the same shape and dtype on every rank.
-        root_rank: the rank whose values are sent. It is a rank of the job, also with a process set.
-        name: as in `allreduce`.
-        ignore_name_scope: as in `allreduce`.
-        process_set: as in `allreduce`.
+      tensor: what tf.convert_to_tensor accepts; the same shape and dtype on every rank.
+      root_rank: the rank whose values are sent. It is a rank of the job, also with a process set.
+      name: as in `allreduce`.
+      ignore_name_scope: as in `allreduce`.
+      process_set: as in `allreduce`.
 
     Returns:
-        A tensor of the input's shape and dtype.
+      A tensor of the input's shape and dtype.
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("broadcast", "HorovodBroadcast", tensor, name, ignore_name_scope)
@@ -73,19 +73,19 @@ def broadcast_(
     """Gives variables the values that they have on the root.
 
     Args:
-        variables: initialised variables of TensorFlow or Keras, either all resource variables or
-            all reference variables. Shapes, dtypes and order must be the same on every rank, and
-            so must be whether they are on a GPU: with HVD_GPU_LANE=0 each is a collective of its
-            own there.
-        root_rank: as in `broadcast`.
-        name: as in `allreduce`.
-        process_set: as in `allreduce`.
+      variables: initialised variables of TensorFlow or Keras, either all resource variables or
+        all reference variables. Shapes, dtypes and order must be the same on every rank, and
+        so must be whether they are on a GPU: with HVD_GPU_LANE=0 each is a collective of its
+        own there.
+      root_rank: as in `broadcast`.
+      name: as in `allreduce`.
+      process_set: as in `allreduce`.
 
     Returns:
-        The new values, in order.
+      The new values, in order.
 
     Raises:
-        ValueError: resource and reference variables are mixed.
+      ValueError: resource and reference variables are mixed.
     """
     variables = [tf_variable(variable) for variable in variables]
     if not variables:
@@ -126,12 +126,12 @@ def broadcast_each(
     Unlike in `broadcast_`, each is a collective of its own. So ranks may list them in any order.
 
     Args:
-        variables: initialised resource variables of any dtypes.
-        names: one for each variable. The ranks match the variables by it.
-        root_rank, process_set: as in `broadcast`.
+      variables: initialised resource variables of any dtypes.
+      names: one for each variable. The ranks match the variables by it.
+      root_rank, process_set: as in `broadcast`.
 
     Returns:
-        In a graph, the operation. In eager code, None, after it is done.
+      In a graph, the operation. In eager code, None, after it is done.
     """
     return native.ops.horovod_broadcast_variables(
         resources=[variable.handle for variable in variables],

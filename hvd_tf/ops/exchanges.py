@@ -24,23 +24,23 @@ def alltoall(
     """Sends rows to every rank of a process set, and gets rows from every rank.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts, with one dimension or more: the rows for rank 0,
-            then those for rank 1, and so on. The dtype and the shape but for the first dimension
-            must be the same on every rank.
-        splits: how many rows go to each rank, as integers of shape [size]. They may be 0. Rows
-            behind their sum go nowhere. None sends as many rows to each rank.
-        name: as in `allreduce`.
-        ignore_name_scope: as in `allreduce`.
-        process_set: as in `allreduce`.
+      tensor: what tf.convert_to_tensor accepts, with one dimension or more: the rows for rank 0,
+        then those for rank 1, and so on. The dtype and the shape but for the first dimension
+        must be the same on every rank.
+      splits: how many rows go to each rank, as integers of shape [size]. They may be 0. Rows
+        behind their sum go nowhere. None sends as many rows to each rank.
+      name: as in `allreduce`.
+      ignore_name_scope: as in `allreduce`.
+      process_set: as in `allreduce`.
 
     Returns:
-        A tensor of the input's dtype: the rows that came from rank 0, then those from rank 1, and
-        so on. If `splits` was given, a pair of it and of int32 numbers of shape [size]: how many
-        rows came from each rank.
+      A tensor of the input's dtype: the rows that came from rank 0, then those from rank 1, and
+      so on. If `splits` was given, a pair of it and of int32 numbers of shape [size]: how many
+      rows came from each rank.
 
     Raises:
-        tf.errors.InvalidArgumentError: `splits` has another length, a negative entry, or a sum
-            above the number of rows; or it is None, and the rows do not divide by the size.
+      tf.errors.InvalidArgumentError: `splits` has another length, a negative entry, or a sum
+        above the number of rows; or it is None, and the rows do not divide by the size.
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("alltoall", "HorovodAlltoall", tensor, name, ignore_name_scope)

@@ -25,15 +25,15 @@ def allgather(
     """Concatenates the ranks' tensors along the first dimension, in rank order.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts, with one dimension or more. The dtype and the
-            shape but for the first dimension must be the same on every rank.
-        name: as in `allreduce`.
-        ignore_name_scope: as in `allreduce`.
-        process_set: as in `allreduce`.
+      tensor: what tf.convert_to_tensor accepts, with one dimension or more. The dtype and the
+        shape but for the first dimension must be the same on every rank.
+      name: as in `allreduce`.
+      ignore_name_scope: as in `allreduce`.
+      process_set: as in `allreduce`.
 
     Returns:
-        A tensor of the input's dtype and shape. Only the first dimension differs: it is the sum
-        over the ranks.
+      A tensor of the input's dtype and shape. Only the first dimension differs: it is the sum
+      over the ranks.
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("allgather", "HorovodAllgather", tensor, name, ignore_name_scope)

@@ -28,15 +28,15 @@ def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
     for, where they have asked for nothing for HVD_STALL_WARNING_S.
 
     Args:
-        process_set: the ranks that take part.
+      process_set: the ranks that take part.
 
     Returns:
-        int32 scalar: the rank that came last. It has the values of the last step.
+      int32 scalar: the rank that came last. It has the values of the last step.
 
     Raises:
-        ValueError: an unregistered process set; XLA compiles what is being traced.
-        tf.errors.InvalidArgumentError: this rank waits in a join already.
-        tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
+      ValueError: an unregistered process set; XLA compiles what is being traced.
+      tf.errors.InvalidArgumentError: this rank waits in a join already.
+      tf.errors.UnknownError: a peer left, died or failed; or hvd was shut down.
     """
     check_place("join")
     set_id = registered_id(process_set)

@@ -30,7 +30,7 @@ class Reduction(NamedTuple):
         """Arguments of the operation.
 
         Raises:
-            ValueError: an unknown op; an unregistered process set.
+          ValueError: an unknown op; an unregistered process set.
         """
         check_op(self.op)
         return {

@@ -36,31 +36,31 @@ def allreduce(
     """Reduces a tensor over the ranks of a process set.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts, or tf.IndexedSlices; the same shape and dtype on
-            every rank. Of slices the result has a row for each index of any rank, ascending.
-        average: deprecated. True is op=Average, False is op=Sum.
-        device_dense: where the operation is placed for a tensor, such as "/cpu:0".
-        device_sparse: the same for tf.IndexedSlices.
-        compression: what a floating tensor, or the values of slices, are cast to on the wire. A
-            compressor of your own is not called for slices.
-        op: Average (the default), Sum, Adasum, Min, Max or Product. An integer average is
-            truncated. Adasum is for floating tensors. It weighs each tensor as a whole.
-        prescale_factor: multiplies each input.
-        postscale_factor: multiplies the result.
-        name: by which the ranks match the call. The default is the node's name in a graph, and a
-            number that counts calls in eager code. Eager calls outside the main thread and the one
-            that called `init` need it. See docs/sharp_bits.md.
-        process_set: the ranks that take part.
-        ignore_name_scope: match by `name` alone, whatever the name scope.
+      tensor: what tf.convert_to_tensor accepts, or tf.IndexedSlices; the same shape and dtype on
+        every rank. Of slices the result has a row for each index of any rank, ascending.
+      average: deprecated. True is op=Average, False is op=Sum.
+      device_dense: where the operation is placed for a tensor, such as "/cpu:0".
+      device_sparse: the same for tf.IndexedSlices.
+      compression: what a floating tensor, or the values of slices, are cast to on the wire. A
+        compressor of your own is not called for slices.
+      op: Average (the default), Sum, Adasum, Min, Max or Product. An integer average is
+        truncated. Adasum is for floating tensors. It weighs each tensor as a whole.
+      prescale_factor: multiplies each input.
+      postscale_factor: multiplies the result.
+      name: by which the ranks match the call. The default is the node's name in a graph, and a
+        number that counts calls in eager code. Eager calls outside the main thread and the one
+        that called `init` need it. See docs/sharp_bits.md.
+      process_set: the ranks that take part.
+      ignore_name_scope: match by `name` alone, whatever the name scope.
 
     Returns:
-        A tensor of the input's shape and dtype, the same on every rank.
+      A tensor of the input's shape and dtype, the same on every rank.
 
     Raises:
-        ValueError: op and average are both given; an unknown op; an unregistered process set; no
-            name in a thread that needs one; XLA compiles what is being traced.
-        NotImplementedError: slices with another op than Average and Sum, or scaled.
-        tf.errors.InvalidArgumentError: Adasum of integers.
+      ValueError: op and average are both given; an unknown op; an unregistered process set; no
+        name in a thread that needs one; XLA compiles what is being traced.
+      NotImplementedError: slices with another op than Average and Sum, or scaled.
+      tf.errors.InvalidArgumentError: Adasum of integers.
     """
     op = handle_average_backwards_compatibility(op, average)
     if isinstance(tensor, tf.IndexedSlices):
@@ -97,7 +97,7 @@ def grouped_allreduce(
     in the same order on every rank.
 
     Returns:
-        The results in the order of `tensors`. An empty list is returned as it is.
+      The results in the order of `tensors`. An empty list is returned as it is.
     """
     if not tensors:
         return tensors  # type: ignore[return-value]

@@ -35,23 +35,23 @@ def reducescatter(
     The rows have the bits that `allreduce` would give them.
 
     Args:
-        tensor: what tf.convert_to_tensor accepts, with one dimension or more; the same shape and
-            dtype on every rank.
-        device_dense: where the operation is placed, such as "/cpu:0".
-        compression: what a floating tensor is cast to on the wire.
-        op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
-        name: as in `allreduce`.
-        process_set: as in `allreduce`.
-        ignore_name_scope: as in `allreduce`.
-        prescale_factor: multiplies each input.
-        postscale_factor: multiplies the result.
+      tensor: what tf.convert_to_tensor accepts, with one dimension or more; the same shape and
+        dtype on every rank.
+      device_dense: where the operation is placed, such as "/cpu:0".
+      compression: what a floating tensor is cast to on the wire.
+      op: Average (the default), Sum, Min, Max or Product. An integer average is truncated.
+      name: as in `allreduce`.
+      process_set: as in `allreduce`.
+      ignore_name_scope: as in `allreduce`.
+      prescale_factor: multiplies each input.
+      postscale_factor: multiplies the result.
 
     Returns:
-        This rank's rows of the result. Ranks get as many rows each, in rank order. Where they do
-        not divide, the first ranks get one more.
+      This rank's rows of the result. Ranks get as many rows each, in rank order. Where they do
+      not divide, the first ranks get one more.
 
     Raises:
-        ValueError: an unknown op; an unregistered process set; no name in a thread that needs one.
+      ValueError: an unknown op; an unregistered process set; no name in a thread that needs one.
     """
     with on_device(device_dense):
         tensor = tf.convert_to_tensor(tensor)
@@ -77,7 +77,7 @@ def grouped_reducescatter(
     rank.
 
     Returns:
-        The results in the order of `tensors`. An empty list is returned as it is.
+      The results in the order of `tensors`. An empty list is returned as it is.
     """
     if not tensors:
         return tensors  # type: ignore[return-value]

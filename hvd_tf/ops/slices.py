@@ -67,7 +67,7 @@ def reduce_slices(
     Wider ones give float64. Sums of bool, int16 and uint16 are every rank's rows, in rank order.
 
     Raises:
-        ValueError: an average of bool; an unregistered process set.
+      ValueError: an average of bool; an unregistered process set.
     """
     slices = [of_tensors(part) for part in slices]
     wires = [wire_dtype_for(compression, part.values.dtype) for part in slices]

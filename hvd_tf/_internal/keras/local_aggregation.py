@@ -34,15 +34,15 @@ class LocalGradientAggregationHelper:
         """For one optimizer.
 
         Args:
-            backward_passes_per_step: how many passes are added up.
-            allreduce_func: takes a list of gradients and one of their variables, and returns the
-                reduced gradients. It decides on the process set and on local gradients.
-            sparse_as_dense: make IndexedSlices dense. Otherwise they are refused.
-            average_aggregated_gradients: divide the sums by the number of passes.
-            rank: not used.
-            optimizer_type: not used.
-            process_set: not used.
-            scale_local_gradients: not used.
+          backward_passes_per_step: how many passes are added up.
+          allreduce_func: takes a list of gradients and one of their variables, and returns the
+            reduced gradients. It decides on the process set and on local gradients.
+          sparse_as_dense: make IndexedSlices dense. Otherwise they are refused.
+          average_aggregated_gradients: divide the sums by the number of passes.
+          rank: not used.
+          optimizer_type: not used.
+          process_set: not used.
+          scale_local_gradients: not used.
         """
         reducer: Any = _Reducer(allreduce_func, sparse_as_dense)
         self.backward_passes_per_step = backward_passes_per_step
