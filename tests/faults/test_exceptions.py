@@ -135,10 +135,12 @@ def test_a_hook_of_the_users_own() -> None:
 )
 def test_a_rank_that_leaves(place: str, what: str) -> None:
     done = run(2, place, what, "1")
-    done.check()
+    over, status = ("ended with status 3", 3) if what == "exit" else ("was over", 1)
+    done.check(status)
     # Its peer cannot go on, and says why. The last line says what came before.
     *_, last = done.text.splitlines()
-    left = r"hvdrun: rank 1 \(host \S+, pid \d+\) left first: its program was over while others .*"
+    left = r"hvdrun: rank 1 \(host \S+, pid \d+\) left first: its program "
+    left += f"{over} while others went on"
     assert re.fullmatch(left, last), done.text
     _, _, words = done.text.rpartition("\nhvdrun: rank 0 (host ")
     assert re.match(r"\S+, pid \d+\) failed:\nTraceback", words), done.text

@@ -17,9 +17,10 @@ from mpi import Job
 @pytest.mark.parametrize("what", ["exit", "shutdown", pytest.param("leave", marks=in_full)])
 def test_a_rank_that_leaves_an_elastic_training(what: str) -> None:
     done = run(2, "elastic", what, "1")
-    done.check()
+    over, status = ("ended with status 3", 3) if what == "exit" else ("was over", 1)
+    done.check(status)
     *_, last = done.text.splitlines()
-    words = r"hvdrun: rank 1 \(host .* left first: its program was over .*"
+    words = rf"hvdrun: rank 1 \(host .* left first: its program {over} .*"
     if what == "shutdown":  # the end of its program comes later, and may be behind rank 0's error
         words += r"|hvdrun: rank 0 \(host .* above, which names another rank as the reason"
     assert re.fullmatch(words, last), done.text
@@ -32,14 +33,14 @@ def test_a_rank_that_leaves_an_elastic_training(what: str) -> None:
     [(2, "1"), pytest.param(2, "0", marks=in_full), pytest.param(4, "2", marks=in_full)],
 )
 def test_a_rank_that_leaves_while_others_go_back(n: int, bad: str) -> None:
-    done = run(n, "elastic_all", "exit", bad)
+    done = run(n, "elastic_all", "leave", bad)
     done.check()
     words = rf"because rank {bad} has left|waits for it; have all ranks take the same number"
     assert re.search(words, done.text), done.text
 
 
 def test_a_rank_that_leaves_after_others_have_gone_back() -> None:
-    done = run(2, "elastic_all", "exit", "1", LATE="2")
+    done = run(2, "elastic_all", "leave", "1", LATE="2")
     done.check()
     words = "this rank's program is over, while rank 0 goes back to its last commit"
     assert words in done.text, done.text
