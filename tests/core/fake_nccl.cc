@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -34,7 +35,9 @@ constexpr int kAsked = 3;
 std::map<std::string, std::shared_ptr<World>> worlds;
 int next_identity = 0;
 int early_ends = 0;
-std::map<Kind, int> launched;
+std::map<Kind, int> calls_launched;
+std::map<int, int> groups_launched;  // by rank
+std::condition_variable group_is_launched;
 bool connect_is_held = false, links_are_held = false;
 std::set<int> released;
 int connect_fails_on = -1, launch_fails_on = -1, async_fails_on = -1;
@@ -102,6 +105,8 @@ bool Begin(ncclComm* comm) {
   }
   comm->needs.clear();
   std::exchange(comm->begin, nullptr)();
+  ++groups_launched[comm->rank];
+  group_is_launched.notify_all();
   return true;
 }
 
@@ -179,7 +184,7 @@ int Launch() {
       std::any_of(group.calls.begin(), group.calls.end(),
                   [](const Call& call) { return !IsBetweenTwo(call.kind); });
   const int number = is_of_all ? comm.next_group++ : -1;
-  for (const Call& call : group.calls) launched[call.kind] += number != 0;
+  for (const Call& call : group.calls) calls_launched[call.kind] += number != 0;
   comm.gpu = group.stream->gpu;
   Count& count = running[comm.gpu];
   if (count == nullptr) count = std::make_shared<std::atomic<int>>(0);
@@ -322,7 +327,8 @@ void FakeNccl::Reset() {
   running.clear();
   completed_groups = next_identity = early_ends = misfits = 0;
   worlds.clear();
-  launched.clear();
+  calls_launched.clear();
+  groups_launched.clear();
 }
 
 void FakeNccl::HoldConnect() {
@@ -389,9 +395,21 @@ void FakeNccl::AbortWaits(int rank) {
   abort_waits_on = rank;
 }
 
+int FakeNccl::launched(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return groups_launched[rank];
+}
+
+bool FakeNccl::WaitUntilLaunched(int rank, int groups) {
+  std::unique_lock<std::mutex> lock(mutex);
+  return group_is_launched.wait_for(lock, std::chrono::seconds(20), [&] {
+    return groups_launched[rank] >= groups;
+  });
+}
+
 int FakeNccl::calls(Kind kind) {
   const std::lock_guard<std::mutex> lock(mutex);
-  return launched[kind];
+  return calls_launched[kind];
 }
 
 int FakeNccl::misfitting() {

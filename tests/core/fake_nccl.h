@@ -44,6 +44,11 @@ class FakeNccl {
   // Groups of calls that kernels of all ranks have completed. The first group
   // of each communicator does not count: lanes try it by that.
   static int completed();
+  // Groups of calls whose kernels are in the streams of the rank's GPU, or
+  // were.
+  static int launched(int rank);
+  // Waits until they are so many. False when they are not in time.
+  [[nodiscard]] static bool WaitUntilLaunched(int rank, int groups);
   // Calls of that kind that kernels were launched with, of these groups.
   static int calls(CommunicatorCall::Kind kind);
   // Calls of a rank that a peer's do not fit to.

@@ -198,18 +198,22 @@ TEST(sets_that_share_ranks) {
 // Its GPU has done with the last batch long before the other's has.
 TEST(a_rank_that_leaves_first) {
   FakeNccl::Reset();
+  std::atomic<bool> has_sum{false};
   RunOnGpus(
       2,
-      [](int rank, Runtime* runtime, TestGpu* gpu) {
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
         ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
         GpuCall sum(gpu, runtime, "last", Filled(100, 1.0f + rank));
         if (rank == 1) {
-          std::this_thread::sleep_for(milliseconds(500));
+          while (!has_sum) std::this_thread::sleep_for(milliseconds(1));
+          // So long rank 0 could go, and must not.
+          std::this_thread::sleep_for(milliseconds(200));
           FakeNccl::ReleaseKernels();
         }
         EXPECT_EQ(sum.Wait().message(), "");
         EXPECT_TRUE(sum.Values() == Filled(100, 3.0f));
+        if (rank == 0) has_sum = true;
       },
       Nccl);
   EXPECT_EQ(FakeNccl::gone_early(), 0);
@@ -238,14 +242,15 @@ TEST(a_step_that_is_aborted) {
         const auto is_open = std::make_shared<std::atomic<bool>>(rank != 1);
         gpu->gpu().Queue(gpu->framework_stream(),
                          [is_open] { return is_open->load(); });
+        const int launched = FakeNccl::launched(rank);
         GpuCall sum(gpu, runtime, GpuAsk{"slow", ReduceOp::kSum, 1, 1, 0, 5},
                     Filled(1000, 1.0f));
-        // It is with the GPUs, where rank 1's is late.
-        std::this_thread::sleep_for(milliseconds(100));
+        // Rank 1's GPU is late.
+        EXPECT_TRUE(FakeNccl::WaitUntilLaunched(rank, launched + 1));
         EXPECT_FALSE(sum.told());
         if (rank == 0) {
           runtime->Cancel(0, sum.ticket, Cancelled("the step was aborted"));
-          SumAlone(runtime, 1);  // then the time has begun
+          SumAlone(runtime, 1);  // then its 100 ms have begun
           std::this_thread::sleep_for(milliseconds(150));
           SumAlone(runtime, 3);  // then it has been found to be over
           is_unwanted = true;
@@ -268,6 +273,7 @@ TEST(a_gpu_that_hangs) {
       [](int rank, Runtime* runtime, TestGpu* gpu) {
         ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        const int launched = FakeNccl::launched(1);
         GpuCall sum(gpu, runtime, "sum", Filled(100000, 1.0f));
         if (rank == 0) {
           const Status status = sum.Wait();
@@ -275,8 +281,7 @@ TEST(a_gpu_that_hangs) {
           EXPECT_TRUE(Contains(status.message(), "rank 1"));
           return;
         }
-        // Until the batch is with the GPUs.
-        std::this_thread::sleep_for(milliseconds(200));
+        EXPECT_TRUE(FakeNccl::WaitUntilLaunched(1, launched + 1));
         runtime->Stop();
         EXPECT_FALSE(sum.Wait().ok());
       },
@@ -347,10 +352,11 @@ TEST(a_peer_that_goes_while_two_sets_wait_for_it) {
         EXPECT_EQ(FakeNccl::identities(), 2);
         FakeNccl::AbortWaits(0);
         if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        const int launched = FakeNccl::launched(rank);
         const auto first = start("first", 1);
-        std::this_thread::sleep_for(milliseconds(100));
+        EXPECT_TRUE(FakeNccl::WaitUntilLaunched(rank, launched + 1));
         const auto second = start("second", 0);
-        std::this_thread::sleep_for(milliseconds(200));
+        EXPECT_TRUE(FakeNccl::WaitUntilLaunched(rank, launched + 2));
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 1) runtime->Stop();
         for (GpuCall* call : {first.get(), second.get()}) {
@@ -392,9 +398,9 @@ TEST(an_error_while_a_gpu_works) {
       [&](int rank, Runtime* runtime, TestGpu* gpu) {
         ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
         if (rank == 1) FakeNccl::HoldKernels(1);
+        const int launched = FakeNccl::launched(rank);
         GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f));
-        // Until the batch is with the GPUs.
-        std::this_thread::sleep_for(milliseconds(300));
+        EXPECT_TRUE(FakeNccl::WaitUntilLaunched(rank, launched + 1));
         if (rank == 1) FakeNccl::FailNow(1);
         const Status status = sum.Wait();
         if (rank == 1) {
