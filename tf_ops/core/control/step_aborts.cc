@@ -10,6 +10,14 @@ namespace hvd {
 void StepAborts::Correspond(const std::vector<int64_t>& steps) {
   // Most tensors are agreed in the same steps as the tensor before.
   if (!corresponding_.empty() && corresponding_.front() == steps) return;
+  // Eager calls have no steps. They must not push out a step that goes on.
+  if (std::all_of(steps.begin(), steps.end(),
+                  [](int64_t step) { return step == 0; })) {
+    return;
+  }
+  const auto known =
+      std::find(corresponding_.begin(), corresponding_.end(), steps);
+  if (known != corresponding_.end()) corresponding_.erase(known);
   corresponding_.push_front(steps);
   if (corresponding_.size() > kRemembered) corresponding_.pop_back();
 }
