@@ -26,7 +26,7 @@ TYPES = {
 def constants_of_native() -> dict[str, Any]:
     """The constants of native.py, without its imports, which load TensorFlow and the library."""
     source = (ROOT / "hvd_tf" / "_internal" / "native.py").read_text()
-    assignments = [
+    assignments: list[ast.stmt] = [
         node
         for node in ast.parse(source).body
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and "_load()" not in ast.unparse(node)
