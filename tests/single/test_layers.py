@@ -121,7 +121,9 @@ FLOORS = [
     "process_sets failure stacks",
     "uncaught",
     "blame scopes step_data",
-    "native names op_names graph_names graph_order presence unique_rows",
+    "op_names",
+    "eager_words",
+    "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
     "failure_report build_stamp causes commits exceptions exit_status launched nccl new_starts",
 ]
