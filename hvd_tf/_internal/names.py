@@ -102,15 +102,16 @@ def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
 
 def _names_by_scope(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
     left = set(names) ^ set(of_root)
-    by_inner: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     for name in of_root:
         if name in left:
-            for key in {name, name.partition("/")[2]} - {""}:
-                by_inner.setdefault(key, []).append(name)
+            by_key.setdefault(name, []).append(name)
+            by_key.setdefault(f"/{name.partition('/')[2]}", []).append(name)
     found = []
     for name in names:
-        keys = (name, name.partition("/")[2]) if name in left else ()
-        candidates = {one for key in keys for one in by_inner.get(key, [])}
+        # A scope is dropped on one side only: "a/kernel" and "b/kernel" are of two layers.
+        keys = (f"/{name}", name.partition("/")[2]) if name in left else ()
+        candidates = {one for key in keys for one in by_key.get(key, [])}
         found.append(candidates.pop() if len(candidates) == 1 else name)
     # Two variables under one name would be mixed up.
     return found if len(set(found)) == len(found) else list(names)

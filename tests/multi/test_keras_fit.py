@@ -233,7 +233,6 @@ def test_a_backup_that_is_not_there_yet(hvd, rank, shared):
     assert seen.epochs == [0, 1]
 
 
-@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 names a layer by who has built it")
 @pytest.mark.parametrize("built", ["rank 0", "none"])
 def test_a_model_that_some_ranks_have_built(hvd, rank, size, built):
     """As where rank 0 alone has loaded weights. Else fit builds it in the first step."""

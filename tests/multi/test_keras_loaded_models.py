@@ -46,9 +46,11 @@ class Subclassed(keras.Model):
         return {}
 
 
-def functional(*used):
+def functional(*makers):
+    """Makes the last layer first. A loaded model makes it last, and so has other numbers."""
+    last = layers.Dense(1)
     inputs = outputs = keras.Input(FEATURES)
-    for layer in [*used, layers.Dense(1)]:
+    for layer in [*(make() for make in makers), last]:
         outputs = layer(outputs)
     return keras.Model(inputs, outputs)
 
@@ -60,10 +62,10 @@ def sequential():
 MODELS = {
     "sequential": sequential,
     "wrapped": lambda: functional(
-        layers.TimeDistributed(layers.Dense(3)),
-        layers.Bidirectional(layers.LSTM(2, return_sequences=True)),
+        lambda: layers.TimeDistributed(layers.Dense(3)),
+        lambda: layers.Bidirectional(layers.LSTM(2, return_sequences=True)),
     ),
-    "own layer": lambda: functional(Block()),
+    "own layer": lambda: functional(Block),
     "subclassed": Subclassed,
 }
 
@@ -143,3 +145,12 @@ def test_variables_are_broadcast_by_their_places(hvd, rank, tmp_path):
     hvd.broadcast_variables(model.variables, 0)
     for place, weight in enumerate(model.trainable_variables):
         np.testing.assert_array_equal(weight.numpy(), np.full(weight.shape, place))
+
+
+def test_layers_that_have_other_numbers(hvd, rank):
+    """As where rank 0 has made a model less. One name is of another layer on each rank."""
+    first = 0 if rank == 0 else 1
+    names = [f"dense_{first + i}/kernel" for i in range(2)]
+    variables = [tf.Variable([float(rank), float(i)], name=name) for i, name in enumerate(names)]
+    hvd.broadcast_variables(variables, 0)
+    assert [variable.numpy().tolist() for variable in variables] == [[0.0, 0.0], [0.0, 1.0]]
