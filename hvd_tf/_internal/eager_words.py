@@ -4,7 +4,7 @@
 They are attributes. TensorFlow's eager context keeps a kernel for each set of attributes for ever:
 some 50 KB. So only the first ones of a process are attributes. Later calls put theirs into a table
 of the library (tf_ops/adapter/eager_words.h), from which the kernel takes them. The attribute then
-says in which place of the table. Such a call costs some 15 us more, a new kernel milliseconds.
+says in which place of the table. Such a call costs some 20 us more, a new kernel milliseconds.
 """
 
 from __future__ import annotations

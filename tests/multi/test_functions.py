@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
-from hvd_tf import functions
+from hvd_tf._internal import objects
 
 RANKS = (2,)
 IN_FULL = (4, "2x2")
@@ -229,7 +229,7 @@ def test_allgather_object(rank, size, in_graph):
 
 @pytest.mark.parametrize("shard_bytes", [1, 7, 64, 1000])
 def test_objects_travel_in_shards(rank, size, monkeypatch, shard_bytes):
-    monkeypatch.setattr(functions, "_SHARD_BYTES", shard_bytes)
+    monkeypatch.setattr(objects, "_SHARD_BYTES", shard_bytes)
     text = "".join(chr(97 + i % 26) for i in range(150))
     assert hvd_tf.broadcast_object(text if rank == 0 else None) == text
     assert hvd_tf.allgather_object(text[: 40 * rank]) == [text[: 40 * r] for r in range(size)]

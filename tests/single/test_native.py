@@ -17,6 +17,7 @@ INTS, TEXT = ctypes.POINTER(ctypes.c_int), ctypes.c_char_p
 TYPES = {
     "void": None,
     "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
     "int*": INTS,
     "char*": TEXT,
     "char**": ctypes.POINTER(TEXT),
