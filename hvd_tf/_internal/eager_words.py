@@ -33,7 +33,8 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     words = (get("tensor_name"), get("prescale_factor"), get("postscale_factor"))
     if words in _as_attributes or not tf.executing_eagerly():
         return operation(**arguments)
-    if len(_as_attributes) < _MOST_AS_ATTRIBUTES:
+    is_like_ours = tf.compat.as_str(words[0]).startswith(_IN_PLACE)
+    if len(_as_attributes) < _MOST_AS_ATTRIBUTES and not is_like_ours:
         _as_attributes.add(words)
         return operation(**arguments)
     name, *scales = (tf.compat.as_bytes(_ONE if word is None else word) for word in words)
@@ -57,9 +58,18 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
 
 
 def word_of(operation: Any, key: str) -> str:
-    """`tensor_name` or a scale factor of a forward operation, for its gradient."""
-    if tf.compat.as_str(operation.get_attr("tensor_name")).startswith(_IN_PLACE):
-        kept = getattr(operation.outputs[0], _KEPT, None)
-        if kept is not None:
-            return tf.compat.as_str(kept[key])
-    return tf.compat.as_str(operation.get_attr(key))
+    """`tensor_name` or a scale factor of a forward operation, for its gradient.
+
+    Raises:
+      RuntimeError: forward mode asks for it, which sees attributes alone.
+    """
+    if not tf.compat.as_str(operation.get_attr("tensor_name")).startswith(_IN_PLACE):
+        return tf.compat.as_str(operation.get_attr(key))
+    kept = getattr(operation.outputs[0], _KEPT, None)
+    if kept is None:
+        raise RuntimeError(
+            "tf.autodiff.ForwardAccumulator: an eager collective has no forward derivative after "
+            f"{_MOST_AS_ATTRIBUTES} different names and scale factors: give calls the same name= "
+            "again and again, or call it in a tf.function"
+        )
+    return tf.compat.as_str(kept[key])

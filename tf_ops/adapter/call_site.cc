@@ -2,11 +2,7 @@
 // Reads the call site of a kernel from TensorFlow's context.
 #include "adapter/call_site.h"
 
-#include <functional>
 #include <string>
-#include <utility>
-
-#include "tensorflow/core/platform/env.h"
 
 namespace hvd {
 namespace {
@@ -27,17 +23,6 @@ int64_t StepOf(tf::OpKernelContext* ctx) {
   return IsEager(ctx->op_kernel()) ? 0 : ctx->step_id();
 }
 
-// A thread for each closure. It is for a step that has no pool: TensorFlow runs
-// such a step in the thread that called it, and so in the one that calls done.
-// That must not be the background thread. What follows the call would hold all
-// others up, and for ever if it waits for one.
-const Runner* NewThreads() {
-  static const auto* const kRunner = new Runner([](std::function<void()> run) {
-    tf::Env::Default()->SchedClosure(std::move(run));
-  });
-  return kRunner;
-}
-
 // The step's threads, which run what follows the call. Null where the pool's
 // last free thread may be the one that waits for the call. That is the case for
 // an eager op, which a Python op of a graph may call, and for executors that
@@ -45,8 +30,7 @@ const Runner* NewThreads() {
 const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
   const std::string& executor = ctx->executor_type();
   const bool waits = step == 0 || (!executor.empty() && executor != "DEFAULT");
-  if (waits) return nullptr;
-  return ctx->run_all_kernels_inline() ? NewThreads() : ctx->runner();
+  return waits ? nullptr : ctx->runner();
 }
 
 }  // namespace
@@ -60,6 +44,7 @@ CallSite CallSiteOf(tf::OpKernelContext* ctx) {
   site.step = StepOf(ctx);
   site.instance = InstanceOf(ctx->frame_iter());
   site.runner = RunnerOf(ctx, site.step);
+  site.runs_inline = site.runner != nullptr && ctx->run_all_kernels_inline();
   site.cancellation = ctx->cancellation_manager();
   site.rendezvous = ctx->rendezvous();
   return site;

@@ -21,6 +21,8 @@ struct CallSite {
   uint64_t instance = 0;
   // See Entry::runner. May be null.
   const Runner* runner = nullptr;
+  // The step has no threads: its runner runs what follows a call at once.
+  bool runs_inline = false;
   // Tells that the step is aborted. Null: it cannot be.
   tensorflow::CancellationManager* cancellation = nullptr;
   // Has the first error of an aborted step. May be null.

@@ -3,11 +3,13 @@
 #include "adapter/collective_call.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "adapter/global_runtime.h"
 #include "adapter/tf_bridge.h"
 #include "core/quoted.h"
+#include "tensorflow/core/platform/env.h"
 
 namespace hvd {
 namespace {
@@ -23,7 +25,19 @@ Status WithTensor(const Status& status, const std::string& name) {
                 {status.cause()->kind, status.cause()->rank, name});
 }
 
+// What follows a call must not run on the background thread: it would hold all
+// others up, and for ever if it waits for one.
+void RunInNewThread(std::function<void()> run) {
+  try {
+    tf::Env::Default()->SchedClosure(run);
+  } catch (const std::system_error&) {
+    run();  // there are as many threads as there may be
+  }
+}
+
 }  // namespace
+
+CollectiveCall::CollectiveCall() : in_new_thread_(RunInNewThread) {}
 
 void CollectiveCall::Reset() {
   DropBuffers();
@@ -112,7 +126,7 @@ void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
   entry.request.key.name = name;
   entry.request.key.instance = site.instance;
   entry.request.step = site.step;
-  entry.runner = site.runner;
+  entry.runner = site.runs_inline ? &call->in_new_thread_ : site.runner;
   entry.ticket = runtime->NewTicket();
   StepCancellation& cancellation =
       call->cancellation_.emplace(runtime, set.serial, entry.ticket, site);

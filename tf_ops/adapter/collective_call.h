@@ -21,6 +21,7 @@ namespace hvd {
 // A kernel makes it. The runtime keeps it alive as long as its entry.
 class CollectiveCall {
  public:
+  CollectiveCall();
   virtual ~CollectiveCall() = default;
 
   // The call has ended, and the wire has let go of its buffers. Makes it fit
@@ -55,6 +56,9 @@ class CollectiveCall {
   // The error that this rank's user gets for an entry with an error.
   Status own_error_;
   std::optional<StepCancellation> cancellation_;
+  // For a step without threads. Each call has its own, because all calls of one
+  // runner are answered one after another.
+  const Runner in_new_thread_;
 };
 
 // Enqueues the call under `name`, which the ranks match by. The call is part of

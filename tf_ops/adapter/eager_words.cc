@@ -49,7 +49,11 @@ EagerWordsTable& GetEagerWords() {
 
 int PlaceOfWords(const std::string& tensor_name) {
   if (tensor_name.rfind(kInPlace, 0) != 0) return -1;
-  return std::atoi(tensor_name.c_str() + std::strlen(kInPlace));
+  const char* const digits = tensor_name.c_str() + std::strlen(kInPlace);
+  const size_t count = std::strspn(digits, "0123456789");
+  // Another name that begins so is a user's own.
+  if (count == 0 || count > 2 || digits[count] != '\0') return -1;
+  return std::atoi(digits);
 }
 
 }  // namespace hvd

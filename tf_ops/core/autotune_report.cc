@@ -63,8 +63,9 @@ void AutotuneReport::Add(const Autotuner::Sample& sample) {
           " MB/s on the wire, " + WithOneDigit(start_mb_per_s_) +
           " at the start. To begin with these values set " + Flags(tuning) +
           (sample.mb_per_s < kLeast * start_mb_per_s_
-               ? ". The machine has become slower meanwhile: try again when it "
-                 "is quiet"
+               ? ". It was faster at the start: tune again where the program "
+                 "sends "
+                 "the same in each step and the machine is quiet"
                : ""));
 }
 

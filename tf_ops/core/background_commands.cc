@@ -4,6 +4,7 @@
 
 #include "core/background_loop.h"
 #include "core/control/ended_scopes.h"
+#include "core/quoted.h"
 
 namespace hvd {
 namespace {
@@ -35,8 +36,8 @@ void BackgroundLoop::Apply(EnqueueCommand command) {
   }
   // It has gone since the caller found it.
   const EntryPtr entry = std::move(command.entry);
-  entry->done(FailedPrecondition("'" + entry->request.key.name +
-                                 "' cannot start: its process set was removed "
+  entry->done(FailedPrecondition(Quoted(entry->request.key.name) +
+                                 " cannot start: its process set was removed "
                                  "by remove_process_set."));
 }
 

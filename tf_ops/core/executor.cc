@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/quoted.h"
 #include "core/rows.h"
 #include "core/trace.h"
 #include "core/verbs/verb_rules.h"
@@ -61,9 +62,10 @@ void Executor::Execute(ReadyBatch ready) {
     return Finish(work, *seen, Status::Ok());
   }
   if (lane == nullptr) {
-    return Finish(work, *seen,
-                  Internal("no transport for the memory of '" +
-                           work->tensors[0].entry->request.key.name + "'."));
+    return Finish(
+        work, *seen,
+        Internal("no transport for the memory of " +
+                 Quoted(work->tensors[0].entry->request.key.name) + "."));
   }
   const uint64_t number = work->log_number;
   Batch batch = MakeBatch(*work, check_finite_);

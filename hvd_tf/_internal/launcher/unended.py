@@ -8,6 +8,7 @@ look for one that is frozen. Once these are over, the launcher does.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 
@@ -42,8 +43,8 @@ class Unended:
           say: writes a line of the launcher's.
         """
         self._notices, self._ranks, self._say = notices, ranks, say
-        # As in the ranks.
-        if environ.get(_NO_LIMITS, "0") not in ("", "0"):
+        # As in the ranks: a number above 0.
+        if re.match(r"\s*\+?0*[1-9]", environ.get(_NO_LIMITS, "")):
             environ = {name: text for name, text in environ.items() if name not in _OF_HOROVOD}
             environ = {_WARNING[0]: "0", **environ}
         self._shutdown_s = _seconds(environ, _SHUTDOWN, 0.0)

@@ -4,13 +4,14 @@
 
 #include <utility>
 
+#include "core/quoted.h"
 #include "core/trace.h"
 #include "core/verbs/verb_rules.h"
 
 namespace hvd {
 
 Status Negotiator::FailureOf(const std::string& name, const Status& why) {
-  return why.Reworded("'" + name + "' cannot complete: " + why.message());
+  return why.Reworded(Quoted(name) + " cannot complete: " + why.message());
 }
 
 bool Negotiator::UsesWire(const ReadyItem& item) {
@@ -55,8 +56,8 @@ void Negotiator::Submit(EntryPtr entry) {
   Queue& queue = outstanding_.FindOrInsert(key)->second;
   if (!queue.empty() && !queue.back().cancelled) {
     entry->done(InvalidArgument(
-        "'" + key.name +
-        "' is already in flight on this rank; give tensors that are in flight "
+        Quoted(key.name) +
+        " is already in flight on this rank; give tensors that are in flight "
         "together different name= arguments, and let the map of a tf.data "
         "pipeline run one call at a time (no num_parallel_calls, and "
         "options.experimental_optimization.map_parallelization = False)."));

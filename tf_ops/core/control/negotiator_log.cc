@@ -74,8 +74,8 @@ Status Negotiator::TakeBatch(const AgreedBatch& batch, ReadyBatch* ready) {
       if (!absent.ok()) return absent.status();
       ready->tensors.push_back(std::move(absent.value()));
     } else if (!Take(*key.value(), 0, &ready->tensors)) {
-      return Internal("the log agrees on '" + key.value()->name +
-                      "', which this rank has not submitted.");
+      return Internal("the log agrees on " + Quoted(key.value()->name) +
+                      ", which this rank has not submitted.");
     }
     if (tensor.signature_number != 0 && !tensor.key.name.empty()) {
       if (cache_.Get(tensor.signature_number) != nullptr) {
@@ -148,8 +148,8 @@ Status Negotiator::Apply(const Failure& failure) {
     Status status;
     for (auto i = count; i > 0 && status.ok(); --i) {
       if (Take(*key.value(), failed.older, &taken)) continue;
-      status = Internal("the log fails '" + key.value()->name +
-                        "', which this rank has not submitted.");
+      status = Internal("the log fails " + Quoted(key.value()->name) +
+                        ", which this rank has not submitted.");
     }
     for (const Outstanding& lost : taken) {
       if (lost.cancelled) continue;
