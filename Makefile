@@ -202,7 +202,7 @@ test-modern: ## Builds for TensorFlow 2.21.0 and runs the tests that its version
 # Estimators by the package that the flights model brings along. With HVD_TEST_ALL=1 also what is
 # built on these.
 MODERN_TESTS := $(addprefix tests/multi/test_,ops.py slices.py broadcast_in_place.py \
-  graph_modes.py matched_names.py tape.py \
+  graph_modes.py matched_names.py eager_words.py tape.py keras_passes.py \
   keras_optimizers.py keras_equivalence.py keras_callbacks.py keras_fit.py keras_functions.py \
   keras_loaded_models.py keras_first_step.py keras_loss_scaling.py sync_batch_norm.py as_horovod.py \
   optimizer.py gpu_lane.py hooks.py) \
@@ -222,7 +222,8 @@ MORE_MODERN_TESTS := $(addprefix tests/multi/test_,rows.py join.py adasum.py gra
 # Canned Estimators need Keras 2, which a program has to choose before all else.
 KERAS_2_TESTS := $(addprefix tests/multi/test_,estimator_canned.py keras_fit.py)
 MORE_KERAS_2_TESTS := $(addprefix tests/multi/test_,metric_state.py keras_callbacks.py \
-  keras_join.py keras_optimizers.py sync_batch_norm.py)
+  keras_join.py keras_optimizers.py sync_batch_norm.py keras_batch_logs.py \
+  keras_execution_steps.py keras_settings.py keras_registered.py keras_loaded_models.py)
 
 .PHONY: test-python-modern install-modern
 install-modern: # All that test-modern needs

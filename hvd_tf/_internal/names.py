@@ -74,14 +74,15 @@ def _name_of(variable: Variable) -> str:
 
 
 def names_by_place(variables: Sequence[Variable]) -> list[str]:
-    """One name for each variable: its place, and the last part of its name, such as "2/kernel".
+    """One name for each variable: its place, and the last part of its name: "2_of_8/kernel".
 
     For ranks with the same variables in the same order. What comes before the last part may differ:
     the scopes and layers of a model that Keras has loaded have other names than those of one that
-    the same program has built.
+    the same program has built. The number of variables tells most lists of a program apart.
     """
     lasts = [_name_of(variable).rpartition("/")[2] for variable in variables]
-    return [f"{place}/{_COUNTER.sub('', last)}" for place, last in enumerate(lasts)]
+    of = f"of_{len(lasts)}"
+    return [f"{place}_{of}/{_COUNTER.sub('', last)}" for place, last in enumerate(lasts)]
 
 
 def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:

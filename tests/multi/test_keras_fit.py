@@ -71,6 +71,15 @@ def test_the_progress_is_shown_while_it_goes_on(rank, capsys, monkeypatch):
     assert lines() == without + (rank == 0)
 
 
+@pytest.mark.skipif(not IS_KERAS_3, reason="there tf.keras is Keras 2 itself")
+def test_a_model_of_tf_keras_beside_keras_3(rank, capsys):
+    keras_2 = pytest.importorskip("tf_keras")
+    model = keras_2.Sequential([keras_2.layers.Dense(1, input_shape=(3,))])
+    model.compile(hvd_keras.DistributedOptimizer(keras_2.optimizers.SGD(0.05)), "mse")
+    fit(model, rank)
+    assert ("loss" in capsys.readouterr().out) == (rank == 0)
+
+
 class Checkpoint(keras.callbacks.ModelCheckpoint):
     """Averages something over the ranks, as a program may, and notes that it was called."""
 

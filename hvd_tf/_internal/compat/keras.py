@@ -97,6 +97,10 @@ def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
     return list({variable_key(v): v for v in every}.values())
 
 
+# A class derived by a program may have variables of its own, for each rank another.
+_SETTINGS = ("_learning_rate", "_current_learning_rate", "_iterations", "_u_product")
+
+
 def _settings_of(optimizer: Any) -> list[Any]:
     """An optimizer's settings that are variables, such as the learning rate.
 
@@ -107,7 +111,8 @@ def _settings_of(optimizer: Any) -> list[Any]:
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         settings = getattr(one, "__dict__", {})
         hypers = settings.get("_hyper", {})  # of a legacy one
-        found += [*settings.values(), *(hypers[name] for name in sorted(hypers))]
+        found += [settings.get(name) for name in _SETTINGS]
+        found += [hypers[name] for name in sorted(hypers)]
     return [value for value in found if isinstance(value, tf.Variable)]
 
 

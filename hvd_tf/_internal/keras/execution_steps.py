@@ -21,6 +21,7 @@ from hvd_tf._internal.compat.keras_fit import (
     tune_instead,
 )
 from hvd_tf._internal.facts import Facts, check_same, exchange
+from hvd_tf._internal.keras.any_keras import AnyKerasCallback
 from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.process_sets import registered
 
@@ -81,13 +82,12 @@ class _NoTuner:
         """There is nothing to stop."""
 
 
-class _SharedSteps(tf.keras.callbacks.Callback):
+class _SharedSteps(AnyKerasCallback):
     """Gives all ranks the number of steps that the first one has found."""
 
     def __init__(self, process_set: ProcessSet, wish: Optional[tf.Variable]) -> None:
         """wish: what the first rank has found. None on the others."""
         super().__init__()
-        self._supports_tf_logs = True  # it looks at none
         self._process_set = process_set
         self._wish = wish
         self._executions = 0

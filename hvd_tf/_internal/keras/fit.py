@@ -34,6 +34,7 @@ from hvd_tf._internal.compat.keras_fit import (
     trainer_class,
 )
 from hvd_tf._internal.facts import Facts, check_same, exchange
+from hvd_tf._internal.keras.any_keras import AnyKerasCallback
 from hvd_tf._internal.keras.epochs import joined
 from hvd_tf._internal.keras.execution_steps import shared_steps, steps_fact
 from hvd_tf._internal.keras.progress import end_lines
@@ -171,7 +172,7 @@ def _file_of(callback: Any) -> str:
     return ""
 
 
-class _SharedBackup(tf.keras.callbacks.Callback):
+class _SharedBackup(AnyKerasCallback):
     """Gives all ranks what the owner's BackupAndRestore has restored: variables and the epoch."""
 
     def __init__(self, owner: int, process_set: ProcessSet) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Optional
 
-import tensorflow as tf
+from hvd_tf._internal.keras.any_keras import AnyKerasCallback
 
 _INTERVAL_S = 1.0
 # Set for every rank by Open MPI's mpirun.
@@ -27,7 +27,7 @@ def end_lines(arguments: dict[str, Any]) -> None:
         arguments["callbacks"] = [*(callbacks or ()), _LineEnds()]
 
 
-class _LineEnds(tf.keras.callbacks.Callback):
+class _LineEnds(AnyKerasCallback):
     """Ends the line that the bar has drawn, once a second at most."""
 
     def __init__(self) -> None:

@@ -132,6 +132,8 @@ class RankNotices:
         return found
 
     def _set_presence(self, state: RankState, notice: Notice) -> None:
+        if notice.host != os.uname().nodename:
+            return  # a file system may lock its files for each host alone
         is_held = presence.is_held(presence.file_of(self.directory, notice.rank))
         if is_held is None:
             return  # it has left in an orderly way
