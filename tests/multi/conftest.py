@@ -7,6 +7,7 @@ The outer process reads this file too, so TensorFlow is imported by the fixtures
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,19 @@ def hvd() -> Iterator[ModuleType]:
     hvd_tf.init()
     yield hvd_tf
     hvd_tf.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def layers_numbered_anew() -> None:
+    """A file before may have made different numbers of layers on each rank: Keras counts them."""
+    if "tensorflow" not in sys.modules or "keras" not in sys.modules:
+        return
+    import tensorflow as tf
+
+    if hasattr(tf.keras.backend, "reset_uids"):  # of Keras 2
+        tf.keras.backend.reset_uids()
+    else:
+        tf.keras.backend.clear_session(free_memory=False)
 
 
 # Of a module, so that a file may have an `hvd` of its own.
