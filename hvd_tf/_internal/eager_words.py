@@ -2,13 +2,15 @@
 """Runs operations whose names and scale factors may be other ones in every eager call.
 
 They are attributes. TensorFlow's eager context keeps a kernel for each set of attributes for ever:
-some 50 KB. So only the first ones of a process are attributes. Later calls put theirs into a table
-of the library (tf_ops/adapter/eager_words.h), from which the kernel takes them. The attribute then
-says in which place of the table. Such a call costs some 20 us more, a new kernel milliseconds.
+some 50 KB. So only the first ones of a process are attributes, and later ones that come again.
+Other calls put theirs into a table of the library (tf_ops/adapter/eager_words.h), from which the
+kernel takes them. The attribute then says in which place of the table. Such a call costs some 20 us
+more, a new kernel milliseconds.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +19,21 @@ import tensorflow as tf
 from hvd_tf._internal import native
 
 _MOST_AS_ATTRIBUTES = 1000
+_MOST_REPEATED = 4000  # of later ones
+_REPEATED = 3  # so often within the last _REMEMBERED different ones
+_REMEMBERED = 4096
 _IN_PLACE = "hvd_tf.words."  # tf_ops/adapter/eager_words.cc knows it
 _PLACES = 64  # EagerWordsTable::kPlaces
 _KEPT = "_hvd_words"  # of an output: the gradient needs them
 _ONE = "1"
 _KEYS = ("tensor_name", "prescale_factor", "postscale_factor")
 
+_Words = tuple[Any, Any, Any]
+
 # What eager calls may go on to have as attributes.
-_as_attributes: set[tuple[Any, Any, Any]] = set()
+_as_attributes: set[_Words] = set()
+# How often others were used, the least recent first.
+_uses: OrderedDict[_Words, int] = OrderedDict()
 
 
 def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
@@ -34,7 +43,7 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     if words in _as_attributes or not tf.executing_eagerly():
         return operation(**arguments)
     is_like_ours = tf.compat.as_str(words[0]).startswith(_IN_PLACE)
-    if len(_as_attributes) < _MOST_AS_ATTRIBUTES and not is_like_ours:
+    if not is_like_ours and _may_be_attributes(words):
         _as_attributes.add(words)
         return operation(**arguments)
     name, *scales = (tf.compat.as_bytes(_ONE if word is None else word) for word in words)
@@ -57,6 +66,20 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     return result
 
 
+def _may_be_attributes(words: _Words) -> bool:
+    if len(_as_attributes) < _MOST_AS_ATTRIBUTES:
+        return True
+    if len(_as_attributes) >= _MOST_AS_ATTRIBUTES + _MOST_REPEATED:
+        return False
+    uses = _uses.pop(words, 0) + 1
+    if uses == _REPEATED:
+        return True
+    _uses[words] = uses
+    if len(_uses) > _REMEMBERED:
+        _uses.popitem(last=False)
+    return False
+
+
 def word_of(operation: Any, key: str) -> str:
     """`tensor_name` or a scale factor of a forward operation, for its gradient.
 
@@ -69,7 +92,7 @@ def word_of(operation: Any, key: str) -> str:
     if kept is None:
         raise RuntimeError(
             "tf.autodiff.ForwardAccumulator: an eager collective has no forward derivative after "
-            f"{_MOST_AS_ATTRIBUTES} different names and scale factors: give calls the same name= "
-            "again and again, or call it in a tf.function"
+            f"{_MOST_AS_ATTRIBUTES} different names and scale factors, until it has had its own some "
+            "times: give calls the same name= again and again, or call it in a tf.function"
         )
     return tf.compat.as_str(kept[key])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ TIMEOUT_S = 300
 def in_places(monkeypatch):
     """All words go into the library's table."""
     monkeypatch.setattr(eager_words, "_as_attributes", set())
+    monkeypatch.setattr(eager_words, "_uses", OrderedDict())
     monkeypatch.setattr(eager_words, "_MOST_AS_ATTRIBUTES", 0)
+    monkeypatch.setattr(eager_words, "_MOST_REPEATED", 0)
 
 
 def free_place():
@@ -39,6 +42,7 @@ def free_place():
 def test_memory_stays_flat(what, monkeypatch):
     # The first words are attributes. So few of them are as good as 1000.
     monkeypatch.setattr(eager_words, "_as_attributes", set())
+    monkeypatch.setattr(eager_words, "_uses", OrderedDict())
     monkeypatch.setattr(eager_words, "_MOST_AS_ATTRIBUTES", 10)
     x = tf.constant([1.0])
 
@@ -65,6 +69,36 @@ def test_memory_stays_flat(what, monkeypatch):
     gc.collect()
     # A kernel that TensorFlow keeps is more than 40,000.
     assert grown_bytes(before) / calls < 4000
+
+
+def test_words_that_come_again_are_attributes(monkeypatch, size):
+    monkeypatch.setattr(eager_words, "_as_attributes", set())
+    monkeypatch.setattr(eager_words, "_uses", OrderedDict())
+    monkeypatch.setattr(eager_words, "_MOST_AS_ATTRIBUTES", 0)
+    monkeypatch.setattr(eager_words, "_MOST_REPEATED", 2)
+
+    def places_used(name):
+        before = native.lib.hvd_put_eager_words(b"x", 1, b"1", b"1")
+        native.lib.hvd_drop_eager_words(before)
+        assert hvd.allreduce(1.0, op=hvd.Sum, name=name).numpy() == size
+        after = native.lib.hvd_put_eager_words(b"x", 1, b"1", b"1")
+        native.lib.hvd_drop_eager_words(after)
+        return after // 64 - before // 64 - 1
+
+    names = [f"gradient {i}" for i in range(3)]
+    used = [[places_used(name) for name in names] for _ in range(4)]
+    # From their third use on. So many may, but no more.
+    assert used == [[1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 1]]
+    # Meanwhile there may be other names, but not too many.
+    monkeypatch.setattr(eager_words, "_MOST_REPEATED", 3)
+    assert places_used(names[2]) == 0
+    monkeypatch.setattr(eager_words, "_MOST_REPEATED", 4)
+    monkeypatch.setattr(eager_words, "_REMEMBERED", 10)
+    for i in range(4):
+        assert places_used("seldom") == 1
+        for other in range(10):
+            places_used(f"other {i} {other}")
+    assert len(eager_words._uses) == 10
 
 
 def test_results_of_all_verbs(in_places, rank, size):
