@@ -13,6 +13,7 @@ import tensorflow as tf
 from hvd_tf._internal.compat.keras import broadcast_variables_of, run_in_session
 from hvd_tf._internal.facts import check_same, check_same_sets, exchange
 from hvd_tf._internal.keras.epochs import Epochs, steps_of
+from hvd_tf._internal.keras.variable_order import check_order
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.keras.join_callback import JoinCallback
@@ -86,13 +87,18 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
             self._meetings.end(self._epochs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Broadcast after the first batch."""
+        """Broadcast after the first batch.
+
+        Raises ValueError on all ranks if one has the model's trainable variables in another order.
+        """
         self._batches = batch + 1
         if self.broadcast_done:
             return
         self.broadcast_done = True
         if size() > 1:
             with tf.device(self.device):
+                if tf.executing_eagerly():
+                    check_order(self.model.trainable_variables, self.root_rank)
                 variables = broadcast_variables_of(self.model, self._local)
                 run_in_session(broadcast_variables(variables, self.root_rank))
 

@@ -99,6 +99,35 @@ def test_ranks_drop_out_different_units(hvd, rank, size):
     assert states and len({str(theirs) for theirs in everyones}) == size
 
 
+class TwoBlocks(keras.Model):
+    """Two blocks of equal shapes, whose variables are in an order of one's own."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.up = keras.layers.Dense(3, use_bias=False, name="up")
+        self.down = keras.layers.Dense(3, use_bias=False, name="down")
+        self.order = order
+
+    def call(self, inputs):
+        return self.up(inputs) - self.down(inputs)
+
+    @property
+    def trainable_variables(self):
+        return [v for name in self.order for v in getattr(self, name).trainable_variables]
+
+
+def test_variables_in_another_order_are_an_error_on_all(hvd, rank, size):
+    model = TwoBlocks(["up", "down"] if rank < size - 1 else ["down", "up"])
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    x = np.ones((4, 3), np.float32)
+    message = (
+        f"on rank {size - 1} than on rank 0: number 0 is '.*down/kernel' in place of "
+        "'.*up/kernel'. Ranks match gradients by place"
+    )
+    with pytest.raises(ValueError, match=message):
+        model.fit(x, x, verbose=0, callbacks=[callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
 # --- Metrics -------------------------------------------------------------------
 
 
