@@ -92,7 +92,7 @@ def word_of(operation: Any, key: str) -> str:
     if kept is None:
         raise RuntimeError(
             "tf.autodiff.ForwardAccumulator: an eager collective has no forward derivative after "
-            f"{_MOST_AS_ATTRIBUTES} different names and scale factors, until it has had its own some "
-            "times: give calls the same name= again and again, or call it in a tf.function"
+            f"{_MOST_AS_ATTRIBUTES} different names and scale factors, unless it has had its own a "
+            "few times: give calls the same name= again and again, or call it in a tf.function"
         )
     return tf.compat.as_str(kept[key])
