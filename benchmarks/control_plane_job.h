@@ -39,7 +39,7 @@ inline constexpr const char* kOthersNames[] = {"waiting", "late", "apart"};
 class Job {
  public:
   // The rank that the tensors of a step wait for until the last rank aborts it.
-  // Of two ranks it is the leader, and nobody else waits.
+  // With two ranks it is the leader, and nobody else waits.
   static size_t SlowRank(size_t size) { return size > 2 ? 1 : 0; }
 
   Job(const Workload& workload, int size, int ranks_a_host)
@@ -195,7 +195,7 @@ class Job {
     }
   }
 
-  // Of the ranks behind the leader that gather for others, or that do not.
+  // The mean of the ranks behind the leader that gather for others, or do not.
   Cost MeanOf(bool gatherers) {
     Cost sum;
     double members = 0;

@@ -23,7 +23,7 @@ Cost = tuple[float, float]  # wall and CPU seconds
 
 
 def cpu_s() -> float:
-    """Of this process and of those that it has waited for."""
+    """CPU seconds of this process and of those that it has waited for."""
     uses = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(use.ru_utime + use.ru_stime for use in uses)
 

@@ -43,7 +43,7 @@ _STACKS_S = 20.0
 _MARK = "HVD_TEST_JOB"
 # In ranks: the job's directory, which goes with the job.
 DIRECTORY_VARIABLE = "HVD_TEST_DIR"
-# Of whatever launcher the tests themselves run under.
+# Variables of whatever launcher the tests themselves run under.
 _LAUNCHER_VARIABLES = re.compile(r"(OMPI|PMIX?|PRTE|HYDRA|MPI_LOCAL)_|HVD_HOST_ID$|HVD_TEST_")
 # TensorFlow's sources of traced functions, which a killed process leaves.
 _FOREIGN_FILES = re.compile(r"__autograph_generated_file")
@@ -54,7 +54,7 @@ class Result:
     """How a job ended."""
 
     returncode: int
-    """Of the launcher; negative: the signal that ended it."""
+    """The launcher's exit status; negative: the signal that ended it."""
     timed_out: bool
     seconds: float
     outputs: list[str]

@@ -31,7 +31,7 @@ IDS_MISSING = (
 )  # fmt: skip
 INTEGERS_MISSING = (0.45, 0, 0.21, 0.22, 0.03, 0.22, 0.04, 0, 0.04, 0.45, 0.04, 0.76, 0.22)
 MISSING = -1  # among integers; among ids it is 0
-# Of log(1 + integer): the mean and the spread.
+# Mean and spread of log(1 + integer).
 LOG_MEAN = (1.2, 3.0, 2.0, 1.7, 8.5, 3.8, 1.8, 2.2, 4.0, 0.5, 1.1, 0.8, 1.7)
 LOG_SPREAD = (1.0, 1.6, 1.2, 0.9, 2.0, 1.5, 1.2, 0.9, 1.2, 0.4, 0.8, 0.5, 0.9)
 # Pairs of features. Each of their ids has a vector, and the vectors' product is a weight.

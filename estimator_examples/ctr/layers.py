@@ -19,19 +19,19 @@ INITIAL = 0.01  # the largest element of an embedding at first
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model."""
+    """A model's sizes."""
 
     ids: int = 1_000_000
     """Rows of the table, for the ids of all features together."""
     dimension: int = 16
-    """Of a row."""
+    """Numbers in a row of the table."""
     hidden: tuple[int, ...] = (256, 128)
     """Units of the dense layers."""
     cross_rows: int = 1 << 15
-    """Of the wide part, for each pair of features."""
+    """Rows of the wide part's table for each pair of features."""
     activation: str = "swish"
-    """Of the dense layers. Relu is cheaper. But where it has its kink, the rounding of a sum
-    decides whether a record counts, and two runs that add in another order drift apart."""
+    """The dense layers' activation. Relu is cheaper. But where it has its kink, the rounding of a
+    sum decides whether a record counts, and two runs that add in another order drift apart."""
 
 
 def rows_of(ids: int, cardinalities: Sequence[int] = CARDINALITIES) -> list[int]:

@@ -68,7 +68,7 @@ def as_features(categorical: tf.Tensor, integers: tf.Tensor, logits: tf.Tensor) 
 
 
 def names(part: str) -> list[str]:
-    """Of one part's files."""
+    """The names of one part's files."""
     count = FILES[part]
     return [f"{part}-{number:05d}-of-{count:05d}.tfrecord" for number in range(count)]
 

@@ -98,7 +98,7 @@ def prepared(args: argparse.Namespace, hvd: ModuleType) -> Path:
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Of the training."""
+    """The training's settings, as the command line has them."""
     return Settings(args.model, Sizes(ids=args.ids), args.lr, args.seed, args.threads)
 
 

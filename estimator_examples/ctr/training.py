@@ -24,13 +24,13 @@ ACCUMULATOR = 1e-5
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a training."""
+    """A training's settings."""
 
     model: str = "deepfm"
     """One of models.LOGITS."""
     sizes: Sizes = field(default_factory=Sizes)
     lr: float = 0.025
-    """Of Adagrad, for one rank."""
+    """Adagrad's learning rate for one rank."""
     seed: int = 11
     threads: int = 1
 

@@ -25,7 +25,7 @@ class Best(tf_estimator.Exporter):
 
     @property
     def name(self) -> str:
-        """Of the exporter, and of its folder in model_dir/export."""
+        """The exporter's name, and that of its folder in model_dir/export."""
         return "best"
 
     def export(

@@ -28,13 +28,13 @@ class Curve(tf_estimator.Exporter):
         """examples_per_step: flights of a step, over all ranks."""
         self.rows: list[Row] = []
         self.about: Optional[Row] = {}
-        """Of the flights that are evaluated next, for the row; None: there are none."""
+        """What the row says of the flights that are evaluated next; None: there are none."""
         self._examples_per_step = examples_per_step
         self._made = time.perf_counter()
 
     @property
     def name(self) -> str:
-        """Of the exporter."""
+        """The exporter's name."""
         return "curve"
 
     def resume(self, model_dir: Path, step: int) -> None:

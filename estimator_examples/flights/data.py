@@ -40,7 +40,7 @@ SPLITS = {
     "september": (831, 1014),
     "july": (630, 831),
 }
-# Of the days before the held-out part, every tenth validates: those of the year with these numbers.
+# Every tenth of the days before the held-out part validates. Days are counted within the year.
 VALIDATION_EVERY = 10
 DAYS_BEFORE_MONTH = np.cumsum([0, 0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30])
 

@@ -81,7 +81,7 @@ def evaluate(model: WideAndDeep, data: Data, part: str) -> dict[str, float]:
 
 
 def metrics(logits: np.ndarray, late: np.ndarray) -> dict[str, float]:
-    """Of float64 [n] and bool [n]. The AUC is that of the ranks' sum (Mann and Whitney 1947)."""
+    """For float64 [n] and bool [n]. The AUC comes from the ranks' sum (Mann and Whitney 1947)."""
     _, place, counts = np.unique(logits, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal ones share theirs
     positive, negative = int(late.sum()), int((~late).sum())

@@ -28,7 +28,7 @@ class Names(NamedTuple):
     """The names of one call."""
 
     node: Optional[str]
-    """Of its node in a graph. None: TensorFlow's choice."""
+    """The name of its node in a graph. None: TensorFlow's choice."""
     tensor_name: str
     """The operation's attribute, which ranks match the call by. Empty: the node's name."""
 

@@ -153,7 +153,7 @@ std::vector<std::string> Run(OnePeer* peer,
   return messages;
 }
 
-// Of each kind that a peer may send, but for ends.
+// One message of each kind that a peer may send, but for ends.
 std::vector<Envelope> SomeMessages() {
   AgreedBatch absent = BatchOf("c");
   absent.tensors[0].signature.emplace().shapes = {{1}};
@@ -214,7 +214,7 @@ SetChange ChangeOf(SetStep step, int number, std::vector<int> ranks) {
 // They were applied once.
 TEST(background_loop_breaks_at_changes_of_sets_that_no_leader_says) {
   SetLogSink([](LogLevel, const std::string&) {});
-  // Of a set that this rank is not in. It has no answer to wait for.
+  // This rank is not in the set, so it has no answer to wait for.
   const SetChange prepare = ChangeOf(SetStep::kPrepare, 1, {0}),
                   commit = ChangeOf(SetStep::kCommit, 1, {0}),
                   refuse = ChangeOf(SetStep::kRefuse, 1, {}),

@@ -58,7 +58,7 @@ TEST(causes_of_an_aborted_step) {
       ExpectCause(&world, 0, name, CauseKind::kStepAborted, 1, "x");
       ExpectCause(&world, 2, name, CauseKind::kStepAborted, 1, "x");
     }
-    // Of its own step a rank knows why.
+    // A rank knows why its own step was aborted.
     EXPECT_TRUE(world.Results(1, "x")[0].cause() == nullptr);
   }
 }
@@ -91,7 +91,7 @@ TEST(causes_of_calls_that_fail) {
       world.Submit(rank, "bad", rank + 11, World::Plain(), 0,
                    rank == 2 ? InvalidArgument(words) : Status::Ok());
     }
-    // Of the same step as the bad call.
+    // It belongs to the same step as the bad call.
     world.Submit(0, "later", 11);
     world.Deliver();
     for (int rank = 0; rank < 3; ++rank) {

@@ -43,8 +43,8 @@ inline AdasumNode Combined(const AdasumNode& a, const AdasumNode& b) {
   return sum;
 }
 
-// Of the ranks' vectors, as they cross the wire. Neighbours are combined level
-// by level, and one without a neighbour passes up.
+// The Adasum of the ranks' vectors, as they cross the wire. Neighbours are
+// combined level by level, and one without a neighbour passes up.
 inline Vector ExpectedAdasum(std::vector<Vector> vectors) {
   std::vector<AdasumNode> nodes;
   for (Vector& vector : vectors) {

@@ -77,7 +77,7 @@ struct ncclComm {
   hvd::FakeGpu* gpu = nullptr;  // once it was given work
   int next_group = 0;
   int in_progress = 0;  // times to be asked for before it is ready
-  // Of a group that was launched and has not begun: puts its kernel on the
+  // Where the group was launched and has not begun: puts its kernel on the
   // GPU, and the peers' ends of links that it needs.
   std::function<void()> begin;
   std::set<std::tuple<bool, int, int>> needs;

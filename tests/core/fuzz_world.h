@@ -40,7 +40,7 @@ class FuzzWorld {
     bool OneIn(int n) { return Below(n) == 0; }
     std::mt19937_64 engine;
   };
-  // Of an entry: not Ok for a failure.
+  // Called with an entry's status: not Ok for a failure.
   using Answered = std::function<void(const Status&)>;
 
   // `sets`: the ranks of each, ascending. Set 0 has all.

@@ -14,7 +14,8 @@ float Rounded(double value) {
   return ConvertFloat<float>(ConvertFloat<Float16>(static_cast<float>(value)));
 }
 
-// Of so many ranks that all have this value, as GPUs add in the wire's type.
+// The average of so many ranks that all have this value, as GPUs add in the
+// wire's type.
 double Average(int ranks, double value) {
   Batch batch;
   batch.memory = MemoryKind::kCuda;

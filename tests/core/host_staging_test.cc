@@ -279,7 +279,7 @@ TEST(a_gpu_that_hangs_is_left) {
   });
 }
 
-// Of a large batch some is on the wire, or back on the GPU, while the rest has
+// Some of a large batch is on the wire, or back on the GPU, while the rest has
 // not been copied in.
 TEST(pieces_of_a_large_batch_overlap) {
   OnRanks(2, [](Rank* self) {

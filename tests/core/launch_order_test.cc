@@ -111,7 +111,7 @@ class Gpus {
   }
 
  private:
-  // Of a set, the number, with kAgain that of its second launch.
+  // The set and the batch's number, with kAgain that of its second launch.
   using Batch = std::pair<int, int>;
   static constexpr int kAgain = 1000;
   struct Rank {

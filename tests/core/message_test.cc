@@ -301,7 +301,7 @@ TEST(message_unknown_kinds_are_refused) {
   EXPECT_FALSE(Decode(bytes).ok());
 }
 
-// Of a Beat, `asks` and `wants_stacks` come behind the kind and the serial.
+// A Beat's `asks` and `wants_stacks` come behind the kind and the serial.
 TEST(message_a_bool_is_0_or_1) {
   std::string bytes = Encode({0, Beat{true, false}});
   ASSERT_EQ(bytes.size(), 6u);

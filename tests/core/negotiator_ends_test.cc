@@ -56,7 +56,7 @@ TEST(negotiator_scopes_that_all_ranks_have_ended_are_over) {
     world.Deliver();
   }
   for (int rank = 0; rank < 3; ++rank) ExpectDone(&world, rank, "gradient/a");
-  // Of the other scope one rank has not gone.
+  // One rank has not left the other scope.
   world.Submit(2, "data/x");
   world.Deliver();
   ExpectFailed(&world, 2, "data/x", StatusCode::kPeerLost, "it has left.");

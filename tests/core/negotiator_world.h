@@ -114,7 +114,7 @@ class World {
   size_t bytes_sent() const { return bytes_sent_; }
   // Bytes that several ranks are sent together count once.
   size_t distinct_bytes_sent() const { return distinct_bytes_sent_; }
-  // Of those that the rank sent.
+  // How many of its messages the rank sent.
   int messages_in_last_delivery(int rank) const { return messages_[rank]; }
   Negotiator::Clock::time_point now() const { return now_; }
 

@@ -44,7 +44,7 @@ inline Options SmallCache() {
   return options;
 }
 
-// Of each verb one, two of them in a loop.
+// One call of each verb, two of them in a loop.
 inline Request CallOf(int number) {
   const auto verb = static_cast<Verb>(number % kVerbCount);
   Request request;

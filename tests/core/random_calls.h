@@ -218,7 +218,7 @@ class CallBuffers {
     return end - (last - call_.absent.begin());
   }
   bool has_ids() const { return RulesOf(call_.signature.verb).has_ids; }
-  // Of half of their rows, neighbours in rank have equal ids.
+  // Neighbours in rank have equal ids in half of their rows.
   int64_t IdOf(int rank, int64_t k) const {
     return 2 * k + (k % 2) * ((rank + salt_) % 2);
   }
@@ -297,7 +297,7 @@ class CallBuffers {
     return wanted;
   }
 
-  // Of each id the result.
+  // The result for each id.
   std::map<int64_t, double> WantedRows(size_t tensor) const {
     const Signature& signature = call_.signature;
     const auto round = [&](double value) {

@@ -36,7 +36,7 @@ inline std::vector<std::shared_ptr<Faults>> NewFaults(int size) {
   return faults;
 }
 
-// Of all ranks.
+// The longest pause of any rank.
 inline double LongestPause_s(
     const std::vector<std::shared_ptr<Faults>>& faults) {
   double longest_s = 0;

@@ -35,7 +35,7 @@ extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
 namespace hvd {
 namespace {
 
-// Of a segment that has a name there.
+// The path of a segment that has a name there.
 std::string PathOf(const ShmSegment& segment) {
   const std::string& text = segment.name();
   const size_t begin = text.find('/');

@@ -154,7 +154,7 @@ TEST(what_can_wait_leaves_a_quarter_of_what_is_not_reserved) {
   ShmArena arena(memory->data(), 8192, memory);
   auto first = arena.Reserve(2048), second = arena.Reserve(4096);
   ASSERT_TRUE(first.has_value() && second.has_value());
-  // Of the last 2048.
+  // These would come from the last 2048.
   EXPECT_TRUE(arena.Take(1537, Urgency::kCanWait).data == nullptr);
   StagingBuffer large = arena.Take(1536, Urgency::kCanWait);
   ASSERT_TRUE(large.data != nullptr);
@@ -274,8 +274,8 @@ TEST(a_ring_that_makes_no_sense_is_an_error) {
   EXPECT_EQ(channel.status().code(), StatusCode::kInternal);
 }
 
-// Of an allreduce of two float32 when rank 1 sends `bytes` of a block whose
-// header promises them.
+// The status of an allreduce of two float32 when rank 1 sends `bytes` of a
+// block whose header promises them.
 Status StatusAfterBlock(size_t bytes) {
   ThreadWorld world(2);
   const Options options = Options::Defaults();

@@ -175,7 +175,7 @@ void SparseCall::ExpectNumbers() const {
     const std::vector<int64_t> ids = UnitedIds(t);
     const int64_t row_count = tables_[t].row_count;
     ASSERT_EQ(out_ids_[t].size(), ids.size() * SizeOf(batch_.id_dtype));
-    // Of a large table some rows.
+    // Only some rows of a large table.
     const size_t step = ids.size() * row_count > 3000 ? 7 : 1;
     for (size_t k = 0; k < ids.size(); ++k) {
       wrong += GetValue(batch_.id_dtype, out_ids_[t].data(),

@@ -58,7 +58,7 @@ class SparseCall {
   const std::vector<int64_t>& IdsOf(size_t table, int rank) const {
     return ids_[table][static_cast<size_t>(rank)];
   }
-  // Of all ranks.
+  // The ids that any rank has.
   std::vector<int64_t> UnitedIds(size_t table) const;
 
  private:

@@ -34,7 +34,7 @@ class PoorPool final : public StagingPool {
   HeapStagingPool pool_;
 };
 
-// Of two ranks, the other of which never answers.
+// A wire of two ranks, the other of which never answers.
 class PoorWire final : public Wire {
  public:
   explicit PoorWire(WireState* state) : state_(state), pool_(state) {}

@@ -64,7 +64,7 @@ TEST(timeline_of_a_rank_that_gets_no_receipts_keeps_its_events) {
   };
   look(20);
   EXPECT_EQ(channel.sent.size(), 2u);
-  // Of the timeline before.
+  // A receipt for the timeline before.
   EXPECT_TRUE(timeline.Handle(0, TimelineReceipt{6}).ok());
   look(5);
   EXPECT_EQ(channel.sent.size(), 2u);

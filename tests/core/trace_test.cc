@@ -158,7 +158,7 @@ TEST(trace_without_room_notes_the_ends_of_what_has_begun) {
   trace.Agreed(0, lost_batch);
   EXPECT_TRUE(trace.NewTimes(0, 2) == nullptr);
   trace.Finished(0, lost_batch, {});
-  // Of a batch that is given up there are no times.
+  // There are no times of a batch that is given up.
   trace.Finished(0, batch, {Internal("x"), 0, nullptr, false});
   const Result<TraceChunk> chunk = DecodeTrace(trace.Take());
   ASSERT_TRUE(chunk.ok());

@@ -42,7 +42,7 @@ class ContractRank {
   // Number of float32 elements that make `chunks` chunks of an allreduce.
   int64_t Elements(int64_t chunks) const { return chunks * chunk_bytes_ / 4; }
 
-  // Of all ranks, or of some. To be called in the same order on all ranks.
+  // For all ranks, or for some. To be called in the same order on all ranks.
   std::unique_ptr<Transport> NewTransport();
   std::unique_ptr<Transport> NewTransport(const std::vector<int>& ranks);
   // All have opened as many transports: of a set that this rank is not in.

@@ -54,7 +54,8 @@ void LikenessesOfAdasum(ContractRank* self) {
     for (int64_t k : {0, 7, 16}) {
       double sum = 0.0;
       for (int r = 0; r < self->size(); ++r) sum += call.Input(3, r, k);
-      // Of equal vectors it is one of them, of orthogonal ones their sum.
+      // It is one of the vectors where these are equal, and their sum where
+      // orthogonal.
       if (likeness == Likeness::kEqual) {
         EXPECT_NEAR(call.Result(3, k), call.Input(3, 0, k), 1e-6);
       } else if (likeness == Likeness::kOrthogonal) {

@@ -50,7 +50,7 @@ struct Sample {
     return result;
   }
 
-  // Of all segments, one after another.
+  // The results of all segments, one after another.
   std::vector<double> Results() const {
     std::vector<double> values;
     for (const Segment& segment : batch.segments) {
@@ -280,7 +280,7 @@ void AllgatherOfDifferentCounts(ContractRank* self) {
   auto transport = self->NewTransport();
   for (DataType dtype :
        {DataType::kUint8, DataType::kFloat16, DataType::kInt64}) {
-    // Of the last, rows take several chunks where these are small.
+    // Where chunks are small, the last unit's rows take several.
     for (int64_t unit : {0, 1, 50, 2000}) {
       CheckAllgather(transport.get(), dtype, unit);
     }

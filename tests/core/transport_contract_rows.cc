@@ -125,7 +125,7 @@ void AlltoallOfAnySplits(ContractRank* self) {
   auto transport = self->NewTransport();
   for (DataType dtype :
        {DataType::kUint8, DataType::kFloat16, DataType::kInt64}) {
-    // Of the last, rows take several chunks where these are small.
+    // Where chunks are small, the last unit's rows take several.
     for (int64_t unit : {0, 1, 30, 90}) {
       CheckAlltoall(transport.get(), dtype, unit);
     }

@@ -122,7 +122,7 @@ std::string BlockOf(uint32_t batch, uint16_t origin = 0) {
   return block;
 }
 
-// Of the first batch, when rank 1 sends `bytes` as its block.
+// The first batch's status when rank 1 sends `bytes` as its block.
 Status StatusAfter(const std::string& bytes) {
   ThreadWorld world(2);
   auto backend = world.Open(0);

@@ -22,8 +22,9 @@ inline const std::vector<DataType> kReducedTypes = {
     DataType::kInt16,   DataType::kInt32,    DataType::kInt64,
     DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
     DataType::kFloat64};
-// Of cases that many transports run. elementwise_test has the arithmetic of all
-// types. What sanitizers look for depends on an element's size at most.
+// The types of cases that many transports run. elementwise_test has the
+// arithmetic of all types. What sanitizers look for depends on an element's
+// size at most.
 inline const std::vector<DataType> kContractTypes =
     test::kIsSanitized
         ? std::vector<DataType>{DataType::kInt8, DataType::kBfloat16,

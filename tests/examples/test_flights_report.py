@@ -27,7 +27,7 @@ def evaluation(step: int, auc: float, log_loss: float) -> dict[str, Any]:
 
 
 def made_up() -> reports.Report:
-    """Of a run on two workers whose second evaluation was the best."""
+    """The report of a run on two workers whose second evaluation was the best."""
     rows = [(100, 0.70, 0.50), (200, 0.72, 0.49), (300, 0.71, 0.51)]
     curve = [
         {**evaluation(*row), "examples": row[0] * 2048, "seconds": 5.0 + row[0] / 10}

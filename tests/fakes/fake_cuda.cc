@@ -69,7 +69,7 @@ HVD_FAKE_CUDA cuCtxGetDevice(int* gpu) {
   return CurrentGpu() == nullptr ? kInvalidContext : kSuccess;
 }
 
-// Of the context's GPU, so that each GPU of a process has another.
+// The identity of the context's GPU, so that each GPU of a process has another.
 HVD_FAKE_CUDA cuDeviceGetUuid_v2(char* uuid, int /*GPU*/) {
   const uint64_t identity = CurrentGpu()->identity();
   std::memset(uuid, 0, 16);

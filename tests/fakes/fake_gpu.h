@@ -92,7 +92,7 @@ class FakeGpu {
   void RunOutOfPinned();
   // There is no memory for events, but for the next `count`.
   void RunOutOfEvents(int count);
-  // Of one more.
+  // Takes one more. False: there is no memory for it.
   bool TakeEvent();
   // Bytes of pinned memory that were asked for, in all.
   size_t pinned_bytes() const;

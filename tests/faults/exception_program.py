@@ -95,7 +95,7 @@ def late_for_init() -> None:
     hvd.init()
     hvd.allreduce(tf.ones([4]), name="x")
     hvd.shutdown()
-    # Of the second init alone. In the first one a rank may be late for its imports.
+    # For the second init alone. In the first one a rank may be late for its imports.
     for name in ("HVD_STALL_WARNING_S", "HVD_STALL_SHUTDOWN_S"):
         if f"SECOND_{name}" in os.environ:
             os.environ[name] = os.environ[f"SECOND_{name}"]

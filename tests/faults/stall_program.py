@@ -61,7 +61,7 @@ def waits_for_a_lock() -> None:
 
 
 class Freeze:
-    """Of this process, once, a moment after it was asked for. Lasts until SIGCONT."""
+    """Freezes this process, once, a moment after it was asked for. Lasts until SIGCONT."""
 
     def __init__(self) -> None:
         self.was_asked_for = False

@@ -28,14 +28,14 @@ COMPRESSIONS = {
 }
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 _WIRES = {"fp16": "float16", "bf16": "bfloat16"}
-# Of the values that an input repeats: a prime, so that no chunk of a tensor looks like another.
+# An input repeats so many values: a prime, so that no chunk of a tensor looks like another.
 _PERIOD = 4099
 _WIDTH = 3  # of what has rows
 _TABLE_ROWS = 1009  # a prime, so that squares hit half of them
 
 
 def _row_ids(count: Any) -> Any:
-    """Of so many rows: in no order, some of them twice or more, and others on other ranks."""
+    """Ids of so many rows: in no order, some twice or more, and others on other ranks."""
     if isinstance(count, tf.Tensor):
         return tf.range(count) ** 2 % _TABLE_ROWS
     return np.arange(count, dtype=np.int64) ** 2 % _TABLE_ROWS
@@ -72,7 +72,7 @@ class Call:
         return self.verb in ("allgather", "sparse")
 
     def specs(self) -> list[tf.TensorSpec]:
-        """Of the inputs, as any value of them fits."""
+        """The inputs' specs, which any value of them fits."""
         shapes = [[None, _WIDTH] if self.has_rows else [count] for count in self.counts]
         return [tf.TensorSpec(shape, self.dtype) for shape in shapes]
 

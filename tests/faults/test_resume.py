@@ -36,7 +36,7 @@ def saved_step(model_dir: Path) -> int:
 
 
 def weights(result: Result) -> list[list[str]]:
-    """Of each training that the job did, all of which must have ended well."""
+    """The weights after each training of the job, all of which must have ended well."""
     assert result.returncode == 0 and not result.timed_out, result.text
     counts = {output.count("trained\n") for output in result.outputs}
     assert len(counts) == 1 and counts != {0}, result.text

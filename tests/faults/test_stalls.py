@@ -82,7 +82,7 @@ def test_a_frozen_rank(ranks: int, ranks_a_host: int, frozen: int, repeat: int) 
         since_s = time.monotonic()
         os.kill(job.pid(frozen), signal.SIGSTOP)
         text = given_up(job, frozen, since_s)
-    # Of the lowest rank that lives, and of all that live.
+    # The lowest rank that lives says so, and then each that lives.
     teller = 1 if frozen == 0 else 0
     assert f"rank {frozen} ({os.uname().nodename}) has not answered" in lines_of(text, teller)
     assert "tensors wait on this rank: 's" in text or "tensor waits on this rank: 's" in text

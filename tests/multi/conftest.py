@@ -45,7 +45,7 @@ def layers_numbered_anew() -> None:
         tf.keras.backend.clear_session(free_memory=False)
 
 
-# Of a module, so that a file may have an `hvd` of its own.
+# Once for each module, so that a file may have an `hvd` of its own.
 @pytest.fixture(scope="module")
 def rank(hvd: ModuleType) -> int:
     return hvd.rank()

@@ -7,7 +7,7 @@ import ctypes
 
 
 class Mallinfo(ctypes.Structure):
-    """Of the C library."""
+    """The C library's struct mallinfo2."""
 
     _fields_ = [
         (name, ctypes.c_int)

@@ -151,7 +151,7 @@ def test_a_rank_that_only_hears_of_the_aborted_step_says_the_same(mode, checking
         return x
 
     def step(x, y):
-        # Of another shape, so that it is copied back from where the later call needs it.
+        # It has another shape, so that it is copied back from where the later call needs it.
         y = tf.reshape(y, [2, 1])
         if hvd_tf.rank() == 0:
             return hvd_tf.allreduce(y, name="later")

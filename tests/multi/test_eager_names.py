@@ -123,5 +123,5 @@ def test_unnamed_calls_leave_memory_flat():
     gc.collect()
     # An entry that was left behind would be some 100 bytes or more.
     assert grown_bytes(bytes_before) / 8000 < 50
-    # Of Python. TensorFlow 2.15 itself keeps one for each eager operation, also for tf.identity.
+    # Python's blocks. TensorFlow 2.15 itself keeps one for each eager operation, also tf.identity.
     assert (sys.getallocatedblocks() - blocks_before) / 8000 < 1.5

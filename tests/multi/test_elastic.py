@@ -375,7 +375,7 @@ def test_passes_of_an_optimizer_that_is_in_no_state(hvd, rank, size, mode):
             total(hvd, 1)
 
     train(hvd.elastic.TensorFlowState([weight]))
-    # Of three passes two make a step.
+    # Two of three passes make a step.
     np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (1 + size) / 2 * 2, rtol=1e-6)
 
 

@@ -19,7 +19,7 @@ toolkit = hvd.estimator
 
 
 class BadRecordError(Exception):
-    """Of a map function."""
+    """A map function raises it."""
 
 
 def forward_training(hooks, batches, in_function=False, fails_at=None):

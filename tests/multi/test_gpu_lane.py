@@ -357,7 +357,7 @@ def test_an_aborted_step_ends_on_all_ranks(rank, size, flags):
         with tf.device("CPU:0"):
             waited = tf.numpy_function(wait, [x], tf.float32)
         with tf.device("GPU:0"):
-            # Of another shape, so that TensorFlow cannot take `waited` for it.
+            # It has another shape, so that TensorFlow cannot take `waited` for it.
             on_gpu = tf.reshape(waited, [2, 25_000])
             early = hvd.allreduce(on_gpu, op=hvd.Sum, name="early")
         with tf.device("CPU:0"):

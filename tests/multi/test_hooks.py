@@ -257,7 +257,7 @@ def test_a_hook_that_one_rank_lacks(rank):
                     session.run(update)
 
         if rank == 0:
-            # Of the others it sees the new start, or still the end of the last test's loop.
+            # It sees the others' new start, or still the end of the last test's loop.
             what = (
                 "will not come from rank.*(is starting a training session|its training loop ended)"
             )

@@ -40,7 +40,7 @@ def batch(step, rank):
 
 
 def records(ranks):
-    """Of all steps, one after the other: in each the batches of these ranks."""
+    """The records of all steps, one after the other: in each the batches of these ranks."""
     parts = [batch(step, rank) for step in range(STEPS) for rank in ranks]
     return [np.concatenate(columns) for columns in zip(*parts)]
 

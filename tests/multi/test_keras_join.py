@@ -93,7 +93,7 @@ def iterations_of(model):
 
 
 def iterations_alone(counts, family, known):
-    """Of a plain Keras. Some count the step that finds no more data."""
+    """The steps that Keras alone counts. Some count the step that finds no more data."""
     model = make_model(family, distributed=False)
     fit(model, dataset_of(0, (max(counts),), known))
     return iterations_of(model)

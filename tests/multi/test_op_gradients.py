@@ -49,7 +49,7 @@ def test_allreduce(mode, op, factor, rank, size):
 
 
 def test_allreduce_against_finite_differences(rank, size):
-    # Of the sum over all ranks of a loss that is different on each.
+    # The gradient of the sum over all ranks of a loss that is different on each.
     upstream = values("float64", (4,), rank, 1)
     point = values("float64", (4,), rank)
 

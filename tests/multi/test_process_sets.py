@@ -209,7 +209,7 @@ def test_init_while_hvd_runs(hvd, rank, size, mine):
 
 
 def data_of(rank, length):
-    """Of odd ranks other records than of even ones, and more of them."""
+    """Odd ranks have other records than even ones, and more of them."""
     return tf.data.Dataset.range(1000 * (rank % 2), 1000 * (rank % 2) + length)
 
 

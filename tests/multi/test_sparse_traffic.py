@@ -35,7 +35,7 @@ def zipf(rng, exponent, rows, count):
 
 
 def gradients(tables, rank):
-    """Of (ids of this rank, rows of the table). The values do not matter."""
+    """For tables of (ids of this rank, rows of the table). The values do not matter."""
     return [
         tf.IndexedSlices(tf.fill([len(ids), WIDTH], rank + 1.0), ids, [rows, WIDTH])
         for ids, rows in tables

@@ -73,7 +73,7 @@ def spans_of(events: list[dict], names: dict) -> dict[tuple[int, int], list]:
         elif event["ph"] == "E":
             begin = began[row].pop()
             spans[row].append((begin["ts"], event["ts"], begin["name"]))
-    # Of what follows the end of the timeline a rank may see the beginning.
+    # What follows the end of the timeline may have begun on a rank.
     assert [row for row, events in began.items() if events and names[row] != AFTER] == []
     return spans
 

@@ -34,7 +34,7 @@ class OpError(Exception):
 
 
 def operation(type: str, name: str = "node", **names: Any) -> Any:
-    """Of a graph: names are those attributes of the collectives that it has."""
+    """An operation of a graph. `names`: those attributes of the collectives that it has."""
     attributes = {
         key: types.SimpleNamespace(
             s=b"" if isinstance(value, list) else value,
@@ -137,7 +137,7 @@ def test_a_collective_of_a_graph_is_asked_for_by_its_name(hvd: Any, words: str) 
     ):
         error = OpError(words, op=op)
         assert found(hvd, error) == ("STEP_ABORTED", 0, True)
-        # Of a lost step it is the tensor that was waited for, not the one whose call failed first.
+        # In a lost step it is the tensor that was waited for, not the one whose call failed first.
         assert hvd.blame.find_cause(error).tensor == "begun"
     assert found(hvd, OpError(words, op=operation("HorovodAllreduce", tensor_name=b"y"))) is None
     assert found(hvd, OpError(words, op=operation("MatMul", "x"))) is None

@@ -29,7 +29,7 @@ def script(tmp_path: Path, text: str) -> Path:
     return path
 
 
-# Of a rank 1 whose status ends the job: rank 0 says first that it has come so far.
+# For a rank 1 whose status ends the job: rank 0 says first that it has come so far.
 RAISE_FLAG = f'open(os.environ["{DIRECTORY_VARIABLE}"] + "/flag", "w").close()'
 AWAIT_FLAG = f'''
 while not os.path.exists(os.environ["{DIRECTORY_VARIABLE}"] + "/flag"):
@@ -78,7 +78,7 @@ waits_for_ever()
         for rank in range(2):
             job.wait_for("rank is ready", rank)
             job.wait_for("child is ready", rank)
-        # Of the ranks and of their children.
+        # The threads of the ranks and of their children.
         deadline = time.monotonic() + 60
         while len(sleeping.findall("".join(map(threads_of, job.processes())))) < 4:
             assert time.monotonic() < deadline, "a rank or its child does not sleep"

@@ -147,7 +147,7 @@ note()
         ("localhost:1,node2:2", SLEEP, f"mpirun has started none, as when a host {{}}: {REACH}"),
         ("localhost:1,node2:1,node3:1", SLEEP, f"{REACH}, and so for the other hosts"),
         ("localhost:1,node2:2", A_RANK + SLEEP, "see what they wait for, or give more time"),
-        # Of another host's ranks nothing is known here.
+        # Nothing is known here of another host's ranks.
         ("node2:3", SLEEP, "see what they wait for, or give more time"),
         ("localhost:3", SLEEP, "see what they wait for, or give more time"),
     ],

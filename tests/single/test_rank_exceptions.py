@@ -11,7 +11,7 @@ from hvd_tf._internal.failure_report import Report
 from hvd_tf._internal.launcher.rank_exceptions import first_exception
 from hvd_tf._internal.launcher.rank_notices import Notice, RankState
 
-# Of another process than the rank's own, which has the number 10.
+# From another process than the rank's own, which has the number 10.
 CHILD = Report(50, 0, "a", 7, "ValueError: x\n", ends_job=False)
 OWN = replace(CHILD, pid=10)
 RUNS = RankState(process=Notice("running", 0, "a", 10, 1))

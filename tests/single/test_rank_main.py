@@ -18,7 +18,7 @@ import pytest
 from mpi import ROOT
 
 RANK_MAIN = ROOT / "hvd_tf" / "_internal" / "launcher" / "rank_main.py"
-# Of those that end a process by default: not those that stop it, nor those that do nothing.
+# The signals that end a process by default: not those that stop it, nor those that do nothing.
 ENDING = sorted(
     set(signal.valid_signals())
     - {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}

@@ -16,12 +16,12 @@
 
 namespace hvd {
 
-// Of a kernel's calls, which have the names `tensor_names` by their attributes.
-// An empty one stands for the node's name. Of ops that share a name all but the
-// first have a number behind it: "w", "w@1", "w@2", in the order of their
-// nodes' names. Numbers that would make the name of another op are left out.
-// The branches of a tf.cond begin with the same number: ranks may take
-// different ones. An eager op has its own name.
+// The names by which ranks match a kernel's calls. `tensor_names` are those of
+// its attributes; an empty one stands for the node's name. Where ops share a
+// name, all but the first have a number behind it: "w", "w@1", "w@2", in the
+// order of their nodes' names. Numbers that would make the name of another op
+// are left out. The branches of a tf.cond begin with the same number: ranks may
+// take different ones. An eager op has its own name.
 [[nodiscard]] std::vector<std::string> MatchedNames(
     tensorflow::OpKernelConstruction* ctx,
     std::vector<std::string> tensor_names);

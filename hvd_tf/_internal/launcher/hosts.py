@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hvd_tf._internal.launcher.errors import LaunchError
 
-# Of DNS, /etc/hosts and ssh_config. Never a dash first: ssh would take it for an option.
+# As in DNS, /etc/hosts and ssh_config. Never a dash first: ssh would take it for an option.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LOCAL_NAMES = ("localhost", "127.0.0.1")
 _LONGEST_SLOTS = 6  # digits

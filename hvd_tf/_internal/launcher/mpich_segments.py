@@ -51,7 +51,7 @@ def _is_used(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # Of another one's wish to open it. By default SIGIO tells, which would end this process.
+        # This signal tells that another process opens it. By default SIGIO would, which is fatal.
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         path.unlink()

@@ -32,7 +32,7 @@ _LAUNCHER_VARIABLE = re.compile(
     r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$"
     r"|HVD_(JOB_DIR|RANK_PROCESS)$"
 )
-# Of those, settings of the user rather than facts of the outer job, bar a few.
+# Those among them that are settings of the user. A few of these are facts of the outer job.
 _SETTING = re.compile(r"(OMPI|PMIX|PRTE)_MCA_|HYDRA_")
 _OUTER_FACT = re.compile(
     r"OMPI_MCA_(PREFIXES|initial_wdir|num_procs|cpu_type|(orte|ess|pmix)_.*)$"

@@ -32,11 +32,11 @@ class Notice:
     time_ns: int
     """When it was written, in nanoseconds since 1970 by that host's clock."""
     status: int = 0
-    """Of a process that has ended, as subprocess has it. Of one that leaves: which it will have."""
+    """The exit status as subprocess has it. Where the process is leaving: what it will be."""
     told: bool = False
-    """Of a process that has ended: it was asked to from outside, as mpirun does."""
+    """The process has ended because it was asked to from outside, as mpirun does."""
     of_some: bool = False
-    """Of a call of init(): other ranks may do without."""
+    """The call of init() is for some ranks only: others may do without."""
 
     @property
     def heading(self) -> str:
@@ -114,7 +114,7 @@ class RankNotices:
         return bool(self._aborted)
 
     def states(self) -> dict[int, RankState]:
-        """Of the ranks that anything is known of."""
+        """The states of all ranks that anything is known of."""
         found: dict[int, RankState] = {}
         for notice in [*self._of_files(), *map(_parsed, self._lines)]:
             if notice:

@@ -64,7 +64,7 @@ class StagedTransport final : public Transport {
     // The last one is running. Of the others, peers may still need chunks.
     // Empty: its inputs may not be read yet.
     std::vector<std::unique_ptr<Phase>> phases;
-    // Of the running phase: the next chunk to start, and the outputs done.
+    // In the running phase: the next chunk to start, and the outputs done.
     int64_t next_chunk = 0;
     int64_t outputs_done = 0;
     bool complete = false;  // all outputs of all phases
@@ -86,7 +86,7 @@ class StagedTransport final : public Transport {
   bool AdvanceFlight(BatchId id, Flight* flight);
   bool StartChunks(BatchId id, Flight* flight);
   static bool IsLong(const Flight& flight);
-  // Of those that are not long.
+  // The oldest of the batches that are not long.
   BatchId Oldest() const;
   bool HasLongBefore(BatchId id) const;
   // Throws std::bad_alloc where the oldest batch can wait for nobody's memory.

@@ -30,8 +30,8 @@ bool SpansHosts(const Topology& topology) {
   return topology.local_size < topology.size;
 }
 
-// Of a set that does span hosts, or not. There must be memory for the most of
-// them: autotune tries chunks of up to 1 MB.
+// The limits for a set that spans hosts, or does not. There must be memory for
+// the most of them: autotune tries chunks of up to 1 MB.
 ChunkLimits ChunksOf(const Options& options, bool spans_hosts) {
   constexpr int64_t kMostTunedBytes = 1 << 20;
   ChunkLimits chunks;
@@ -141,7 +141,7 @@ class ShmBackend final : public Backend {
         base_->spare_cores()));
   }
 
-  // Of `ranks` of the job; -1 for those of other hosts.
+  // The place on this host of each of the job's `ranks`; -1: on another host.
   std::vector<int> LocalRanks(const std::vector<int>& ranks) const {
     const std::vector<int>& here = topology().local_ranks;
     std::vector<int> local_ranks;
@@ -185,7 +185,7 @@ bool AreRanks(const std::vector<int>& ranks, int size) {
                      [&](int rank) { return rank >= 0 && rank < size; });
 }
 
-// Of the first rank, or of all; "" means well.
+// The first rank's error, or the one that all ranks have; "" means well.
 std::string FirstError(const Strings& errors) {
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (!errors[rank].empty()) {
