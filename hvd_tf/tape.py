@@ -209,22 +209,22 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
       ValueError: also where `local_layers` has anything but layers.
     """
     layers = checked_layers(local_layers)
-    reducer = GradientReducer(
-        _NAME,
+    tape = DistributedGradientTape(
+        gradtape,
         device_dense=device_dense,
         device_sparse=device_sparse,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
-        groups=groups,
         num_groups=num_groups,
+        groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
     for layer in layers:
-        reducer.register_local_layer(layer)
-    return _wrapped(gradtape, reducer)
+        tape._reducer.register_local_layer(layer)
+    return tape
 
 
 def _wrapped(gradtape: Any, reducer: GradientReducer) -> Any:
