@@ -10,6 +10,7 @@ more, a new kernel milliseconds.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,6 @@ _REPEATED = 3  # so often within the last _REMEMBERED different ones
 _REMEMBERED = 4096
 _IN_PLACE = "hvd_tf.words."  # tf_ops/adapter/eager_words.cc knows it
 _PLACES = 64  # EagerWordsTable::kPlaces
-_KEPT = "_hvd_words"  # of an output: the gradient needs them
 _ONE = "1"
 _KEYS = ("tensor_name", "prescale_factor", "postscale_factor")
 
@@ -34,6 +34,9 @@ _Words = tuple[Any, Any, Any]
 _as_attributes: set[_Words] = set()
 # How often others were used, the least recent first.
 _uses: OrderedDict[_Words, int] = OrderedDict()
+# By the id of an output: what its gradient needs to know of its call. TensorFlow 2.15 would never
+# free an attribute of an eager tensor.
+_kept: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
 
 
 def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
@@ -62,8 +65,13 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     while isinstance(output, (list, tuple)):
         output = output[0]
     if output is not None:
-        setattr(output, _KEPT, kept)
+        _keep(output, kept)
     return result
+
+
+def _keep(output: Any, words: dict[str, Any]) -> None:
+    key = id(output)
+    _kept[key] = (weakref.ref(output, lambda _: _kept.pop(key, None)), words)
 
 
 def _may_be_attributes(words: _Words) -> bool:
@@ -88,7 +96,7 @@ def word_of(operation: Any, key: str) -> str:
     """
     if not tf.compat.as_str(operation.get_attr("tensor_name")).startswith(_IN_PLACE):
         return tf.compat.as_str(operation.get_attr(key))
-    kept = getattr(operation.outputs[0], _KEPT, None)
+    _, kept = _kept.get(id(operation.outputs[0]), (None, None))
     if kept is None:
         raise RuntimeError(
             "tf.autodiff.ForwardAccumulator: an eager collective has no forward derivative after "

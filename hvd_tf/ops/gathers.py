@@ -15,6 +15,8 @@ from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
 
+_MOST_SLICED = 8  # dimensions of tensors that TensorFlow can take a slice of
+
 
 def allgather(
     tensor: Any,
@@ -126,4 +128,7 @@ def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
     )
     before = tf.where(pairs[:, 0] < rank, pairs[:, 1], 0)
     start = tf.reduce_sum(before)
-    return average[start : start + rows]
+    dimensions = tensor.shape.rank
+    if dimensions is None or dimensions <= _MOST_SLICED:
+        return average[start : start + rows]
+    return tf.gather(average, tf.range(start, start + rows))

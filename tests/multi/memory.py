@@ -7,7 +7,7 @@ import ctypes
 
 
 class Mallinfo(ctypes.Structure):
-    """The C library's struct mallinfo2."""
+    """The C library's struct mallinfo."""
 
     _fields_ = [
         (name, ctypes.c_int)

@@ -7,6 +7,7 @@ See hvd_tf/_internal/eager_words.py. The calls of most tests have none of them a
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections import OrderedDict
 
@@ -40,10 +41,11 @@ def free_place():
 
 @pytest.mark.parametrize("what", ["name", "scale", "object", "broadcast", "gradient"])
 def test_memory_stays_flat(what, monkeypatch):
-    # The first words are attributes. So few of them are as good as 1000.
+    # The first words are attributes, and the last ones are remembered. So few are as good as 1000.
     monkeypatch.setattr(eager_words, "_as_attributes", set())
     monkeypatch.setattr(eager_words, "_uses", OrderedDict())
     monkeypatch.setattr(eager_words, "_MOST_AS_ATTRIBUTES", 10)
+    monkeypatch.setattr(eager_words, "_REMEMBERED", 10)
     x = tf.constant([1.0])
 
     def gradient(i):
@@ -63,12 +65,16 @@ def test_memory_stays_flat(what, monkeypatch):
     for i in range(first):
         call(i)
     gc.collect()
-    before = malloc_bytes()
+    before, blocks_before = malloc_bytes(), sys.getallocatedblocks()
     for i in range(first, first + calls):
         call(i)
     gc.collect()
     # A kernel that TensorFlow keeps is more than 40,000.
     assert grown_bytes(before) / calls < 4000
+    assert not eager_words._kept
+    if what == "name":
+        # Python's blocks, such as of the words. TensorFlow 2.15 keeps one for each operation.
+        assert (sys.getallocatedblocks() - blocks_before) / calls < 2
 
 
 def test_words_that_come_again_are_attributes(monkeypatch, size):

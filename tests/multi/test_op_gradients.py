@@ -170,6 +170,18 @@ def test_a_gradient_through_rows_of_several_ranks(average, rank, size):
     np.testing.assert_allclose(got, weights[[size, rank, size]] * mean, rtol=1e-6)
 
 
+def test_allgather_of_more_dimensions_than_tensorflow_slices(rank, size):
+    shape = (2 + rank, *[1] * 10, 2)
+    variable = tf.Variable(tf.ones(shape))
+    with tf.GradientTape() as tape:
+        everyones = hvd.allgather(variable, name="many dimensions")
+        weights = tf.range(float(everyones.shape[0]))
+        loss = tf.reduce_sum(tf.reduce_sum(everyones, axis=list(range(1, 12))) * weights)
+    before = sum(2 + r for r in range(rank))
+    expected = np.zeros(shape) + np.arange(before, before + 2 + rank).reshape(-1, *[1] * 11)
+    np.testing.assert_allclose(tape.gradient(loss, variable), expected)
+
+
 def test_rank_ops_have_no_gradient():
     x = tf.Variable(1.0)
     with tf.GradientTape() as tape:

@@ -37,9 +37,11 @@ IdCode::IdCode(int64_t rows, int64_t table_rows, DataType id_dtype)
                          (0 <= table_rows && table_rows <= kMostList4);
   kind_ = is_narrow ? Kind::kList4 : Kind::kList8;
   bytes_ = rows * (is_narrow ? 4 : 8);
-  if (table_rows >= 0 && (table_rows + 7) / 8 < bytes_) {
+  // Any number is valid, so nothing may be added to it.
+  const int64_t bit_bytes = table_rows / 8 + (table_rows % 8 != 0);
+  if (table_rows >= 0 && bit_bytes < bytes_) {
     kind_ = Kind::kBits;
-    bytes_ = (table_rows + 7) / 8;
+    bytes_ = bit_bytes;
   }
 }
 
