@@ -9,6 +9,7 @@ from typing import Any
 from hvd_tf._internal.compat import Variable, v1
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.runtime import ProcessSet
+from hvd_tf._internal.shown_module import is_horovod, text_of
 
 Optimizer = Any  # of tf.compat.v1.train
 GradsAndVars = Sequence[tuple[Any, Variable]]
@@ -40,6 +41,9 @@ class OptimizerWrapper(v1.train.Optimizer):
         return getattr(self._optimizer, name)
 
     # What programs of Horovod look at.
+
+    def __repr__(self) -> str:
+        return text_of(self, "horovod.tensorflow") if is_horovod() else super().__repr__()
 
     @property
     def process_set(self) -> ProcessSet:

@@ -75,3 +75,9 @@ def by_dtype(
         for i, result in zip(indices, run([tensors[i] for i in indices], part)):
             results[i] = result
     return results
+
+
+def shaped_as(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient, of which is known what is known of the tensor's shape."""
+    # TensorFlow refuses it where nothing is known of one, and something of the other.
+    return gradient if tensor.shape.rank is None else tf.ensure_shape(gradient, tensor.shape)

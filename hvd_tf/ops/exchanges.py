@@ -11,7 +11,7 @@ from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.op_names import call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
-from hvd_tf.ops.arguments import registered_id
+from hvd_tf.ops.arguments import registered_id, shaped_as
 
 
 def alltoall(
@@ -86,4 +86,4 @@ def _alltoall_gradient(op: Any, gradient: Any, _received: Any) -> tuple[tf.Tenso
     # Rows that went nowhere have no influence.
     unsent = tf.shape(tensor)[0] - tf.shape(returned)[0]
     rest = tf.zeros(tf.concat([[unsent], tf.shape(tensor)[1:]], 0), tensor.dtype)
-    return tf.ensure_shape(tf.concat([returned, rest], 0), tensor.shape), None
+    return shaped_as(tensor, tf.concat([returned, rest], 0)), None

@@ -13,7 +13,7 @@ from hvd_tf._internal.eager_words import word_of
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, Sum, global_process_set
 from hvd_tf.compression import Compression
-from hvd_tf.ops.arguments import on_device
+from hvd_tf.ops.arguments import on_device, shaped_as
 from hvd_tf.ops.facts import size_op
 from hvd_tf.ops.gathers import gather
 from hvd_tf.ops.reducing import Reduction, reduce_group, reduce_one
@@ -128,4 +128,4 @@ def _gathered(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
     if op.get_attr("reduce_op") == Sum:
         gradient = gradient * tf.cast(size_op(set_id), gradient.dtype)
     names = Names(None, f"{tensor_name}/{part}" if tensor_name else "")
-    return tf.ensure_shape(gather(gradient, names, set_id), tensor.shape)
+    return shaped_as(tensor, gather(gradient, names, set_id))

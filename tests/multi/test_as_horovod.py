@@ -165,6 +165,25 @@ def test_it_is_hvd_tf(hvd, rank, size):
         importlib.import_module("horovod.tensorflow.data")
 
 
+def test_packages_know_a_distributed_optimizer(hvd, tmp_path):
+    import horovod.keras as horovod_keras
+
+    keras = tf.keras
+    optimizer = horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.5))
+    assert str(optimizer).startswith("<horovod._keras.SGD object at 0x")
+    assert optimizer.__module__ == "horovod._keras"
+    assert "horovod" in str(horovod_keras.DistributedOptimizer(keras.optimizers.Adam()))
+    of_graphs = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    assert str(of_graphs).startswith("<horovod.tensorflow._DistributedOptimizer object at 0x")
+    # Files have Keras' own.
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is keras.optimizers.SGD
+    np.testing.assert_allclose(float(loaded.optimizer.learning_rate), 0.5)
+
+
 # As docs/migrating_from_horovod.md says, these are there with hvd_tf.as_horovod only.
 OF_HOROVOD_ONLY = {"mpi_ops", "util", "refs_to_vars", "vars_to_refs"}
 

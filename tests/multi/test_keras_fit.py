@@ -149,6 +149,22 @@ def test_a_callback_that_guards_itself(hvd, rank, shared):
     assert (shared / "best.keras").exists()
 
 
+class Sharded(keras.callbacks.ModelCheckpoint):
+    """Each rank writes a part of its own, as packages with tables on all ranks do."""
+
+    saved = 0
+
+    def _save_model(self, epoch, *args, **kwargs):
+        self.saved += 1
+        hvd_keras.allreduce(1.0, name=f"saved {self.saved}")
+
+
+def test_a_callback_that_saves_on_all_ranks(hvd, rank, shared):
+    sharded = Sharded(str(shared / "sharded.keras"))
+    fit(make_model(), rank, sharded, verbose=0, epochs=2)
+    assert sharded.saved == 2 and type(sharded) is Sharded
+
+
 @pytest.mark.skipif(not HAS_BOARD, reason="TensorBoard is not installed")
 def test_a_board_of_the_program_s_own(hvd, rank, shared):
     class Board(keras.callbacks.TensorBoard):

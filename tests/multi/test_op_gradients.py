@@ -170,6 +170,26 @@ def test_a_gradient_through_rows_of_several_ranks(average, rank, size):
     np.testing.assert_allclose(got, weights[[size, rank, size]] * mean, rtol=1e-6)
 
 
+@pytest.mark.parametrize("verb", ["alltoall", "reducescatter", "grouped_reducescatter"])
+def test_tensors_of_which_nothing_is_known_in_a_graph(verb, size):
+    """As of a custom op without a function for its shapes."""
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            if verb == "alltoall":
+                y = hvd.alltoall(x, splits=[2] * size, name="unknown")[0]
+            elif verb == "reducescatter":
+                y = hvd.reducescatter(x, op=hvd.Average, name="unknown")
+            else:
+                (y,) = hvd.grouped_reducescatter([x], op=hvd.Average, name="unknown")
+            loss = tf.reduce_sum(tf.raw_ops.MatMul(a=y, b=tf.ones([2, 3])))
+        return tape.gradient(loss, x)
+
+    np.testing.assert_allclose(gradient(tf.ones([2 * size, 2])), np.full([2 * size, 2], 3.0))
+
+
 def test_allgather_of_more_dimensions_than_tensorflow_slices(rank, size):
     shape = (2 + rank, *[1] * 10, 2)
     variable = tf.Variable(tf.ones(shape))

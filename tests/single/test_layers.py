@@ -125,7 +125,8 @@ FLOORS = [
     "eager_words",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
-    "failure_report build_stamp causes commits exceptions exit_status launched nccl new_starts",
+    "failure_report build_stamp causes commits exceptions exit_status launched nccl new_starts "
+    "shown_module",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {

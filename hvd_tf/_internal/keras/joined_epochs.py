@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -35,7 +36,7 @@ class JoinedEpochs:
 
     def __init__(self, model: Any, local: Sequence[Variable]) -> None:
         """model: compiled. local: variables that stay as they are on each rank."""
-        self._model = model
+        self._model_ref = weakref.ref(model)  # `joined` has it as long as the model lives
         self._local = local
         self._process_set = peers_of(model)
         self._epoch = 0
@@ -43,6 +44,10 @@ class JoinedEpochs:
         self._is_over = False  # whether the meetings have ended, well or not
         if self._process_set is not None:
             joined[model] = self
+
+    @property
+    def _model(self) -> Any:
+        return self._model_ref()
 
     def begin(self) -> None:
         """Call it before the first epoch.

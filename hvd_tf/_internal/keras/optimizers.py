@@ -31,7 +31,8 @@ from hvd_tf._internal.compat.keras_loss_scale import (
 )
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.fit import patch_fit
-from hvd_tf._internal.keras.reducing import Reducing
+from hvd_tf._internal.keras.reducing import MODULE_IN_HOROVOD, Reducing
+from hvd_tf._internal.shown_module import is_horovod
 from hvd_tf._internal.unique_rows import TakesUniqueRows, TakesUniqueRowsLegacy
 
 GradsAndVars = list[tuple[Gradient, Variable]]
@@ -195,4 +196,6 @@ def distribute(
     keep_registered_name(derived, base)
     distributed = derived.__new__(derived)
     vars(distributed).update(vars(optimizer))
+    if is_horovod():  # the class has Keras' own, for Keras saves that
+        vars(distributed)["__module__"] = MODULE_IN_HOROVOD
     return distributed

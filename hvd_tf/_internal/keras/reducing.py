@@ -14,6 +14,9 @@ from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.names import names_by_place
 from hvd_tf._internal.runtime import ProcessSet
+from hvd_tf._internal.shown_module import is_horovod, text_of
+
+MODULE_IN_HOROVOD = "horovod._keras"
 
 # By optimizer. Keras would track an attribute, and copy it with the optimizer's others.
 _passes: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
@@ -30,6 +33,9 @@ class Reducing:
     _hvd_passes: int  # how many are added up
     _hvd_averages_passes: bool
     _HAS_AGGREGATE_GRAD = True
+
+    def __repr__(self) -> str:
+        return text_of(self, MODULE_IN_HOROVOD) if is_horovod() else super().__repr__()
 
     @property
     def _agg_helper(self) -> Optional[Passes]:

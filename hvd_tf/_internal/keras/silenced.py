@@ -3,7 +3,7 @@
 
 A program's class may derive from one of Keras that writes files. Its own methods may do anything,
 such as an average over the ranks. So they are called on every rank, and only what they inherit does
-nothing.
+nothing. What they inherit may be what calls them: then that part is left, and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import is_of_keras
-from hvd_tf._internal.compat.keras_fit import FILE_METHODS, FILE_WRITERS
+from hvd_tf._internal.compat.keras_fit import FILE_METHODS, FILE_WRITERS, SAVE_METHOD
 
 
 def class_of_keras(callback: Any, name: str) -> Optional[type]:
@@ -42,10 +42,12 @@ def silence(callback: Any, inherited: Any) -> Callable[[], None]:
 @functools.cache
 def _silenced(own_class: Any, inherited: Any) -> Any:
     base = next(cls for cls in inherited.__mro__ if cls.__name__ == "Callback")
+    mro = own_class.__mro__
+    saves = any(SAVE_METHOD in vars(cls) for cls in mro[: mro.index(inherited)])
     methods: dict[str, Any] = {
         name: getattr(base, name, _do_nothing)
         for name in dir(inherited)
-        if name.startswith("on_") or name in FILE_METHODS
+        if (name.startswith("on_") and not saves) or name in FILE_METHODS
     }
     for name in FILE_WRITERS:
         if hasattr(inherited, name):
