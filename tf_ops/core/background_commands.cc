@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/background_loop.h"
-#include "core/control/ended_scopes.h"
 #include "core/quoted.h"
 
 namespace hvd {
@@ -26,10 +25,7 @@ bool BackgroundLoop::TakeCommands() {
 }
 
 void BackgroundLoop::Apply(EnqueueCommand command) {
-  if (!ended_scope_.name_prefix.empty() &&
-      ScopeCovers(ended_scope_.name_prefix, command.entry->request.key.name)) {
-    ended_scope_ = {0, "", ""};
-  }
+  ends_.Submitted(command.entry->request.key.name);
   if (Set* const set = FindSet(command.serial)) {
     set->negotiator->Submit(std::move(command.entry));
     return;
@@ -76,18 +72,11 @@ void BackgroundLoop::Apply(EndScopeCommand command) {
   Set* const set = FindSet(command.serial);
   if (set == nullptr) return;
   set->negotiator->EndScope(command.name_prefix, command.text);
-  if (!command.text.empty()) {
-    ended_scope_ = std::move(command);
-  } else if (command.name_prefix == ended_scope_.name_prefix) {
-    ended_scope_ = {0, "", ""};
-  }
+  ends_.EndScope(std::move(command.name_prefix), std::move(command.text));
 }
 
 void BackgroundLoop::Apply(EndCommand command) {
-  if (!command.failed && !ended_scope_.text.empty()) {
-    command.text += ". Earlier: " + ended_scope_.text;
-  }
-  EndSelf(command.failed, command.text, command.restarts);
+  EndSelf(command);
   stopping_ = stopping_ || !command.failed;
 }
 

@@ -70,8 +70,7 @@ BackgroundLoop::BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
       options_(options),
       rings_(backend->arrivals_ring()),
       names_(backend->topology().hosts),
-      end_relay_(backend->topology().rank,
-                 MakeHostMap(backend->topology().host_of)),
+      ends_(backend->topology(), &channel_),
       peer_watch_(backend, &channel_, options, std::move(stacks), awake_),
       gpu_watch_(options, names_.Of(backend->topology().rank)) {}
 
@@ -119,12 +118,7 @@ bool BackgroundLoop::AdvanceSets() {
     }
     moved |= advanced.value();
   }
-  if (end_deadline_.has_value() && now_ >= *end_deadline_) {
-    end_deadline_.reset();
-    for (Set& set : sets_) {
-      if (set.negotiator->has_ended()) set.negotiator->AnswerAll(end_status_);
-    }
-  }
+  if (ends_.TakeOverdue(now_)) AnswerOverdue();
   return moved;
 }
 
@@ -151,7 +145,7 @@ bool BackgroundLoop::SendMessages() {
       moved = true;
     }
   }
-  moved |= SendEnds();
+  moved |= ends_.Send(now_);
   return moved;
 }
 
@@ -178,7 +172,7 @@ void BackgroundLoop::FlushChannel() {
 }
 
 bool BackgroundLoop::Busy() const {
-  if (flushing_ || end_relay_.busy(now_)) return true;
+  if (flushing_ || ends_.busy(now_)) return true;
   if (set_call_ != nullptr || preparing_.has_value()) return true;
   return std::any_of(sets_.begin(), sets_.end(), [](const Set& s) {
     return !s.negotiator->idle() || s.executor->in_flight() > 0 || s.is_removed;

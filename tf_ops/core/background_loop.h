@@ -6,7 +6,6 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,7 +21,7 @@
 #include "core/control/set_change.h"
 #include "core/counting_channel.h"
 #include "core/doorbell.h"
-#include "core/end_relay.h"
+#include "core/ends.h"
 #include "core/executor.h"
 #include "core/gpu_watch.h"
 #include "core/options.h"
@@ -70,14 +69,10 @@ class BackgroundLoop {
 
   // Fulfilled once a failure that an EndCommand announces has reached each
   // host. Any thread.
-  std::future<void> failure_announced() {
-    return failure_announced_.get_future();
-  }
-  // The first peer that failed. Else the first that left, else the first that
-  // starts again. Any thread, like the next.
-  std::optional<PeerEnd> first_peer_end() const;
-  // The last peer that was heard of to start again. -1: none was.
-  int restarting_peer() const;
+  std::future<void> failure_announced() { return ends_.failure_announced(); }
+  // See Ends. Any thread.
+  std::optional<PeerEnd> first_peer_end() const { return ends_.first_peer(); }
+  int restarting_peer() const { return ends_.restarting_peer(); }
 
  private:
   struct Set {
@@ -170,15 +165,17 @@ class BackgroundLoop {
   // Fails what ExecuteReady would start.
   static void FailReady(Set* set, const Status& why);
   Status HandleEnds(int peer, PeerEnds ends);
-  void HandlePeerEnd(const PeerEndMessage& end);
+  // What the end of a peer means to this rank.
+  void EndPeer(const PeerEndMessage& end);
   // What the end of a peer means to a set.
   void EndSet(Set* set, const PeerEndMessage& end, const Status& why);
-  // True if anything was sent.
-  bool SendEnds();
-  // Tells the peers and fails what is pending here.
-  void EndSelf(bool failed, const std::string& text, bool restarts = false);
+  // A member has ended, and the rest of its set's log has not come in time.
+  void AnswerOverdue();
+  // Tells the peers and fails what is pending here. `lost_track`: nobody knows
+  // what this rank takes part in.
+  void EndSelf(const EndCommand& how, bool lost_track = false);
   // Ends this rank because of something that must not happen.
-  void Break(const std::string& text);
+  void Break(const std::string& text, bool lost_track = false);
   // After EndSelf: what is on the wire may finish, within a limit.
   void Drain();
 
@@ -209,31 +206,14 @@ class BackgroundLoop {
   Clock::time_point awake_ = Clock::now();
   Clock::time_point last_moved_;
   Clock::time_point last_watch_;
-  EndRelay end_relay_;
+  Ends ends_;
   PeerWatch peer_watch_;
   GpuWatch gpu_watch_;
   // What is on the wire ends then, because this rank's GPU does not end it.
   std::optional<Clock::time_point> gpu_deadline_;
   std::string gpu_failure_;
-  bool flushing_ = false;
-  bool ended_ = false;       // EndSelf was called
-  bool announces_ = false;   // it failed, and failure_announced_ still waits
-  bool lost_track_ = false;  // RunOutOfMemory was called
+  bool flushing_ = false;  // messages are on their way
   bool stopping_ = false;
-  // The last one that still holds. A peer that misses this rank after it has
-  // left must learn why. The leader who knew may be the one that left.
-  EndScopeCommand ended_scope_{0, "", ""};
-  // At this time the rest of a set whose member has ended fails, even if its
-  // log has not come to the end.
-  std::optional<Clock::time_point> end_deadline_;
-  Status end_status_;
-  // Every end that was heard of, and its status, for sets that begin later.
-  std::vector<std::pair<PeerEndMessage, Status>> peer_ends_;
-
-  std::promise<void> failure_announced_;
-  mutable std::mutex peer_end_mutex_;
-  std::optional<PeerEnd> first_peer_end_;
-  int restarting_peer_ = -1;
 };
 
 }  // namespace hvd

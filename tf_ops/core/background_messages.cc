@@ -37,7 +37,7 @@ Status BackgroundLoop::Handle(int peer, Envelope envelope) {
           },
           [&](PeerEnds& ends) { return HandleEnds(peer, std::move(ends)); },
           [&](HostTold& told) {
-            end_relay_.Handle(peer, told);
+            ends_.Handle(peer, told);
             return Status::Ok();
           },
           [&](TimelineControl& control) {

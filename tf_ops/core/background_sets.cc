@@ -211,7 +211,7 @@ bool BackgroundLoop::PrepareSet() {
   if (made.ok()) {
     Set& set = sets_.emplace_back(std::move(*made.value()));
     set.begun_at = preparing_->log_number;
-    for (const auto& [end, why] : peer_ends_) EndSet(&set, end, why);
+    for (const auto& [end, why] : ends_.of_peers()) EndSet(&set, end, why);
   }
   sets_.front().negotiator->Tell(SetAnswer{change.serial, made.status()});
   preparing_.reset();

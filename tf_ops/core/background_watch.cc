@@ -16,8 +16,7 @@ void BackgroundLoop::Watch() {
   last_watch_ = now_;
   EndWithGpu();
   peer_watch_.LookAtStacks(now_);
-  const auto end = first_peer_end();
-  if (ended_ || (end.has_value() && end->failed)) return;
+  if (ends_.is_job_ending()) return;
   peer_watch_.AskPeers(awake_);
   bool warned = WatchPeers();
   warned |= WatchSets();
@@ -47,7 +46,7 @@ bool BackgroundLoop::WatchSets() {
 }
 
 bool BackgroundLoop::WatchGpus() {
-  if (device_lanes_ == nullptr || ended_) return false;
+  if (device_lanes_ == nullptr || ends_.is_ending()) return false;
   GpuWatch::Sets sets;
   for (Set& set : sets_)
     sets.emplace_back(set.process_set.serial, set.executor.get());
@@ -82,8 +81,8 @@ void BackgroundLoop::GiveUp(const PeerWatch::Lost& lost) {
   end.failed = end.gave_up = true;
   end.cause_rank = lost.rank;
   end.cause_text = lost.text;
-  HandlePeerEnd(end);
-  EndSelf(true, lost.text);
+  EndPeer(end);
+  EndSelf({true, lost.text});
 }
 
 std::vector<std::string> BackgroundLoop::WaitingNames() const {
