@@ -148,7 +148,7 @@ bool DirectLane::Launch(Flight* flight) {
   }
   if (!is_ready.value()) return true;  // in a moment
   queue_->order().Launch(flight->proposed);
-  const bool is_second = IsSecondHalf(*flight);
+  const bool is_second = flight->is_second_half();
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
   flight->launched_at = Clock::now();
   flight->phase = Phase::kLaunched;
@@ -182,10 +182,11 @@ Status DirectLane::Queue(Flight* flight) {
         FuseInto(flight->buffer->memory.get(), batch, size());
     HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
     return communicator_->Launch(
-        IsFirstHalf(*flight) ? ShardOf(*flight).scatter : fusion.calls, stream);
+        flight->is_first_half() ? ShardOf(*flight).scatter : fusion.calls,
+        stream);
   }
-  const Sizes none;
-  const Sizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
+  const FlightSizes none;
+  const FlightSizes& sizes = flight->sizes == nullptr ? none : *flight->sizes;
   HVD_RETURN_IF_ERROR(sizes.status);
   if (sizes.gpu_rows != nullptr) return QueueRows(*sizes.gpu_rows);
   const CommunicatorCalls calls =
@@ -214,7 +215,7 @@ Status DirectLane::QueueOutputs(const Flight& flight) {
     return queue_->stream()->SumRows(sums.rows, sums.operation);
   }
   if (!flight.is_fused) return Status::Ok();
-  if (IsFirstHalf(flight)) return QueueShardOut(flight);
+  if (flight.is_first_half()) return QueueShardOut(flight);
   const GpuFusion fusion =
       FuseInto(flight.buffer->memory.get(), flight.batch, size());
   return queue_->stream()->CopyElements(fusion.out, fusion.unpack);
@@ -236,7 +237,7 @@ bool DirectLane::Record(Flight* flight) {
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
-    if (owner_.completes_in_stream && !IsFirstHalf(*flight) &&
+    if (owner_.completes_in_stream && !flight->is_first_half() &&
         !flight->is_trial) {
       HoldFramework(flight);
     }

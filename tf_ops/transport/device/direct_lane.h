@@ -13,13 +13,12 @@
 #include <vector>
 
 #include "core/lanes.h"
-#include "core/rows.h"
 #include "core/transport.h"
 #include "transport/device/communicator.h"
 #include "transport/device/device.h"
+#include "transport/device/flight.h"
 #include "transport/device/gpu_fusion.h"
 #include "transport/device/gpu_queue.h"
-#include "transport/device/gpu_rows.h"
 #include "transport/device/host_staging.h"
 #include "transport/device/lane_offer.h"
 
@@ -93,72 +92,7 @@ class DirectLane final : public Transport {
     kDirect,
     kStagedForGood,
   };
-  enum class Phase {
-    kMeeting,   // its number is on the host transport
-    kMet,       // to be launched in its turn
-    kLaunched,  // given to the communicator, maybe not yet to the GPU
-    kRunning,   // the GPU has it
-    kBetween,   // its shard is with the hosts; it is launched again
-    kOver,
-  };
-  // The way of a shard between the hosts.
-  struct Hop {
-    // On the host transport: the sums, and what goes before the second launch.
-    BatchId sums = 0, before = 0;
-    bool is_copied = false;  // the shard is in pinned memory
-    bool has_sums = false;   // or failed
-    // The place of the second launch: first what this rank proposes, in the end
-    // the largest proposal.
-    LaunchOrder::Place place = 0;
-    bool has_place = false;
-    bool is_over = false;  // the second launch may come, or never will
-    Status status;         // not Ok: it never will
-  };
-  // How many rows outputs have, where nobody knows that before.
-  struct Sizes {
-    std::vector<int64_t> sent, received;
-    // A sparse allreduce has these, because ranks tell each other ids and not
-    // numbers of rows. Null: it is another verb.
-    std::shared_ptr<GpuRows> gpu_rows;
-    BatchId host_id = 0;
-    bool is_known = false;  // or failed
-    bool has_outputs = false;
-    Status status;
-    // See CallsOf.
-    RankCounts rows;
-    std::vector<void*> outputs;
-  };
-  struct Flight {
-    Batch batch;
-    // Memory of the GPU for tensors that travel together, for rows, or for
-    // outputs that nobody wants. Null: none is needed.
-    std::shared_ptr<GpuQueue::Buffer> buffer;
-    std::shared_ptr<std::byte> pinned;
-    bool is_fused = false;  // tensors travel together
-    bool is_trial = false;  // the first, of no tensors
-    // The trial alone has it: reached when this GPU comes to the trial. Null:
-    // it has come, or never will.
-    std::unique_ptr<DeviceEvent> comes;
-    bool all_have_come = false;  // or cannot
-    std::shared_ptr<Hop> hop;    // null: its GPUs need no hosts
-    BatchDone done;              // null: it was called
-    // The framework's streams wait for it, so it can be called.
-    bool is_held_for = false;
-    std::shared_ptr<Sizes> sizes;  // null: they are known
-    Phase phase = Phase::kMeeting;
-    LaunchOrder::Place proposed = 0;
-    LaunchOrder::Place place = 0;  // the largest proposal, in the end
-    // What goes before it and behind it, on the host transport. A trial has
-    // something else before that, which says that all GPUs have come.
-    BatchId coming = 0, before = 0, behind = 0;
-    // This GPU has done with it, or will never have to do with it.
-    std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
-    Clock::time_point launched_at;
-    std::unique_ptr<DeviceEvent> finished;
-    // Not Ok: the batch has failed, or was cancelled.
-    Status status;
-  };
-  using FlightPtr = std::shared_ptr<Flight>;
+  using Phase = Flight::Phase;
   // What ranks tell each other for a decision. The host transport's batches
   // share it, because they may end after this object.
   struct Decision {
@@ -232,8 +166,6 @@ class DirectLane final : public Transport {
   bool FindOutputs(Flight* flight);
   Status AllocateOutputs(Flight* flight);
   Status FindMemoryOfRows(Flight* flight);
-  // How many the flight has on the host transport.
-  static int HostBatches(const Flight& flight);
   // Those that are over.
   void ForgetOwnOnHost();
   // Moves a flight on.
@@ -253,15 +185,9 @@ class DirectLane final : public Transport {
   void HoldFramework(Flight* flight);
 
   // --- Allreduces by host, whose shards go between the hosts ---
-  static bool IsFirstHalf(const Flight& flight) {
-    return flight.hop != nullptr && !flight.hop->is_copied;
-  }
-  static bool IsSecondHalf(const Flight& flight) {
-    return flight.hop != nullptr && flight.hop->is_copied;
-  }
   GpuShard ShardOf(const Flight& flight) const;
   Status FindMemoryOfShard(Flight* flight);
-  void StartHop(const FlightPtr& flight);
+  void StartTrip(const FlightPtr& flight);
   Status QueueShardOut(const Flight& flight);
   // The GPU has done with the first half. True: the hosts have its shard.
   bool HandOver(Flight* flight);
@@ -321,7 +247,7 @@ class DirectLane final : public Transport {
   std::map<BatchId, FlightPtr> flights_;  // in the order of Start
   // The host transport's that nobody has started, until peers are served.
   std::vector<BatchId> own_on_host_;
-  // Those with a hop whose second launch has no place, in that order.
+  // Those with a trip whose second launch has no place, in that order.
   std::deque<FlightPtr> to_go_on_;
 };
 

@@ -85,7 +85,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
 // once.
 int DirectLane::in_flight() const {
   int count = staging_.in_flight();
-  for (const auto& [id, flight] : flights_) count -= HostBatches(*flight) - 1;
+  for (const auto& [id, flight] : flights_) count -= flight->host_batches() - 1;
   return count;
 }
 
@@ -95,7 +95,7 @@ int DirectLane::own_in_flight() const {
   if (state_ != State::kTrying) return count;
   // See in_flight.
   for (const auto& [id, flight] : flights_) {
-    if (flight->is_trial) count -= HostBatches(*flight) - 1;
+    if (flight->is_trial) count -= flight->host_batches() - 1;
   }
   return count;
 }
@@ -111,16 +111,7 @@ int DirectLane::count_of(BatchId id) const {
   const auto staged = staged_.find(id);
   if (staged != staged_.end()) return staging_.count_of(staged->second);
   const auto found = flights_.find(id);
-  return found == flights_.end() ? 0 : HostBatches(*found->second);
-}
-
-int DirectLane::HostBatches(const Flight& flight) {
-  const bool sizes = flight.sizes != nullptr && !flight.sizes->is_known;
-  int hop = 0;
-  if (flight.hop != nullptr) hop = !flight.hop->has_sums + !flight.hop->is_over;
-  const bool comes = flight.is_trial && !flight.all_have_come;
-  return 1 + (flight.phase == Phase::kMeeting ? 1 : 0) + (sizes ? 1 : 0) +
-         (comes ? 1 : 0) + hop;
+  return found == flights_.end() ? 0 : found->second->host_batches();
 }
 
 }  // namespace hvd

@@ -32,9 +32,9 @@ Status DirectLane::FindMemoryOfShard(Flight* flight) {
   return Status::Ok();
 }
 
-void DirectLane::StartHop(const FlightPtr& flight) {
+void DirectLane::StartTrip(const FlightPtr& flight) {
   const Batch& batch = flight->batch;
-  const auto hop = flight->hop = std::make_shared<Hop>();
+  const auto trip = flight->trip = std::make_shared<ShardTrip>();
   void* const shard = flight->pinned.get();
   Batch sums = SmallBatch(Verb::kAllreduce, batch.wire_dtype, shard, shard,
                           static_cast<size_t>(ShardOf(*flight).count));
@@ -49,23 +49,24 @@ void DirectLane::StartHop(const FlightPtr& flight) {
   }
   std::sort(sums.partners.begin(), sums.partners.end());
   sums.segments[0].name = NameOf(batch);
-  sums.inputs_are_ready = [hop] { return hop->is_copied; };
-  hop->sums = host_->Start(std::move(sums), [this, hop](const Status& status) {
-    hop->has_sums = true;
-    if (status.ok()) return;
-    hop->status = status;
-    // The other ranks must not wait for this one.
-    host_->Cancel(hop->before, status);
-  });
-  Batch number = LargestOf(DataType::kInt64, &hop->place);
+  sums.inputs_are_ready = [trip] { return trip->is_copied; };
+  trip->sums =
+      host_->Start(std::move(sums), [this, trip](const Status& status) {
+        trip->has_sums = true;
+        if (status.ok()) return;
+        trip->status = status;
+        // The other ranks must not wait for this one.
+        host_->Cancel(trip->before, status);
+      });
+  Batch number = LargestOf(DataType::kInt64, &trip->place);
   number.segments[0].name = NameOf(batch);
-  number.inputs_are_ready = [hop] { return hop->has_place; };
-  hop->before = host_->Start(
-      std::move(number), [this, flight, hop](const Status& status) {
-        hop->is_over = true;
-        if (hop->status.ok()) hop->status = status;
+  number.inputs_are_ready = [trip] { return trip->has_place; };
+  trip->before = host_->Start(
+      std::move(number), [this, flight, trip](const Status& status) {
+        trip->is_over = true;
+        if (trip->status.ok()) trip->status = status;
         if (!status.ok()) return;
-        queue_->order().Settle(flight->proposed, hop->place);
+        queue_->order().Settle(flight->proposed, trip->place);
         flight->phase = Phase::kMet;
       });
   to_go_on_.push_back(flight);
@@ -75,25 +76,25 @@ bool DirectLane::GoOn() {
   bool moved = false;
   for (; !to_go_on_.empty(); to_go_on_.pop_front()) {
     Flight* const flight = to_go_on_.front().get();
-    Hop* const hop = flight->hop.get();
-    if (!hop->has_sums) break;
+    ShardTrip* const trip = flight->trip.get();
+    if (!trip->has_sums) break;
     moved = true;
-    if (flight->phase != Phase::kBetween || !hop->status.ok()) continue;
-    flight->proposed = hop->place = queue_->order().BeginAgain(owner_.set_id);
-    hop->has_place = true;
+    if (flight->phase != Phase::kBetween || !trip->status.ok()) continue;
+    flight->proposed = trip->place = queue_->order().BeginAgain(owner_.set_id);
+    trip->has_place = true;
   }
   return moved;
 }
 
 bool DirectLane::HandOver(Flight* flight) {
-  if (!IsFirstHalf(*flight) || !broken_.ok()) return false;
-  flight->hop->is_copied = true;
+  if (!flight->is_first_half() || !broken_.ok()) return false;
+  flight->trip->is_copied = true;
   flight->phase = Phase::kBetween;
   return true;
 }
 
 bool DirectLane::StepBetween(Flight* flight) {
-  const Status& hosts = flight->hop->status;
+  const Status& hosts = flight->trip->status;
   if (hosts.ok() && broken_.ok()) return false;
   if (flight->status.ok()) flight->status = hosts;
   Leave(flight);
@@ -101,12 +102,12 @@ bool DirectLane::StepBetween(Flight* flight) {
 }
 
 void DirectLane::LeaveHosts(Flight* flight) {
-  const Hop* const hop = flight->hop.get();
-  if (hop == nullptr || hop->is_over) return;
+  const ShardTrip* const trip = flight->trip.get();
+  if (trip == nullptr || trip->is_over) return;
   const Status why = flight->status.ok() ? broken_ : flight->status;
   if (why.ok()) return;  // this object goes
-  host_->Cancel(hop->sums, why);
-  host_->Cancel(hop->before, why);
+  host_->Cancel(trip->sums, why);
+  host_->Cancel(trip->before, why);
 }
 
 Status DirectLane::QueueShardOut(const Flight& flight) {

@@ -103,7 +103,7 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
     StartSizes(flight, error);
   }
   StartBefore(flight, error);
-  if (is_by_host_) StartHop(flight);
+  if (is_by_host_) StartTrip(flight);
   StartBehind(flight.get());
 }
 
@@ -159,7 +159,7 @@ Status DirectLane::TakeBuffer(Flight* flight, int64_t bytes) {
 
 void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
   const Batch& batch = flight->batch;
-  const auto sizes = flight->sizes = std::make_shared<Sizes>();
+  const auto sizes = flight->sizes = std::make_shared<FlightSizes>();
   if (batch.verb == Verb::kAllgather && !batch.rows.empty()) {
     sizes->rows = batch.rows;
     sizes->is_known = true;
@@ -200,7 +200,7 @@ void DirectLane::StartSizes(const FlightPtr& flight, const Status& error) {
 }
 
 void DirectLane::StartIds(const FlightPtr& flight, const Status& error) {
-  const auto sizes = flight->sizes = std::make_shared<Sizes>();
+  const auto sizes = flight->sizes = std::make_shared<FlightSizes>();
   const auto rows = sizes->gpu_rows =
       std::make_shared<GpuRows>(&flight->batch, rank(), size(), error.ok());
   Batch ids = SmallBatch(Verb::kAllgather, DataType::kUint8,
@@ -254,7 +254,7 @@ void DirectLane::Propose(Flight* flight) {
 }
 
 bool DirectLane::FindOutputs(Flight* flight) {
-  Sizes* const sizes = flight->sizes.get();
+  FlightSizes* const sizes = flight->sizes.get();
   if (sizes == nullptr || !sizes->is_known || sizes->has_outputs) return false;
   sizes->has_outputs = true;
   if (!sizes->status.ok()) return true;
@@ -266,7 +266,7 @@ bool DirectLane::FindOutputs(Flight* flight) {
 
 Status DirectLane::AllocateOutputs(Flight* flight) {
   const Batch& batch = flight->batch;
-  Sizes& sizes = *flight->sizes;
+  FlightSizes& sizes = *flight->sizes;
   if (sizes.gpu_rows != nullptr) {
     HVD_RETURN_IF_ERROR(sizes.gpu_rows->Read());
     sizes.rows = sizes.gpu_rows->ResultRows();
