@@ -12,13 +12,6 @@
 #include "transport/device/small_batch.h"
 
 namespace hvd {
-namespace {
-
-// NCCL queues a batch in so long, unless it has a link to make for it. It does
-// not say when it has done it, so the thread must not sleep till then.
-constexpr std::chrono::milliseconds kUsualLaunch{1000};
-
-}  // namespace
 
 DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
                        std::shared_ptr<GpuQueue> queue,
@@ -32,11 +25,10 @@ DirectLane::DirectLane(Transport* host, std::shared_ptr<Device> device,
       owner_(std::move(owner)),
       connect_limit_(connect_limit),
       staging_(host, std::move(device), wake_),
-      self_(std::make_shared<DirectLane*>(this)),
-      trial_limit_(connect_limit) {}
+      decision_(host, queue_, communicators_.get(), wake_, &owner_,
+                connect_limit) {}
 
 DirectLane::~DirectLane() {
-  *self_ = nullptr;
   // Other sets do not wait for what ends here.
   for (const auto& [id, flight] : flights_) Leave(flight.get());
   // Before the memory that its kernels use goes.
@@ -45,7 +37,7 @@ DirectLane::~DirectLane() {
 
 BatchId DirectLane::Start(Batch batch, BatchDone done) {
   const BatchId id = next_id_++;
-  AskToMeet(batch);
+  if (communicator_ == nullptr) decision_.Notice(batch);
   if (IsForGpus(batch)) {
     StartFlight(id, std::move(batch), std::move(done));
     return id;
@@ -60,6 +52,11 @@ BatchId DirectLane::Start(Batch batch, BatchDone done) {
   return id;
 }
 
+void DirectLane::Meet(bool all_came) {
+  decision_.Meet(all_came);
+  if (communicator_ == nullptr) communicator_ = decision_.Take();
+}
+
 void DirectLane::Leave(Flight* flight) {
   flight->phase = Phase::kOver;
   *flight->is_left = true;
@@ -68,10 +65,9 @@ void DirectLane::Leave(Flight* flight) {
 }
 
 bool DirectLane::Progress() {
-  bool moved = Advance();
-  if (!own_on_host_.empty()) ForgetOwnOnHost();
-  moved |= GoOn();
+  bool moved = GoOn();
   EndWithMember();
+  moved |= decision_.Advance();
   std::vector<std::pair<BatchDone, Status>> calls;
   for (auto at = flights_.begin(); at != flights_.end();) {
     const FlightPtr flight = at->second;
@@ -84,7 +80,9 @@ bool DirectLane::Progress() {
   }
   moved |= staging_.Progress();
   // It may wait until a GPU has done its work, so the GPU must have none.
-  if (flights_.empty() && broken_.ok()) staging_.FreeUnused();
+  const bool is_gpu_free = flights_.empty() && !decision_.uses_gpu() &&
+                           (communicator_ == nullptr || broken().ok());
+  if (is_gpu_free) staging_.FreeUnused();
   // These come last, because they may start and cancel batches.
   for (const auto& [done, status] : calls) done(status);
   return moved || !calls.empty();
@@ -93,9 +91,9 @@ bool DirectLane::Progress() {
 bool DirectLane::Step(Flight* flight) {
   switch (flight->phase) {
     case Phase::kMeeting:
-      return flight->is_trial ? ComeToTrial(flight) : FindOutputs(flight);
+      return FindOutputs(flight);
     case Phase::kMet:
-      if (broken_.ok()) {
+      if (broken().ok()) {
         return queue_->order().IsNext(flight->proposed) && Launch(flight);
       }
       Leave(flight);
@@ -104,13 +102,11 @@ bool DirectLane::Step(Flight* flight) {
       return Record(flight);
     case Phase::kRunning: {
       const Result<bool> reached = flight->finished->IsReached();
-      if (reached.ok() && !reached.value()) {
-        return Watch() || (flight->is_trial && WatchLimit(*flight));
-      }
+      if (reached.ok() && !reached.value()) return communicator_->HasFailed();
       if (!reached.ok() && flight->status.ok()) {
         flight->status = reached.status();
         // Who was told that it is done hears of it by the next one.
-        if (flight->is_held_for) Break(reached.status());
+        if (flight->is_held_for) communicator_->Break(reached.status());
       }
       if (reached.ok() && HandOver(flight)) return true;
       Leave(flight);
@@ -123,30 +119,17 @@ bool DirectLane::Step(Flight* flight) {
   }
 }
 
-bool DirectLane::Watch() {
-  if (!broken_.ok()) return false;
-  const Result<bool> is_ready = communicator_->IsReady();
-  if (!is_ready.ok()) Break(is_ready.status());
-  return !is_ready.ok();
-}
-
 bool DirectLane::WatchLimit(const Flight& flight) {
-  const auto limit = flight.is_trial ? trial_limit_ : connect_limit_;
-  if (!broken_.ok() || Clock::now() < flight.launched_at + limit) return false;
-  if (flight.is_trial) offer_.is_guess = 1;
-  Break(LimitReached(flight.is_trial ? "NCCL did not move its first numbers"
-                                     : "NCCL did not begin a batch",
-                     limit));
+  if (!broken().ok()) return false;
+  if (Clock::now() < flight.launched_at + connect_limit_) return false;
+  communicator_->Break(
+      decision_.LimitReached("NCCL did not begin a batch", connect_limit_));
   return true;
 }
 
 bool DirectLane::Launch(Flight* flight) {
-  const Result<bool> is_ready = communicator_->IsReady();
-  if (!is_ready.ok()) {
-    Break(is_ready.status());
-    return true;
-  }
-  if (!is_ready.value()) return true;  // in a moment
+  if (communicator_->IsQueueing()) return true;  // in a moment
+  if (!broken().ok()) return true;
   queue_->order().Launch(flight->proposed);
   const bool is_second = flight->is_second_half();
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
@@ -158,12 +141,11 @@ bool DirectLane::Launch(Flight* flight) {
     times->first_in_ns = times->packed_ns = SteadyNow_ns();
   }
   // Peers wait for this GPU.
-  if (!status.ok()) Break(status);
+  if (!status.ok()) communicator_->Break(status);
   return true;
 }
 
 Status DirectLane::Queue(Flight* flight) {
-  if (flight->is_trial) return QueueTrial(*flight);
   const Batch& batch = flight->batch;
   DeviceStream* const stream = queue_->stream();
   const std::shared_ptr<const void> ready = ReadyOf(batch);
@@ -209,7 +191,7 @@ Status DirectLane::QueueRows(const GpuRows& rows) {
 }
 
 Status DirectLane::QueueOutputs(const Flight& flight) {
-  if (!broken_.ok()) return Status::Ok();
+  if (!broken().ok()) return Status::Ok();
   if (flight.sizes != nullptr && flight.sizes->gpu_rows != nullptr) {
     const RowWork& sums = flight.sizes->gpu_rows->sums();
     return queue_->stream()->SumRows(sums.rows, sums.operation);
@@ -221,37 +203,32 @@ Status DirectLane::QueueOutputs(const Flight& flight) {
   return queue_->stream()->CopyElements(fusion.out, fusion.unpack);
 }
 
-// What is queued behind a kernel that is not queued yet would not wait for it.
 bool DirectLane::Record(Flight* flight) {
-  if (broken_.ok()) {
-    const Result<bool> is_queued = communicator_->IsReady();
-    if (!is_queued.ok()) Break(is_queued.status());
-    if (is_queued.ok() && !is_queued.value() && !WatchLimit(*flight)) {
-      return Clock::now() < flight->launched_at + kUsualLaunch;
-    }
+  if (communicator_->IsQueueing() && !WatchLimit(*flight)) {
+    return WatchedCommunicator::IsQueuedSoon(flight->launched_at);
   }
-  // Till then it may still be queued, on memory that the batch would give back.
-  if (!broken_.ok() && !communicator_->IsGone()) return false;
-  if (const Status status = QueueOutputs(*flight); !status.ok()) Break(status);
+  if (communicator_->IsGoing()) return false;
+  if (const Status status = QueueOutputs(*flight); !status.ok()) {
+    communicator_->Break(status);
+  }
   auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {
     flight->finished = std::move(event.value());
     flight->phase = Phase::kRunning;
-    if (owner_.completes_in_stream && !flight->is_first_half() &&
-        !flight->is_trial) {
+    if (owner_.completes_in_stream && !flight->is_first_half()) {
       HoldFramework(flight);
     }
     // The GPU keeps the order from here on.
     queue_->order().End(flight->proposed);
     return true;
   }
-  Break(event.status());
+  communicator_->Break(event.status());
   Leave(flight);
   return true;
 }
 
 void DirectLane::HoldFramework(Flight* flight) {
-  if (!flight->status.ok() || !broken_.ok()) return;
+  if (!flight->status.ok() || !broken().ok()) return;
   std::vector<std::shared_ptr<const void>> places;
   for (const Segment& segment : flight->batch.segments) {
     if (segment.ready != nullptr) places.push_back(segment.ready);
@@ -269,10 +246,9 @@ std::vector<BatchId> DirectLane::with_gpu() const {
     }
   }
   for (const auto& [id, flight] : flights_) {
-    // A trial has a limit of its own.
     const bool is_there =
         flight->phase == Phase::kLaunched || flight->phase == Phase::kRunning;
-    if (is_there && !flight->is_trial) found.push_back(id);
+    if (is_there) found.push_back(id);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -20,16 +20,14 @@
 #include "transport/device/gpu_fusion.h"
 #include "transport/device/gpu_queue.h"
 #include "transport/device/host_staging.h"
-#include "transport/device/lane_offer.h"
+#include "transport/device/lane_decision.h"
+#include "transport/device/watched_communicator.h"
 
 namespace hvd {
 
-// It starts as HostStaging. At the first batch its ranks meet, tell each other
-// what GPUs they have, and connect a communicator. When all have tried, they
-// meet again. Once the GPUs of all have come to it, they try it. When that is
-// over, they meet and tell each other whether it worked. If so, they meet a
-// fourth time, and from there on batches that it can do go through it. If it
-// cannot be had, the first rank says why in one line, and all stays as it was.
+// It starts as HostStaging. Meanwhile its ranks decide: see LaneDecision. If
+// they come to have a communicator, batches that it can do go through it from
+// there on. If it cannot be had, all stays as it was.
 //
 // A batch of the communicator has a number on the host transport that goes
 // before it, at the batch's place in the order. So a rank that cannot take part
@@ -51,9 +49,8 @@ class DirectLane final : public Transport {
   // `host` outlives this object. `wake` is called by any thread when a GPU has
   // done something, so that Progress is called.
   // A communicator that is not ready after `connect_limit` is given up, and so
-  // is one that has not begun a batch by then. The trial has no longer than
-  // half of what ends the job as a stall, because other sets' batches wait
-  // behind it on the GPU. All lanes of the GPU have the same `queue`.
+  // is one that has not begun a batch by then. All lanes of the GPU have the
+  // same `queue`.
   DirectLane(Transport* host, std::shared_ptr<Device> device,
              std::shared_ptr<GpuQueue> queue,
              std::unique_ptr<Communicators> communicators,
@@ -70,81 +67,16 @@ class DirectLane final : public Transport {
   void Meet(bool all_came) override;
   void MemberEnded(const Status& why, bool has_failed) override;
   int in_flight() const override;
-  int own_in_flight() const override;
+  int own_in_flight() const override { return decision_.own_in_flight(); }
   int count_of(BatchId id) const override;
   std::vector<BatchId> with_gpu() const override;
   bool waits_for_own_gpu(BatchId id) const override;
 
-  bool is_direct() const { return state_ == State::kDirect; }
+  bool is_direct() const { return communicator_ != nullptr; }
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  enum class State {
-    kStaged,      // nothing was tried yet: to meet
-    kOffering,    // the offers are on the host transport
-    kConnecting,  // the communicator is not ready here
-    kConnected,   // it is, or cannot be had: to meet again
-    kTrying,      // the GPUs try it
-    kTried,       // that is over: to meet again
-    kTelling,     // whether it worked, is on the host transport
-    kAgreed,      // it did on all: to meet for the last time
-    kDirect,
-    kStagedForGood,
-  };
   using Phase = Flight::Phase;
-  // What ranks tell each other for a decision. The host transport's batches
-  // share it, because they may end after this object.
-  struct Decision {
-    LaneOffer mine;
-    std::vector<LaneOffer> all;
-    bool has_offers = false;
-    // Not Ok: why GPUs do not reduce, which is the same on all ranks.
-    Status verdict;
-    // The identity of a communicator is made by the first of its ranks. `id`
-    // is what this rank made, `ids` has every rank's. Only the first decision
-    // uses them.
-    std::string id, ids;
-    bool has_own_id = false;  // this rank has made one, or will not
-    bool has_ids = false;
-  };
-
-  // --- How it comes to be direct ---
-  // Asks to meet if it is time to. `batch` has a tensor of this rank.
-  void AskToMeet(const Batch& batch);
-  void Ask();
-  void HearAnswer(const Status& answer);
-  void FindOffer();
-  void StartOffering();
-  void StartTelling();
-  // Tells all what this rank offers, and hears what the others do.
-  void ExchangeOffers();
-  // True if anything moved.
-  bool Advance();
-  bool AdvanceOffering();
-  bool AdvanceTelling();
-  // The ranks of this one's communicator.
-  std::vector<int> GpuPeers() const;
-  void Connect(const Decision& decision);
-  // It is connected, or why not.
-  void EndConnecting(const Status& status);
-  bool AdvanceConnecting();
-  // This rank's, by what it was told.
-  std::chrono::milliseconds OwnTrialLimit() const;
-  // What took longer than that, such as "NCCL did not connect".
-  Status LimitReached(const std::string& what,
-                      std::chrono::milliseconds limit) const;
-  void StartTrial();
-  // Finds its memory, and when the GPU can begin.
-  Status PrepareTrial(Flight* flight);
-  void StartComing(const FlightPtr& flight, const Status& error);
-  // True if the GPU has come to it by now.
-  bool ComeToTrial(Flight* flight);
-  void EndTrial(const Status& status);
-  Status QueueTrial(const Flight& flight);
-  // What the GPUs do not do for lack of them, in one line.
-  void WarnOfKernels(const Decision& decision);
-  void StayStaged(const Status& why);
 
   // --- Batches of the communicator ---
   bool IsForGpus(const Batch& batch) const;
@@ -166,12 +98,8 @@ class DirectLane final : public Transport {
   bool FindOutputs(Flight* flight);
   Status AllocateOutputs(Flight* flight);
   Status FindMemoryOfRows(Flight* flight);
-  // Those that are over.
-  void ForgetOwnOnHost();
   // Moves a flight on.
   bool Step(Flight* flight);
-  // While a GPU works, whose communicator may fail. True if it has.
-  bool Watch();
   // Gives up what was launched too long ago. True if it has.
   bool WatchLimit(const Flight& flight);
   bool Launch(Flight* flight);
@@ -204,8 +132,8 @@ class DirectLane final : public Transport {
   bool IsOver(Flight* flight);
   // Fails what is left, when its time has come.
   void EndWithMember();
-  // Aborts the communicator, whose kernels then end.
-  void Break(const Status& why);
+  // See WatchedCommunicator. To be asked when this lane is direct.
+  const Status& broken() const { return communicator_->broken(); }
 
   Transport* const host_;
   const std::function<void()> wake_;
@@ -214,30 +142,10 @@ class DirectLane final : public Transport {
   const LaneOwner owner_;
   const std::chrono::milliseconds connect_limit_;
   HostStaging staging_;
-  State state_ = State::kStaged;
-  // Segment::ready of a batch for which this rank has asked to meet, the last
-  // one. It says which GPU. Null: this rank has not asked.
-  std::shared_ptr<const void> ready_;
-  // This rank has asked to meet, and has no answer.
-  bool is_asking_ = false;
-  LaneOffer offer_;
-  std::shared_ptr<Decision> decision_;
-  Clock::time_point connecting_since_;
-  // Goes with this object: what is told later finds nobody.
-  const std::shared_ptr<DirectLane*> self_;
-
-  // See LaneOwner::is_hierarchical, but all ranks agree on it.
-  bool is_by_host_ = false;
-  // They agree on that, too.
-  std::chrono::milliseconds trial_limit_;
-  // Connects the GPUs of all ranks, or of the ranks of this host.
-  std::unique_ptr<Communicator> communicator_;
-  bool has_tried_ = false;  // this rank's GPU was given the trial
-  // The GPUs of all ranks can copy elements.
-  bool all_have_kernels_ = false;
-  // Not Ok: the communicator is of no use any more, since then.
-  Status broken_;
-  Clock::time_point broken_at_;
+  LaneDecision decision_;
+  // Null: all batches are staged. It connects the GPUs of all ranks, or of the
+  // ranks of this host.
+  std::unique_ptr<WatchedCommunicator> communicator_;
   // Not Ok: a member has ended, and what is left fails at that time.
   Status member_end_;
   Clock::time_point end_at_;
@@ -245,8 +153,6 @@ class DirectLane final : public Transport {
   BatchId next_id_ = 1;
   std::map<BatchId, BatchId> staged_;     // ours, and that of staging_
   std::map<BatchId, FlightPtr> flights_;  // in the order of Start
-  // The host transport's that nobody has started, until peers are served.
-  std::vector<BatchId> own_on_host_;
   // Those with a trip whose second launch has no place, in that order.
   std::deque<FlightPtr> to_go_on_;
 };

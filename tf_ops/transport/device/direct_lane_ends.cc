@@ -22,21 +22,12 @@ constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
 
 bool DirectLane::IsOver(Flight* flight) {
   if (flight->phase != Phase::kOver) return false;
-  if (broken_.ok() || !flight->status.ok()) return true;
+  if (broken().ok() || !flight->status.ok()) return true;
   // Cancel may bring the name of a peer that is lost.
-  if (!flight->is_trial && Clock::now() < broken_at_ + kUntilAPeerIsNamed)
+  if (Clock::now() < communicator_->broken_at() + kUntilAPeerIsNamed)
     return false;
-  flight->status = broken_;
+  flight->status = broken();
   return true;
-}
-
-void DirectLane::Break(const Status& why) {
-  if (!broken_.ok()) return;
-  // Peers wait for this GPU, whatever the reason is. So it is one that ends
-  // the rank.
-  broken_ = why.code() == StatusCode::kPeerLost ? why : Internal(why.message());
-  broken_at_ = Clock::now();
-  if (communicator_ != nullptr) communicator_->Abort();
 }
 
 void DirectLane::MemberEnded(const Status& why, bool has_failed) {
@@ -49,10 +40,11 @@ void DirectLane::MemberEnded(const Status& why, bool has_failed) {
 
 void DirectLane::EndWithMember() {
   if (member_end_.ok() || Clock::now() < end_at_) return;
+  decision_.EndWithMember(member_end_);
   for (const auto& [id, flight] : flights_) {
     // The host transport's own peers tell it.
     if (flight->phase == Phase::kMeeting) continue;
-    Break(member_end_);
+    communicator_->Break(member_end_);
     if (flight->status.ok()) flight->status = member_end_;
   }
 }
@@ -69,7 +61,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   // Its peers may have come to it, and would wait for this GPU.
   const bool has_come = flight->sizes == nullptr || flight->sizes->has_outputs;
   if (has_come && !is_lost) return;
-  if (is_lost) Break(why);
+  if (is_lost) communicator_->Break(why);
   if (flight->sizes != nullptr) host_->Cancel(flight->sizes->host_id, why);
   if (flight->phase == Phase::kMeeting) host_->Cancel(flight->before, why);
   if (is_lost) host_->Cancel(flight->behind, why);
@@ -84,27 +76,9 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
 // The host transport counts what goes before and behind a batch, which counts
 // once.
 int DirectLane::in_flight() const {
-  int count = staging_.in_flight();
+  int count = staging_.in_flight() - decision_.trial_surplus();
   for (const auto& [id, flight] : flights_) count -= flight->host_batches() - 1;
   return count;
-}
-
-int DirectLane::own_in_flight() const {
-  int count = 0;
-  for (const BatchId id : own_on_host_) count += host_->count_of(id);
-  if (state_ != State::kTrying) return count;
-  // See in_flight.
-  for (const auto& [id, flight] : flights_) {
-    if (flight->is_trial) count -= flight->host_batches() - 1;
-  }
-  return count;
-}
-
-void DirectLane::ForgetOwnOnHost() {
-  const auto is_over = [this](BatchId id) { return host_->count_of(id) == 0; };
-  own_on_host_.erase(
-      std::remove_if(own_on_host_.begin(), own_on_host_.end(), is_over),
-      own_on_host_.end());
 }
 
 int DirectLane::count_of(BatchId id) const {

@@ -23,7 +23,7 @@ GpuShard DirectLane::ShardOf(const Flight& flight) const {
 }
 
 Status DirectLane::FindMemoryOfShard(Flight* flight) {
-  const auto shards = static_cast<int>(GpuPeers().size());
+  const auto shards = static_cast<int>(decision_.GpuPeers().size());
   HVD_RETURN_IF_ERROR(TakeBuffer(flight, FusionBytes(flight->batch, shards)));
   auto pinned =
       queue_->pinned().Take(static_cast<size_t>(ShardOf(*flight).bytes));
@@ -87,7 +87,7 @@ bool DirectLane::GoOn() {
 }
 
 bool DirectLane::HandOver(Flight* flight) {
-  if (!flight->is_first_half() || !broken_.ok()) return false;
+  if (!flight->is_first_half() || !broken().ok()) return false;
   flight->trip->is_copied = true;
   flight->phase = Phase::kBetween;
   return true;
@@ -95,7 +95,7 @@ bool DirectLane::HandOver(Flight* flight) {
 
 bool DirectLane::StepBetween(Flight* flight) {
   const Status& hosts = flight->trip->status;
-  if (hosts.ok() && broken_.ok()) return false;
+  if (hosts.ok() && broken().ok()) return false;
   if (flight->status.ok()) flight->status = hosts;
   Leave(flight);
   return true;
@@ -104,7 +104,7 @@ bool DirectLane::StepBetween(Flight* flight) {
 void DirectLane::LeaveHosts(Flight* flight) {
   const ShardTrip* const trip = flight->trip.get();
   if (trip == nullptr || trip->is_over) return;
-  const Status why = flight->status.ok() ? broken_ : flight->status;
+  const Status why = flight->status.ok() ? broken() : flight->status;
   if (why.ok()) return;  // this object goes
   host_->Cancel(trip->sums, why);
   host_->Cancel(trip->before, why);

@@ -49,21 +49,22 @@ bool LosesNan(const Batch& batch) {
 
 // Everything here is the same on all ranks.
 bool DirectLane::IsForGpus(const Batch& batch) const {
-  if (state_ != State::kDirect || batch.has_absent) return false;
+  if (!is_direct() || batch.has_absent) return false;
   if (!batch.partners.empty()) return false;
   if (Reduces(batch.verb) && LosesNan(batch)) return false;
-  if (is_by_host_) {
+  if (decision_.is_by_host()) {
     return batch.verb == Verb::kAllreduce && IsFloating(batch.dtype) &&
            FusionBytes(batch) > 0 &&
            communicators_->Takes(batch.wire_dtype, batch.reduce_op, 1.0);
   }
   if (IsMoved(batch.verb)) return true;
   if (batch.verb == Verb::kSparseAllreduce) {
-    return all_have_kernels_ && IsFloating(batch.dtype);
+    return decision_.all_have_kernels() && IsFloating(batch.dtype);
   }
   if (!Reduces(batch.verb) || IsScaledTwice(batch)) return false;
   // Kernels of ours scale and convert floating elements.
-  if (all_have_kernels_ && IsFused(batch, size()) && IsFloating(batch.dtype)) {
+  if (decision_.all_have_kernels() && IsFused(batch, size()) &&
+      IsFloating(batch.dtype)) {
     return communicators_->Takes(batch.wire_dtype, batch.reduce_op, 1.0);
   }
   // Two factors are one for a sum alone.
@@ -75,7 +76,7 @@ bool DirectLane::IsForGpus(const Batch& batch) const {
 
 Status DirectLane::CheckGpus(const Batch& batch) const {
   HVD_RETURN_IF_ERROR(batch.local_error);
-  HVD_RETURN_IF_ERROR(broken_);
+  HVD_RETURN_IF_ERROR(broken());
   HVD_RETURN_IF_ERROR(CheckBatch(batch, rank(), size()));
   for (const Segment& segment : batch.segments) {
     if (segment.count == 0) continue;
@@ -103,16 +104,16 @@ void DirectLane::StartFlight(BatchId id, Batch batch, BatchDone done) {
     StartSizes(flight, error);
   }
   StartBefore(flight, error);
-  if (is_by_host_) StartTrip(flight);
+  if (decision_.is_by_host()) StartTrip(flight);
   StartBehind(flight.get());
 }
 
 Status DirectLane::FindBuffer(Flight* flight) {
   Batch& batch = flight->batch;
   if (Varies(batch.verb)) return Status::Ok();
-  flight->is_fused =
-      is_by_host_ || (all_have_kernels_ && IsFused(batch, size()));
-  if (is_by_host_) return FindMemoryOfShard(flight);
+  flight->is_fused = decision_.is_by_host() ||
+                     (decision_.all_have_kernels() && IsFused(batch, size()));
+  if (decision_.is_by_host()) return FindMemoryOfShard(flight);
   if (flight->is_fused) return TakeBuffer(flight, FusionBytes(batch));
   std::vector<void*> outputs;
   std::vector<int64_t> bytes;
@@ -227,7 +228,7 @@ void DirectLane::StartIds(const FlightPtr& flight, const Status& error) {
 }
 
 void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
-  if (!flight->is_trial) Propose(flight.get());
+  Propose(flight.get());
   Batch number = LargestOf(DataType::kInt64, &flight->place);
   number.local_error = error;
   number.segments[0].name = NameOf(flight->batch);
@@ -235,9 +236,6 @@ void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
     number.inputs_are_ready = [sizes = flight->sizes] {
       return sizes->has_outputs;
     };
-  } else if (flight->is_trial) {
-    number.inputs_are_ready = [flight] { return flight->all_have_come; };
-    number.is_long = true;
   }
   flight->before =
       host_->Start(std::move(number), [this, flight](const Status& status) {
@@ -311,8 +309,6 @@ void DirectLane::StartBehind(Flight* flight) {
   const auto nothing = std::make_shared<uint8_t>(uint8_t{0});
   Batch byte = LargestOf(DataType::kUint8, nothing.get());
   byte.inputs_are_ready = [is_left = flight->is_left] { return *is_left; };
-  // A peer's may hang when this GPU's is over.
-  byte.is_long = flight->is_trial;
   flight->behind = host_->Start(std::move(byte), [nothing](const Status&) {});
 }
 

@@ -64,11 +64,10 @@ struct Flight {
   // How many it has on the host transport.
   int host_batches() const {
     const bool has_sizes = sizes != nullptr && !sizes->is_known;
-    const bool comes_to_trial = is_trial && !all_have_come;
     int of_trip = 0;
     if (trip != nullptr) of_trip = !trip->has_sums + !trip->is_over;
     return 1 + (phase == Phase::kMeeting ? 1 : 0) + (has_sizes ? 1 : 0) +
-           (comes_to_trial ? 1 : 0) + of_trip;
+           of_trip;
   }
 
   Batch batch;
@@ -76,12 +75,7 @@ struct Flight {
   // outputs that nobody wants. Null: none is needed.
   std::shared_ptr<GpuQueue::Buffer> buffer;
   std::shared_ptr<std::byte> pinned;
-  bool is_fused = false;  // tensors travel together
-  bool is_trial = false;  // the first, of no tensors
-  // The trial alone has it: reached when this GPU comes to the trial. Null:
-  // it has come, or never will.
-  std::unique_ptr<DeviceEvent> comes;
-  bool all_have_come = false;       // or cannot
+  bool is_fused = false;            // tensors travel together
   std::shared_ptr<ShardTrip> trip;  // null: its GPUs need no hosts
   BatchDone done;                   // null: it was called
   // The framework's streams wait for it, so it can be called.
@@ -90,9 +84,8 @@ struct Flight {
   Phase phase = Phase::kMeeting;
   LaunchOrder::Place proposed = 0;
   LaunchOrder::Place place = 0;  // the largest proposal, in the end
-  // What goes before it and behind it, on the host transport. A trial has
-  // something else before that, which says that all GPUs have come.
-  BatchId coming = 0, before = 0, behind = 0;
+  // What goes before it and behind it, on the host transport.
+  BatchId before = 0, behind = 0;
   // This GPU has done with it, or will never have to do with it.
   std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
   std::chrono::steady_clock::time_point launched_at;
