@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -266,3 +269,13 @@ def test_what_makes_no_sense(hvd, rank, size):
     assert "needs steps_per_epoch=, the same on every rank" in str(error)
     error = outcome(hvd, make_model(distributed=False), dataset, callbacks.JoinCallback())
     assert "JoinCallback needs a model with a distributed optimizer" in str(error)
+
+
+def test_a_model_is_freed_after_its_fit():
+    """A search over hyperparameters makes many."""
+    model = make_model()
+    model.fit(dataset_of(0, (2,), True), verbose=0, callbacks=[callbacks.JoinCallback()])
+    lives = weakref.ref(model)
+    del model
+    gc.collect()
+    assert lives() is None
