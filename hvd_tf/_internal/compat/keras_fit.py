@@ -24,12 +24,17 @@ def trainer_class(optimizer_class: Any) -> Any:
     return None if training is None else training.Model
 
 
+def steps_variable(model: Any) -> Any:
+    """The variable with the number of steps in an execution. None: of Keras 3, or not compiled."""
+    return getattr(model, "_steps_per_execution", None)  # Keras 2.15 has a public name, too
+
+
 def steps_of_execution(model: Any) -> int:
     """How many steps an execution has now."""
-    steps = getattr(model, "steps_per_execution", None)
-    if steps is None:  # of Keras 2, before it is compiled
-        return 1
-    return int(steps.numpy() if hasattr(steps, "numpy") else steps)
+    steps = steps_variable(model)
+    if hasattr(steps, "numpy"):
+        return int(steps.numpy())
+    return int(getattr(model, "steps_per_execution", None) or 1)
 
 
 def step_tuner_of(model: Any) -> Any:
@@ -38,8 +43,9 @@ def step_tuner_of(model: Any) -> Any:
 
 
 def is_tuned(model: Any) -> bool:
-    """Whether it was compiled with steps_per_execution="auto". Of Keras 2."""
-    return bool(getattr(model, "autotune_steps_per_execution", False))
+    """Whether Keras changes the number of steps by the clock. Of Keras 2."""
+    names = ("autotune_steps_per_execution", "enable_tune_steps_per_execution")  # 2.15, 2.14
+    return any(getattr(model, name, False) for name in names)
 
 
 def replace_step_tuner(model: Any, tuner: Any) -> None:

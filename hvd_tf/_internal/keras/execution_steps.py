@@ -18,6 +18,7 @@ from hvd_tf._internal.compat.keras_fit import (
     replace_step_tuner,
     step_tuner_of,
     steps_of_execution,
+    steps_variable,
     tune_instead,
 )
 from hvd_tf._internal.facts import Facts, check_same, exchange
@@ -65,8 +66,8 @@ def shared_steps(
         return []  # nobody can add a callback, so the number stays
     wish: Optional[tf.Variable] = None
     if registered(process_set).rank == 0:
-        wish = tf.Variable(model.steps_per_execution, dtype=tf.int64, trainable=False)
-        undone.callback(tune_instead, tuner, model.steps_per_execution)
+        wish = tf.Variable(steps_of_execution(model), dtype=tf.int64, trainable=False)
+        undone.callback(tune_instead, tuner, steps_variable(model))
         tune_instead(tuner, wish)
         replace_step_tuner(model, tuner)
     return [_SharedSteps(process_set, wish)]
@@ -105,4 +106,4 @@ class _SharedSteps(AnyKerasCallback):
     def _share(self) -> None:
         steps = 0 if self._wish is None else int(self._wish.numpy())
         everyones = exchange({"steps": steps}, "fit/steps", self._process_set)
-        self.model.steps_per_execution = max(1, everyones[0]["steps"])  # Keras rounds down to 0
+        steps_variable(self.model).assign(max(1, everyones[0]["steps"]))  # Keras rounds down to 0
