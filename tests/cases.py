@@ -37,3 +37,18 @@ needs_kernels = pytest.mark.skipif(
     reason="TensorFlow has no kernel for a GPU here",
 )
 needs_estimator = pytest.mark.skipif(not has_estimator(), reason="no tensorflow-estimator here")
+
+
+def is_before_keras_2_15() -> bool:
+    """Whether .keras files are new to this Keras: it fails to write and to read some."""
+    try:
+        return tuple(int(part) for part in version("keras").split(".")[:2]) < (2, 15)
+    except PackageNotFoundError:
+        return False
+
+
+# What ModelCheckpoint(save_best_only=True) can write.
+BEST_MODEL = ".h5" if is_before_keras_2_15() else ".keras"
+reads_legacy = pytest.mark.skipif(
+    is_before_keras_2_15(), reason="this Keras cannot read a .keras file with a legacy optimizer"
+)

@@ -8,6 +8,7 @@ import importlib.util
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import BEST_MODEL
 
 from hvd_tf import keras as hvd_keras
 from hvd_tf._internal.keras import progress
@@ -143,10 +144,10 @@ class Guarded(keras.callbacks.ModelCheckpoint):
 
 
 def test_a_callback_that_guards_itself(hvd, rank, shared):
-    best = Guarded(str(shared / "best.keras"), monitor="loss", save_best_only=True)
+    best = Guarded(str(shared / f"best{BEST_MODEL}"), monitor="loss", save_best_only=True)
     fit(make_model(), rank, best, verbose=0, epochs=2)
     hvd.allgather_object(None)
-    assert (shared / "best.keras").exists()
+    assert (shared / f"best{BEST_MODEL}").exists()
 
 
 class Sharded(keras.callbacks.ModelCheckpoint):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import BEST_MODEL
 
 from hvd_tf import keras as hvd_keras
 
@@ -193,20 +194,24 @@ def test_the_best_model_is_saved_on_rank_0(hvd, rank, tmp_path):
     best = hvd_keras.callbacks.BestModelCheckpoint(monitor="loss")
     with pytest.raises(ValueError, match="set its `filepath` before fit"):
         fit(model, *data(rank), callbacks=[best])
-    best.filepath = str(tmp_path / "best.keras")
+    best.filepath = str(tmp_path / f"best{BEST_MODEL}")
     fit(model, *data(rank), epochs=2, callbacks=[best])
-    assert [path.name for path in tmp_path.iterdir()] == (["best.keras"] if rank == 0 else [])
+    assert [path.name for path in tmp_path.iterdir()] == (
+        [f"best{BEST_MODEL}"] if rank == 0 else []
+    )
 
 
 @pytest.mark.parametrize("when", ["made", "set"])
 def test_the_best_model_s_path_may_be_a_path(rank, tmp_path, when):
     model = make_model()
     model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")
-    path = tmp_path / "best-{epoch}.keras"
+    path = tmp_path / f"best-{{epoch}}{BEST_MODEL}"
     best = hvd_keras.callbacks.BestModelCheckpoint(
         monitor="loss", filepath=path if when == "made" else None
     )
     if when == "set":
         best.filepath = path
     fit(model, *data(rank), callbacks=[best])
-    assert [path.name for path in tmp_path.iterdir()] == (["best-1.keras"] if rank == 0 else [])
+    assert [path.name for path in tmp_path.iterdir()] == (
+        [f"best-1{BEST_MODEL}"] if rank == 0 else []
+    )
