@@ -94,7 +94,7 @@ $(DONE)/test-tools: $(DONE)/tensorflow Makefile
 	@touch $@
 
 $(DONE)/keras-2: $(DONE)/tensorflow
-	@$(PIP) install -q --no-deps 'tf_keras==$(TF)'
+	@$(PIP) install -q --no-deps 'tf_keras==$(basename $(TF)).*'
 	@touch $@
 
 # Without dependencies: all that is needed is in the list, and they could change TensorFlow's numpy.

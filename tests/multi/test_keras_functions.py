@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import BEST_MODEL
+from cases import BEST_MODEL, is_before_keras_2_15
 
 from hvd_tf import keras as hvd_keras
 
@@ -139,6 +139,8 @@ def check_equal_on_all(hvd, model):
 @pytest.mark.parametrize("kind", ["keras", "h5"])
 def test_rank_0_alone_loads_the_model(hvd, rank, optimizers, tmp_path, kind):
     """The names of its optimizer's variables are others then, with Keras 2."""
+    if kind == "keras" and optimizers is not keras.optimizers and is_before_keras_2_15():
+        pytest.skip("this Keras cannot read a .keras file with a legacy optimizer")
     loss = keras.losses.MeanSquaredError()
     if rank == 0:
         model = make_model()
