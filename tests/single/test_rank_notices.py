@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from hvd_tf._internal.launcher.output import Output, tagged
 from hvd_tf._internal.launcher.rank_notices import RankNotices
 
 
@@ -40,3 +41,31 @@ def test_three_notices_between_two_looks(tmp_path: Path) -> None:
             if what == "running":
                 assert not notices.states()[0].ended
         assert notices.states()[0].ended
+
+
+def test_a_notice_that_has_lost_its_tag_is_not_shown(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    end = {"what": "ended", "rank": 2, "host": "a", "pid": 7, "time_ns": 3, "status": 1}
+    lines = f"[1,2]<stderr>: E\n\0\x1e{notices.word} {json.dumps(end)}\nprterun has exited\n"
+    source, ranks = os.pipe()
+    shown, sink = os.pipe()
+    output = Output(watch=notices.see)
+    output.add(source, sink, tagged(5), own=True)
+    os.write(ranks, lines.encode())
+    os.close(ranks)
+    output.start()
+    output.finish(bytes)
+    assert output.finished(timeout_s=20)
+    output.close()
+    os.close(sink)
+    with open(shown, "rb") as file:
+        assert file.read() == b"[2] E\nprterun has exited\n"
+    state = notices.states()[2]
+    assert state.ended is not None and state.ended.status == 1
+
+
+def test_mpi_aborts_on_a_rank_that_is_known(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    words = b"[h3:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator\n"
+    assert notices.see(None, words) == words and not notices.mpi_has_aborted
+    assert notices.see(1, words) == words and notices.states()[1].mpi_has_aborted

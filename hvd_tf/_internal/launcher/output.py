@@ -30,8 +30,8 @@ Part = tuple[Optional[int], bytes]
 """Whole lines of one rank, or of mpirun itself (None)."""
 Split = Callable[[bytes], Sequence[Part]]
 """Says whose the lines are that came from one stream."""
-Watch = Callable[[int, bytes], bytes]
-"""Gets a rank and its lines, and returns those that are to be shown."""
+Watch = Callable[[Optional[int], bytes], bytes]
+"""Gets the lines of a Part, and returns those that are to be shown."""
 
 
 def of_rank(rank: int) -> Split:
@@ -137,7 +137,7 @@ class Output:
         Args:
           timestamp: whether each line begins with the time at which it came.
           files: where each rank's lines go as well.
-          watch: sees the lines of every rank first.
+          watch: sees all lines first.
           fold: keeps lines from being shown.
         """
         self._timestamp, self._files, self._watch, self._fold = timestamp, files, watch, fold
@@ -241,7 +241,7 @@ class Output:
         shown = []
         stamp = _stamp() if self._timestamp else b""
         for rank, text in stream.split(lines):
-            if rank is not None and self._watch:
+            if self._watch:
                 text = self._watch(rank, text)
             if not text:
                 continue

@@ -97,13 +97,16 @@ class RankNotices:
     # By name: how to tell a file from that of another notice, and what is in it.
     _files: dict[str, tuple[_FileId, Notice | None]] = field(default_factory=dict)
 
-    def see(self, rank: int, lines: bytes) -> bytes:
-        """Takes a rank's notices out of what it writes."""
-        if ABORTS.search(lines):
+    def see(self, rank: int | None, lines: bytes) -> bytes:
+        """Takes notices out of what a rank writes, or mpirun (None).
+
+        Open MPI's may pass on the last lines of a rank on another host as its own, behind a NUL.
+        """
+        if rank is not None and ABORTS.search(lines):
             self._aborted.add(rank)
         if b"\x1e" not in lines:
             return lines
-        line = re.compile(rb"\x1e" + self.word.encode() + rb" ([^\n]*)\n")
+        line = re.compile(rb"\x00*\x1e" + self.word.encode() + rb" ([^\n]*)\n")
         self._lines += line.findall(lines)
         rest = line.sub(b"", lines)
         return rest if not rest or rest.endswith(b"\n") else rest + b"\n"
