@@ -76,6 +76,23 @@ def test_the_host_and_the_remedy_are_named(
     assert left_of(job) == []
 
 
+@pytest.mark.parametrize(
+    ("rank", "words"),
+    [
+        (1, "the connection to node2 was lost while its ranks ran: that host or the network is "),
+        (0, "ssh to node2 failed, or its connection was lost: "),
+    ],
+)
+def test_a_host_that_is_lost_behind_the_start(job: Path, rank: int, words: str) -> None:
+    notice = {"what": "running", "rank": rank, "host": "a", "pid": 7, "time_ns": 5}
+    line = f"[1,{rank}]<stderr>: \x1e%s {json.dumps(notice)}\n"
+    write = f"sys.stderr.write({line!r} % os.environ['HVD_NOTICE'])\n"
+    fake_mpirun(job, write + says(NO_DAEMON.format(status=255), 255))
+    result = run(job, [*HOSTS, "true"])
+    assert result.returncode == 255
+    assert result.stderr.splitlines()[-1].startswith(f"hvdrun: {words}")
+
+
 def test_the_remedy_has_the_options_of_ssh(job: Path) -> None:
     (job / "key").touch()
     fake_mpirun(job, says(NO_DAEMON.format(status=255), 255))

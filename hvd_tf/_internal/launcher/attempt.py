@@ -141,7 +141,7 @@ class Attempt:
             job = process.Job(arguments, env, self.signals, self.file_limit)
         except OSError as error:
             raise LaunchError(f"cannot run {self.launcher.path}: {error.strerror}") from None
-        lost = LostHosts(remote)
+        lost = LostHosts(remote, told.heard_of)
         split = lost.splitting(hydra.split if hydra else tagged(self.launcher.major))
         for pipe, sink in ((job.stdout, 1), (job.stderr, 2)):
             # One of its own, to be closed when it has been read to its end.

@@ -8,7 +8,7 @@ a running job was killed, Open MPI's returns 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 from hvd_tf._internal.launcher.mpirun import RANK_MAIN, Remote, ssh_check
 from hvd_tf._internal.launcher.output import Part, Split
@@ -33,17 +33,31 @@ _NO_RANK_MAIN = f"can't open file '{RANK_MAIN}'".encode(errors="backslashreplace
 _SSH_FAILED = 255
 _NOT_RUN = (126, 127)
 _SAME_PATHS = "Python, hvd_tf, MPI and the program have to be at the same paths as here"
+_WHY_LOST = "that host or the network is down, or its ssh or MPI's daemon there has been killed"
 
 
 class LostHosts:
     """Looks for it. Owner: the thread of the output, and when that has ended the main one."""
 
-    def __init__(self, remote: Remote | None) -> None:
-        """remote: None where all ranks are on this machine, and nothing can be lost."""
-        self._remote = remote
+    def __init__(self, remote: Remote | None, heard_of: Callable[[], Set[int]]) -> None:
+        """For one start of a job.
+
+        Args:
+          remote: None where all ranks are on this machine, and nothing can be lost.
+          heard_of: the ranks on other hosts that have told of themselves so far.
+        """
+        self._remote, self._heard_of = remote, heard_of
         self._said = bytearray()
-        self.words = ""
+        self._words = ""
+        self._ssh_failed_to = ""
+
+    @property
+    def words(self) -> str:
         """What the user may do, once a host is lost."""
+        host = self._ssh_failed_to
+        if host and self._remote and not self._heard_of().isdisjoint(self._remote.ranks_on(host)):
+            return f"the connection to {host} was lost while its ranks ran: {_WHY_LOST}"
+        return self._words
 
     def splitting(self, split: Split) -> Split:
         """The same, looking at the lines on their way."""
@@ -60,26 +74,27 @@ class LostHosts:
         return wrapped if self._remote else split
 
     def _see(self, text: bytes) -> None:
-        if self.words:
+        if self._words:
             return
         self._said += text
         if found := _DAEMON_FAILED.search(self._said):
-            self.words = self._no_daemon(found[1].decode(errors="replace"), int(found[2]))
+            self._words = self._no_daemon(found[1].decode(errors="replace"), int(found[2]))
         elif found := _CONNECTION_LOST.search(self._said):
-            self.words = _lost(found[1].decode(errors="replace"))
+            self._words = _lost(found[1].decode(errors="replace"))
         elif _NO_PROXY in self._said and self._remote:
             elsewhere = [host.name for host in self._remote.hosts if not host.is_local]
             check = ssh_check(elsewhere, self._remote.ssh_arguments)
-            self.words = f"a host was not reached: {check}"
+            self._words = f"a host was not reached: {check}"
         del self._said[:-_LONGEST_WORDS_BYTES]
 
     def _see_rank(self, rank: int, text: bytes) -> None:
-        if self._remote and not self.words and _NO_RANK_MAIN in text:
+        if self._remote and not self._words and _NO_RANK_MAIN in text:
             where = f"{RANK_MAIN.parent} on {self._remote.host_of(rank)}"
-            self.words = f"hvd_tf is not in {where}: {_SAME_PATHS}"
+            self._words = f"hvd_tf is not in {where}: {_SAME_PATHS}"
 
     def _no_daemon(self, host: str, status: int) -> str:
         if status == _SSH_FAILED and self._remote:
+            self._ssh_failed_to = host
             check = ssh_check([host], self._remote.ssh_arguments)
             return f"ssh to {host} failed, or its connection was lost: {check}"
         if status in _NOT_RUN:

@@ -67,7 +67,14 @@ class Remote:
 
     def host_of(self, rank: int) -> str:
         """The name of the host on which a rank is."""
-        return [host.name for host in self.hosts for _ in range(host.slots)][rank]
+        return self._names()[rank]
+
+    def ranks_on(self, name: str) -> list[int]:
+        """The ranks on the host of this name."""
+        return [rank for rank, host in enumerate(self._names()) if host == name]
+
+    def _names(self) -> list[str]:
+        return [host.name for host in self.hosts for _ in range(host.slots)]
 
 
 def ssh_check(names: Sequence[str], ssh_arguments: Sequence[str]) -> str:

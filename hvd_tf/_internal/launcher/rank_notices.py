@@ -111,6 +111,10 @@ class RankNotices:
         rest = line.sub(b"", lines)
         return rest if not rest or rest.endswith(b"\n") else rest + b"\n"
 
+    def heard_of(self) -> set[int]:
+        """The ranks on other hosts whose notices have come. For any thread."""
+        return {notice.rank for notice in map(_parsed, tuple(self._lines)) if notice}
+
     @property
     def mpi_has_aborted(self) -> bool:
         """Whether it has said so on some rank."""
