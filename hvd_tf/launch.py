@@ -85,13 +85,25 @@ def _launch(options: Options) -> int:
         if options.output is not None:
             files = RankFiles(options.output, options.ranks)
             stack.callback(files.close)
-        if options.restarts and not environ.get(variables.COMMITS_VARIABLE):
-            try:
-                chosen = str(stack.enter_context(kept_directory()))
-            except OSError as error:
-                raise no_temporary_files(error) from None
-            environ[variables.COMMITS_VARIABLE] = environ[variables.CHOSEN_VARIABLE] = chosen
+        _choose_commits(options, environ, stack)
         return _run(options, launcher, environ, signals, file_limit, files)
+
+
+def _choose_commits(options: Options, environ: dict[str, str], stack: ExitStack) -> None:
+    """Makes a directory for the commits of a job that is started again, unless the user has."""
+    if not options.restarts or environ.get(variables.COMMITS_VARIABLE):
+        return
+    if options.hosts and not options.hosts[0].is_this_machine():
+        say(
+            f"rank 0 is on {options.hosts[0].name}, so hvd.elastic keeps no commits for a restart "
+            f"and begins anew: set {variables.COMMITS_VARIABLE} to a directory that all hosts share"
+        )
+        return
+    try:
+        chosen = str(stack.enter_context(kept_directory()))
+    except OSError as error:
+        raise no_temporary_files(error) from None
+    environ[variables.COMMITS_VARIABLE] = environ[variables.CHOSEN_VARIABLE] = chosen
 
 
 def _run(

@@ -30,6 +30,25 @@ class Host:
         own = socket.gethostname()
         return self.name in (*_LOCAL_NAMES, own, own.partition(".")[0])
 
+    def address(self) -> str | None:
+        """Its IPv4 address. None: the name does not resolve; ssh's settings may know it."""
+        try:
+            return str(socket.getaddrinfo(self.name, None, socket.AF_INET)[0][4][0])
+        except (OSError, UnicodeError):
+            return None
+
+    def is_this_machine(self) -> bool:
+        """Whether the name or the address is one of this machine's own."""
+        address = None if self.is_local else self.address()
+        if address is None:
+            return self.is_local
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((address, 0))
+            except OSError:
+                return False
+        return True
+
 
 def parse(text: str) -> list[Host]:
     """The hosts of "a:2,b:4". One without a number takes one rank.
