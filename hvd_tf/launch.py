@@ -76,7 +76,7 @@ def _launch(options: Options) -> int:
         _check_command(options.command[0], environ)
     launcher = mpirun.find(environ)
     if options.dry_run:
-        line = command_line(options, launcher, None, remote_of(options, environ))
+        line = command_line(options, launcher, None, remote_of(options, environ), environ)
         print(shlex.join(line))
         return 0
     with process.Signals() as signals, FileLimit() as file_limit, ExitStack() as stack:

@@ -14,7 +14,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hvd_tf._internal import failure_report, notices
-from hvd_tf._internal.launcher import ends, last_words, mpich_segments, mpirun, process, variables
+from hvd_tf._internal.launcher import (
+    ends,
+    last_words,
+    local_bridges,
+    mpich_segments,
+    mpirun,
+    process,
+    variables,
+)
 from hvd_tf._internal.launcher.directories import Directories, private_directories
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.file_limit import FileLimit
@@ -87,7 +95,7 @@ class Attempt:
                     _add_pipes(output, self.options.ranks, directories)
             except OSError as error:
                 raise no_temporary_files(error) from None
-            arguments = command_line(self.options, self.launcher, directories, remote)
+            arguments = command_line(self.options, self.launcher, directories, remote, env)
             if self.options.verbose:
                 command = shlex.join(self.options.command)
                 say(f"running {command} by {shlex.join(arguments)}")
@@ -248,10 +256,16 @@ def remote_of(options: Options, env: Mapping[str, str]) -> Remote | None:
 
 
 def command_line(
-    options: Options, launcher: Mpirun, directories: Directories | None, remote: Remote | None
+    options: Options,
+    launcher: Mpirun,
+    directories: Directories | None,
+    remote: Remote | None,
+    environ: Mapping[str, str],
 ) -> list[str]:
     """The argument list of mpirun for these options."""
-    interfaces = mpirun.interface_arguments(launcher, options.network_interfaces)
+    interfaces = mpirun.interface_arguments(
+        launcher, options.network_interfaces
+    ) or local_bridges.exclusion(launcher, options.hosts, environ, options.mpi_arguments)
     return mpirun.arguments(
         launcher,
         options.ranks,
