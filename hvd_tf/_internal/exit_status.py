@@ -12,28 +12,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-_calls = 0  # of sys.exit
-_status = 0  # of the last call
-
-
-class _Mark:
-    """Belongs to the SystemExit of one call, and is freed with it.
-
-    Where that ends the program, no frame is left by then. Where the program has caught it, one is.
-    """
-
-    def __init__(self) -> None:
-        self._call = _calls
-
-    def __del__(self) -> None:
-        global _status
-        if self._call != _calls:
-            return
-        try:
-            sys._getframe(1)
-        except ValueError:  # there is none
-            return
-        _status = 0
+_status = 0
 
 
 def watch() -> None:
@@ -42,22 +21,17 @@ def watch() -> None:
 
     @functools.wraps(original)
     def noting(status: Any = None, /) -> NoReturn:
-        global _calls, _status
-        if threading.current_thread() is not threading.main_thread():
-            original(status)  # any other thread ends itself alone
-        _calls += 1
-        _status = _number(status)
-        try:
-            original(status)
-        except SystemExit as exception:
-            vars(exception)["_hvd_mark"] = _Mark()
-            raise
+        global _status
+        # Any other thread ends itself alone.
+        if threading.current_thread() is threading.main_thread():
+            _status = _number(status)
+        original(status)
 
     sys.exit = noting
 
 
 def status() -> int:
-    """As the process will return it. 0 where sys.exit was not called, or the program went on."""
+    """As the process will return it. 0 where sys.exit was not called."""
     return _status
 
 

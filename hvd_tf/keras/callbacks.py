@@ -98,7 +98,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         if size() > 1:
             with tf.device(self.device):
                 if tf.executing_eagerly():
-                    check_order(self.model.trainable_variables, self.root_rank)
+                    check_order(self.model, self._local, self.root_rank)
                 variables = broadcast_variables_of(self.model, self._local)
                 run_in_session(broadcast_variables(variables, self.root_rank))
 

@@ -128,6 +128,23 @@ def test_variables_in_another_order_are_an_error_on_all(hvd, rank, size):
         model.fit(x, x, verbose=0, callbacks=[callbacks.BroadcastGlobalVariablesCallback(0)])
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_another_order_of_what_stays_local_is_none(hvd, rank, size, local):
+    """Nor is it with an optimizer of one's own, beside a tape that may match by name."""
+    model = TwoBlocks(["up", "down"] if rank < size - 1 else ["down", "up"])
+    optimizer = keras.optimizers.SGD(0.0)
+    if local:
+        model(np.ones((1, 3), np.float32))
+        optimizer = hvd_keras.PartialDistributedOptimizer(
+            optimizer, local_layers=[model.up, model.down]
+        )
+    model.compile(optimizer, "mse")
+    x = np.ones((4, 3), np.float32)
+    model.fit(x, x, verbose=0, callbacks=[callbacks.BroadcastGlobalVariablesCallback(0)])
+    (up,), (everyones, *_) = model.up.get_weights(), hvd.allgather_object(model.up.get_weights())
+    np.testing.assert_array_equal(up, everyones[0])
+
+
 # --- Metrics -------------------------------------------------------------------
 
 

@@ -279,3 +279,15 @@ def test_a_model_is_freed_after_its_fit():
     del model
     gc.collect()
     assert lives() is None
+
+
+@pytest.mark.skipif(not IS_KERAS_3, reason="in Keras 2 every rank needs a batch")
+def test_the_root_broadcasts_while_a_rank_has_joined(hvd, rank, size):
+    counts = (0, *[2] * (size - 1))
+    model = make_model()
+    broadcast = callbacks.BroadcastGlobalVariablesCallback(size - 1)
+    fitted = [callbacks.JoinCallback(), broadcast]
+    model.fit(dataset_of(rank, counts, True), epochs=2, verbose=0, callbacks=fitted)
+    everyones = hvd.allgather_object(model.get_weights())
+    for theirs in everyones:
+        np.testing.assert_array_equal(theirs[0], everyones[0][0])

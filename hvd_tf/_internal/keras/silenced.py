@@ -43,7 +43,9 @@ def silence(callback: Any, inherited: Any) -> Callable[[], None]:
 def _silenced(own_class: Any, inherited: Any) -> Any:
     base = next(cls for cls in inherited.__mro__ if cls.__name__ == "Callback")
     mro = own_class.__mro__
-    saves = any(SAVE_METHOD in vars(cls) for cls in mro[: mro.index(inherited)])
+    saves = hasattr(inherited, SAVE_METHOD) and any(
+        SAVE_METHOD in vars(cls) for cls in mro[: mro.index(inherited)]
+    )
     methods: dict[str, Any] = {
         name: getattr(base, name, _do_nothing)
         for name in dir(inherited)

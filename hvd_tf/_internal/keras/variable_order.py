@@ -8,36 +8,58 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
-from hvd_tf._internal.compat import Variable
+from hvd_tf._internal.compat import variable_key
 from hvd_tf._internal.facts import exchange
+from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.names import variable_names
 from hvd_tf._internal.runtime import rank
 
 
-def check_order(variables: Sequence[Variable], root_rank: int) -> None:
+def check_order(model: Any, local: Sequence[Any], root_rank: int) -> None:
     """Raise ValueError on every rank if one has the root's variables in another order.
 
     Ranks whose names differ may be right: a model that was loaded has other names. A collective
-    call of all ranks, in eager code.
+    call of all ranks but those that have joined, in eager code. Without a distributed optimizer it
+    does nothing: a tape may match by name.
+
+    Args:
+      model: compiled.
+      local: variables that stay as they are on each rank.
+      root_rank: a rank of the job.
     """
-    names = variable_names(variables)
-    digests = {"ordered": _digest(names), "sorted": _digest(sorted(names))}
-    everyones = exchange(digests, "variable_order/digests")
-    root = everyones[root_rank]
+    optimizer = reducing_of(model)
+    if optimizer is None:
+        return
+    left_out = {variable_key(variable) for variable in (*local, *optimizer._local_vars)}
+    names = variable_names(
+        [v for v in model.trainable_variables if variable_key(v) not in left_out]
+    )
+    facts = {"rank": rank(), "ordered": _digest(names), "sorted": _digest(sorted(names))}
+    everyones = {theirs["rank"]: theirs for theirs in exchange(facts, "variable_order/digests")}
+    root = everyones.get(root_rank)
+    if root is None:
+        return  # it has joined: the broadcast says so
     wrong = [
         of
-        for of, theirs in enumerate(everyones)
+        for of, theirs in everyones.items()
         if theirs["sorted"] == root["sorted"] and theirs["ordered"] != root["ordered"]
     ]
-    if not wrong:
-        return
-    lists = exchange({"names": names if rank() in (root_rank, wrong[0]) else []}, "variable_order")
-    of_root, theirs = (lists[of]["names"] for of in (root_rank, wrong[0]))
-    place = next(place for place, name in enumerate(of_root) if name != theirs[place])
+    if wrong:
+        _raise(names, root_rank, wrong[0])
+
+
+def _raise(names: Sequence[str], root_rank: int, wrong: int) -> None:
+    mine = list(names) if rank() in (root_rank, wrong) else []
+    facts = exchange({"rank": rank(), "names": mine}, "variable_order/names")
+    lists = {theirs["rank"]: theirs["names"] for theirs in facts}
+    place, of_root = next(
+        (place, name) for place, name in enumerate(lists[root_rank]) if name != lists[wrong][place]
+    )
     raise ValueError(
-        f"the model's trainable variables are in another order on rank {wrong[0]} than on rank "
-        f"{root_rank}: number {place} is {theirs[place]!r} in place of {of_root[place]!r}. Ranks "
+        f"the model's trainable variables are in another order on rank {wrong} than on rank "
+        f"{root_rank}: number {place} is {lists[wrong][place]!r} in place of {of_root!r}. Ranks "
         "match gradients by place: make the layers and variables in the same order on every rank"
     )
 
