@@ -417,6 +417,7 @@ TEST(an_answer_may_come_after_the_decision_has_gone) {
   Rank& rank = job.rank(0);
   rank.StartBatch();
   rank.decision.reset();
+  // The address sanitizer sees it if that touches what has gone.
   rank.Answer(Cancelled("the set has ended"));
   EXPECT_TRUE(rank.asked == nullptr);
 }

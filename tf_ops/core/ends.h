@@ -29,7 +29,7 @@ namespace hvd {
 class Ends {
  public:
   using Clock = std::chrono::steady_clock;
-  // The end of a peer, and what fails because of it.
+  // The end of a rank, and what fails because of it.
   using Noted = std::pair<PeerEndMessage, Status>;
 
   // Sends by `channel`, which must outlive it.
@@ -83,7 +83,8 @@ class Ends {
   bool busy(Clock::time_point now) const { return relay_.busy(now); }
 
   // --- Any thread ---
-  // Fulfilled once a failure of this rank has reached each host.
+  // Fulfilled once a failure of this rank has reached each host. To be asked
+  // for once.
   std::future<void> failure_announced() {
     return failure_announced_.get_future();
   }

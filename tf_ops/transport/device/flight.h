@@ -46,8 +46,9 @@ struct FlightSizes {
   std::vector<void*> outputs;
 };
 
-// Owner: a DirectLane. The host transport's batches share it, because they may
-// end after it. Background thread only.
+// Owner: a DirectLane. The host transport's batches share it. What they do at
+// their end needs the lane, so the host transport ends none after that has
+// gone: it only drops them. Background thread only.
 struct Flight {
   enum class Phase {
     kMeeting,   // its number is on the host transport

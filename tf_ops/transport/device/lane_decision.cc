@@ -66,7 +66,8 @@ void LaneDecision::HearAnswer(const Status& answer) {
   // others had met.
   is_asking_ = false;
   if (answer.ok()) return;
-  // The set has ended.
+  // The set has ended. No trial is under way: a meeting answers at once, so
+  // what was asked before the trial has been answered.
   state_ = State::kStagedForGood;
   if (communicator_ != nullptr) communicator_->Destroy();
 }

@@ -67,7 +67,7 @@ class LaneDecision {
                       std::chrono::milliseconds limit) const;
 
   // --- What it has under way ---
-  // A communicator may have work on the GPU.
+  // The communicator of this decision may have work on the GPU.
   bool uses_gpu() const {
     return trial_ != nullptr ||
            (communicator_ != nullptr && !communicator_->broken().ok());

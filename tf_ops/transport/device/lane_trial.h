@@ -83,7 +83,7 @@ class LaneTrial {
   struct Meeting {
     void Leave();
 
-    LaunchOrder* order = nullptr;
+    LaunchOrder* order = nullptr;  // of the queue, which outlives all batches
     int set_id = 0;
     Phase phase = Phase::kMeeting;
     bool has_come = true;        // this GPU, or it never will

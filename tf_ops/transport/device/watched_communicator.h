@@ -17,7 +17,7 @@ class WatchedCommunicator {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Once, before all that follows.
+  // Once, before anything that asks the communicator or gives it work.
   void Watch(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
@@ -46,7 +46,8 @@ class WatchedCommunicator {
   }
 
   // It is not broken, and takes nothing yet: what it was given last may not be
-  // queued. What is queued behind that would not wait for it.
+  // queued. What is queued behind that would not wait for it. Breaks one that
+  // has failed.
   bool IsQueueing() {
     if (!broken_.ok()) return false;
     const Result<bool> is_ready = communicator_->IsReady();
