@@ -64,6 +64,8 @@ TEST(start_watch_warns_once) {
   }
   ASSERT_EQ(log.lines().size(), 1u);
   EXPECT_EQ(log.lines()[0].find("hvd.init() has waited for other ranks"), 0u);
+  EXPECT_TRUE(log.lines()[0].find("share by hvdrun --network-interfaces.") !=
+              std::string::npos);
 }
 
 TEST(start_watch_gives_up_behind_its_words) {

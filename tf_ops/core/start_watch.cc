@@ -37,7 +37,9 @@ void StartWatch::Watch(double warning_s, double limit_s,
     Log(LogLevel::kWarning,
         "hvd.init() has waited for other ranks for " + WholeSeconds(warning_s) +
             ": all ranks of the job have to call it, with the same comm=. "
-            "Those that do not warn of this have not, or with another one.");
+            "Those that do not warn of this have not, or with another one. If "
+            "all of them warn, their hosts do not hear each other: name a "
+            "network that all hosts share by hvdrun --network-interfaces.");
   }
   if (limit_s <= 0 || !Sleep(limit_s)) return;
   Log(LogLevel::kError, "hvd.init() has waited for other ranks for " +
