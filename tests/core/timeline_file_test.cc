@@ -50,29 +50,46 @@ std::string ChunkOf(int events) {
   return trace.Take();
 }
 
-// What `open` says in a process that is forked for it.
-std::string ToldByChild(const std::function<Status()>& open) {
-  int told[2] = {-1, -1};
-  EXPECT_EQ(pipe(told), 0);
-  const pid_t child = fork();
-  EXPECT_TRUE(child >= 0);
-  if (child == 0) {
+// Another process, which opens a file when it is asked to. Make it while this
+// process has one thread: a lock that another one holds would stay locked in
+// the new process, such as those of a sanitizer's memory.
+class Opener {
+ public:
+  explicit Opener(const std::function<Status()>& open) {
+    EXPECT_EQ(pipe(asked_), 0);
+    EXPECT_EQ(pipe(told_), 0);
+    child_ = fork();
+    EXPECT_TRUE(child_ >= 0);
+    if (child_ != 0) return;
+    char byte = 0;
+    bool is_well = read(asked_[0], &byte, 1) == 1;
     const std::string message = open().message();
-    _exit(write(told[1], message.data(), message.size()) ==
-                  static_cast<ssize_t>(message.size())
-              ? 0
-              : 1);
+    is_well &= write(told_[1], message.data(), message.size()) ==
+               static_cast<ssize_t>(message.size());
+    _exit(is_well ? 0 : 1);
   }
-  close(told[1]);
-  std::string message;
-  char bytes[4096];
-  for (ssize_t count; (count = read(told[0], bytes, sizeof(bytes))) > 0;) {
-    message.append(bytes, static_cast<size_t>(count));
+
+  // What it says. To be called once.
+  std::string Ask() {
+    EXPECT_EQ(write(asked_[1], "!", 1), ssize_t{1});
+    close(told_[1]);
+    std::string message;
+    char bytes[4096];
+    for (ssize_t count; (count = read(told_[0], bytes, sizeof(bytes))) > 0;) {
+      message.append(bytes, static_cast<size_t>(count));
+    }
+    for (const int end : {asked_[0], asked_[1], told_[0]}) close(end);
+    int status = 1;
+    EXPECT_EQ(waitpid(child_, &status, 0), child_);
+    EXPECT_EQ(status, 0);
+    return message;
   }
-  close(told[0]);
-  waitpid(child, nullptr, 0);
-  return message;
-}
+
+ private:
+  int asked_[2] = {-1, -1};
+  int told_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
 
 // Kills a process and waits for its end.
 void End(pid_t process) {
@@ -84,11 +101,11 @@ void End(pid_t process) {
 TEST(timeline_file_has_one_writer_at_a_time) {
   const TempDirectory directory;
   const std::string path = directory.file("x.json");
-  auto first = OpenAt(path);
-  const std::string second = ToldByChild([&] {
+  Opener second([&] {
     return TimelineFile::Open("file_path", path, OneRank(), 0).status();
   });
-  EXPECT_EQ(second,
+  auto first = OpenAt(path);
+  EXPECT_EQ(second.Ask(),
             "file_path='" + path +
                 "' cannot be written on rank 0 (another job writes it, or what "
                 "it has left behind): name another file, or end that job.");
@@ -144,9 +161,8 @@ TEST(output_file_is_emptied_only_by_its_writer) {
   auto first = open();
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE(first.value().Write("first").ok());
-  EXPECT_TRUE(ToldByChild([&] {
-                return open().status();
-              }).find("another job writes it") != std::string::npos);
+  Opener second([&] { return open().status(); });
+  EXPECT_TRUE(second.Ask().find("another job writes it") != std::string::npos);
   EXPECT_EQ(TextOf(path), "first");
   first.value().Close();
   first.value().Close();
