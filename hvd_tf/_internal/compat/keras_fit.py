@@ -9,7 +9,7 @@ from typing import Any, Optional
 from hvd_tf._internal.compat.keras import keras_2_module
 
 # Callbacks write files in these methods, beside those that `fit` calls, and in these properties.
-SAVE_METHOD = "_save_model"  # of ModelCheckpoint, whose others call it
+SAVE_METHOD = "_save_model"  # of ModelCheckpoint, whose other methods call it
 FILE_METHODS = (SAVE_METHOD, "set_model")
 FILE_WRITERS = ("_train_writer", "_val_writer")
 
