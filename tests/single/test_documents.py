@@ -20,6 +20,7 @@ ROOTS = (
     *("hvd_tf", "hvd_tf/_internal", "tests/core"),
 )
 FILE = re.compile(r"[\w.-]+(/[\w.-]+)*\.(cc|h|py|md|yaml|sh|json)|([\w-]+/)+")
+BUILT = "build"  # the folder of what make makes
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PYTHON = re.compile(r"```python\n.*?```", re.DOTALL)
@@ -75,11 +76,16 @@ def missing_files(document: Path, root: Path) -> list[str]:
 def _is_ours(name: str, root: Path) -> bool:
     """A path below a folder of ours, or a C++ file. A user's `train.py` is neither."""
     top = name.split("/")[0]
+    if top == BUILT:
+        return True
     folders = {path.name for base in ROOTS for path in (root / base).glob("*") if path.is_dir()}
     return ("/" in name and top in folders) or name.endswith((".cc", ".h"))
 
 
 def _exists(name: str, document: Path, root: Path) -> bool:
+    if name.startswith(f"{BUILT}/"):  # not there in a fresh clone: a target of make has to make it
+        made = re.findall(rf"{BUILT}/[\w./-]+", (root / "Makefile").read_text())
+        return name.rstrip("/") in made
     places = [document.parent, *(root / base for base in ROOTS)]
     return any((place / name).exists() for place in places)
 
@@ -228,12 +234,21 @@ def test_missing_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "tf_ops" / "core").mkdir(parents=True)
     (tmp_path / "tf_ops" / "core" / "a.cc").touch()
+    (tmp_path / "Makefile").write_text("cuda:\n\tcmake -S tf_ops -B build/cuda -G Ninja\n")
     document = tmp_path / "docs" / "a.md"
     document.write_text(
         "`a.cc` `core/a.cc` `tf_ops/core/` `train.py` `b.cc` `core/b.h` `tf_ops/none/`\n"
+        "`build/cuda/` `build/none/` `build/cud/`\n"
         "[here](a.md) [there](b.md) [far](https://example.org/c.md)\n"
     )
-    assert missing_files(document, tmp_path) == ["b.md", "b.cc", "core/b.h", "tf_ops/none/"]
+    assert missing_files(document, tmp_path) == [
+        "b.md",
+        "b.cc",
+        "core/b.h",
+        "tf_ops/none/",
+        "build/none/",
+        "build/cud/",
+    ]
 
 
 def test_unknown_names_are_found() -> None:
