@@ -117,20 +117,23 @@ TEST(runtime_autotune_is_not_in_the_way_of_ends_and_aborted_steps) {
   const Options options = TuningOptions(log.path);
   for (int leaver : {0, 1}) {  // the one that decides or not
     ThreadWorld world(2);
-    std::atomic<int> aborted{0};  // the last step of which rank 1 has heard so
     RunRanks(2, [&](int rank) {
       Runtime runtime(world.OpenShared(rank, options, 0), options);
       EXPECT_EQ(runtime.Start({}).message(), "");
       for (int step = 1; step <= 60; ++step) {
         const bool is_aborted = step % 5 == 0;
-        const bool is_early = step % 10 == 0;  // before rank 0 asks
+        const bool is_early = step % 10 == 0;  // the leader hears of it first
         Ask ask{"x"};
         ask.step = step;
         Ask other{"y"};
         other.step = step;
-        while (is_early && rank == 0 && aborted < step) {
-          std::this_thread::yield();
-        }
+        // Rank 1's reports come in order: behind "heard" the leader knows of
+        // the abort.
+        const auto hear = [&] {
+          auto heard = Start(&runtime, {"heard"}, {Filled(2, 1.0f)});
+          EXPECT_EQ(heard->Wait().message(), "");
+        };
+        if (is_early && rank == 0) hear();
         auto first = Start(&runtime, ask, {Filled(9000, 1.0f)});
         auto second = Start(&runtime, other, {Filled(9000, 1.0f)});
         if (is_aborted && rank == 1) {
@@ -139,7 +142,7 @@ TEST(runtime_autotune_is_not_in_the_way_of_ends_and_aborted_steps) {
         if (is_early) {
           EXPECT_EQ(second->Wait().code(),
                     rank == 1 ? StatusCode::kCancelled : StatusCode::kPeerLost);
-          if (rank == 1) aborted = step;
+          if (rank == 1) hear();
         }
         // What had been agreed on when the step was aborted completes.
         for (auto& call : {first, second}) {
