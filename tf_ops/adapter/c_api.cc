@@ -15,6 +15,7 @@
 #include "adapter/eager_words.h"
 #include "adapter/global_runtime.h"
 #include "core/comm_stats.h"
+#include "core/exception_status.h"
 #include "core/stack_requests.h"
 #include "core/types.h"
 
@@ -38,17 +39,17 @@ int Catch(int failed, Call call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    Report(hvd::Internal(error.what()));
+    Report(hvd::StatusOf(error));
     return failed;
   }
 }
 
-// Returns the code of the Status that `call` returns, which becomes the last
-// error.
+// Returns the code of the Status that `call` returns or throws, which becomes
+// the last error.
 template <typename Call>
 int Guarded(Call call) {
-  return Catch(static_cast<int>(hvd::StatusCode::kInternal),
-               [&] { return Report(call()); });
+  const int code = Catch(-1, [&] { return Report(call()); });
+  return code >= 0 ? code : static_cast<int>(LastError().code());
 }
 
 // The same of `call(runtime)`. Not Ok where no runtime runs, and in a process

@@ -36,6 +36,9 @@ struct Global {
   // Whether there has been a runtime, or ForgetRuns since. Guarded by
   // lifecycle_mutex.
   bool has_run = false;
+  // An exception has ended InitRuntime, and the peers may wait there. Guarded
+  // by lifecycle_mutex.
+  bool start_is_broken = false;
   FailedCalls failed_calls;
   // Set in a forked child, to the parent's process id. The child inherits all
   // else.
@@ -122,6 +125,22 @@ Status DecideGpuLane(Backend* backend, Options* options) {
   return Status::Ok();
 }
 
+// All ranks call it. What it returns is the same on all of them, but for
+// exceptions.
+Status StartTogether(const JobArgs& args, Options options) {
+  Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options);
+  if (!backend.ok()) return backend.status();
+  ConfigureLog(options.log_level, backend.value()->topology().rank);
+  HVD_RETURN_IF_ERROR(DecideGpuLane(backend.value().get(), &options));
+  std::unique_ptr<DeviceLanes> device_lanes =
+      OpenDeviceLanes(backend.value()->doorbell());
+  auto runtime = std::make_shared<Runtime>(std::move(backend.value()), options,
+                                           std::move(device_lanes));
+  HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
+  SetRuntime(std::move(runtime));
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::shared_ptr<Runtime> GetRuntime() {
@@ -152,21 +171,14 @@ Status InitRuntime(const JobArgs& args) {
   if (args.dynamic_process_sets) options.value().dynamic_process_sets = true;
   WatchForks();
   Global& global = TheGlobal();
-  const LogLevel level = options.value().log_level;
-  ConfigureLog(level, -1);  // the rank is not known yet
+  ConfigureLog(options.value().log_level, -1);  // the rank is not known yet
   // The first start may be as slow as a peer's imports.
   const double limit_s = global.has_run ? options.value().stall_shutdown_s : 0;
   const StartWatch watch(options.value().stall_warning_s, limit_s, GiveUpStart);
-  Result<std::unique_ptr<Backend>> backend = OpenBackend(args, options.value());
-  if (!backend.ok()) return backend.status();
-  ConfigureLog(level, backend.value()->topology().rank);
-  HVD_RETURN_IF_ERROR(DecideGpuLane(backend.value().get(), &options.value()));
-  std::unique_ptr<DeviceLanes> device_lanes =
-      OpenDeviceLanes(backend.value()->doorbell());
-  auto runtime = std::make_shared<Runtime>(
-      std::move(backend.value()), options.value(), std::move(device_lanes));
-  HVD_RETURN_IF_ERROR(runtime->Start(args.process_sets));
-  SetRuntime(std::move(runtime));
+  global.start_is_broken = true;
+  const Status started = StartTogether(args, options.value());
+  global.start_is_broken = false;
+  HVD_RETURN_IF_ERROR(started);
   global.restarting_peer = -1;
   global.has_run = true;
   return Status::Ok();
@@ -205,6 +217,12 @@ void EndProcess() {
             std::to_string(global.restarting_peer) +
             " goes back to its last commit (hvd.elastic.run) and waits for it; "
             "have all ranks take the same number of steps.");
+    AbortBackends(EXIT_FAILURE);
+  }
+  if (global.start_is_broken) {
+    Log(LogLevel::kError,
+        "this rank's program is over, while other ranks may wait for it in "
+        "hvd.init(), which failed here; the job is ended.");
     AbortBackends(EXIT_FAILURE);
   }
   FinalizeBackends();

@@ -10,6 +10,7 @@
 #include "core/autotune_report.h"
 #include "core/background_loop.h"
 #include "core/batch_times.h"
+#include "core/exception_status.h"
 #include "core/log.h"
 #include "core/quoted.h"
 #include "core/stack_requests.h"
@@ -70,7 +71,23 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   }
   Result<Files> opened = OpenFiles();
   if (!opened.ok()) return opened.status();
-  Files& files = opened.value();
+  // The thread stands here until all ranks have one.
+  std::unique_lock<std::mutex> start(start_mutex_);
+  Status own;
+  try {
+    own = StartThread(sets, &opened.value());
+  } catch (const std::exception& error) {
+    own = StatusOf(error);
+  }
+  const Status agreed = AgreeOnStart(own);
+  starts_ = agreed.ok();
+  start.unlock();
+  if (!starts_ && thread_.joinable()) thread_.join();
+  return agreed;
+}
+
+Status Runtime::StartThread(const std::vector<ProcessSetPtr>& sets,
+                            Files* files) {
   queue_ = std::make_unique<TensorQueue>(backend_->doorbell());
   loop_ = std::make_unique<BackgroundLoop>(backend_.get(), device_lanes_.get(),
                                            queue_.get(), &registry_, options_,
@@ -78,16 +95,39 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   HVD_RETURN_IF_ERROR(loop_->Begin(sets));
   // A single rank completes its ops without the wire, so there is nothing to
   // tune.
-  if (files.autotune_report != nullptr && topology.size > 1) {
-    loop_->Autotune(std::move(files.autotune_report));
+  if (files->autotune_report != nullptr && topology().size > 1) {
+    loop_->Autotune(std::move(files->autotune_report));
   }
-  if (files.has_timeline) loop_->StartTimeline(files.marks_cycles);
+  if (files->has_timeline) loop_->StartTimeline(files->marks_cycles);
   if (timeline_file_ != nullptr) {
     // The first command, so that the timeline has all that follows.
     (void)queue_->Push(TimelineCommand{timeline_file_,
                                        options_.timeline_mark_cycles, nullptr});
   }
-  thread_ = std::thread([this] { loop_->Run(); });
+  thread_ = std::thread([this] {
+    {
+      std::lock_guard<std::mutex> start(start_mutex_);
+      if (!starts_) return;
+    }
+    loop_->Run();
+  });
+  return Status::Ok();
+}
+
+Status Runtime::AgreeOnStart(const Status& own) {
+  // The code, and the message.
+  const std::string told =
+      own.ok() ? "" : static_cast<char>(own.code()) + own.message();
+  const Result<std::vector<std::string>> all = backend_->Exchange(told);
+  if (!all.ok()) return all.status();
+  for (int rank = 0; rank < topology().size; ++rank) {
+    const std::string& error = all.value()[rank];
+    if (error.empty()) continue;
+    return Status(static_cast<StatusCode>(error[0]),
+                  "rank " + std::to_string(rank) + " (" +
+                      topology().hosts[rank] +
+                      ") cannot start: " + error.substr(1));
+  }
   return Status::Ok();
 }
 

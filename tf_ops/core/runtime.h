@@ -43,8 +43,9 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Starts the background thread. `process_sets` have ranks of the job. Their
-  // ids are 1, 2, ... They must be the same on every rank.
+  // Starts the background thread. All ranks of the job call it, and it fails on
+  // all of them or on none. `process_sets` have ranks of the job. Their ids are
+  // 1, 2, ... They must be the same on every rank.
   Status Start(const std::vector<std::vector<int>>& process_sets);
 
   // Tells the peers that this rank leaves, fails what is pending here, and ends
@@ -153,6 +154,10 @@ class Runtime {
   // Opens autotune's report and the timeline on rank 0, if they are wanted
   // there. The status and the flags are the same on all ranks.
   Result<Files> OpenFiles();
+  // All that Start does on this rank alone. The thread waits for start_mutex_.
+  Status StartThread(const std::vector<ProcessSetPtr>& sets, Files* files);
+  // The error of the first rank that has one, on all ranks.
+  Status AgreeOnStart(const Status& own);
   Status OpenTimeline(const std::string& name, const std::string& path);
   Result<int> ChangeSets(SetRequest request);
 
@@ -166,6 +171,8 @@ class Runtime {
   const std::shared_ptr<StackRequests> stacks_;
   std::unique_ptr<TensorQueue> queue_;
   std::unique_ptr<BackgroundLoop> loop_;
+  std::mutex start_mutex_;  // held by Start until starts_ is decided
+  bool starts_ = false;
   std::thread thread_;
   // Held while a timeline is started or stopped, which takes long.
   std::mutex timeline_mutex_;
