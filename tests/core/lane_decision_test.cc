@@ -316,6 +316,18 @@ TEST(a_communicator_that_does_not_get_ready_is_given_up) {
   }
 }
 
+// The rank that did connect only hears that the other one cannot take part.
+TEST(a_rank_that_does_not_connect_has_the_reason) {
+  Job job(milliseconds(0));
+  job.rank(1).library.connects = false;
+  job.Begin();
+  job.Run(3);
+  ASSERT_EQ(job.lines.size(), 1u);
+  EXPECT_EQ(job.lines[0], kStaysStaged +
+                              "rank 1 says: NCCL did not connect within 0 s; "
+                              "NCCL_DEBUG=INFO shows what it waits for");
+}
+
 // Half of what ends the job as a stall, which is less than nothing here.
 TEST(a_trial_that_does_not_end_is_given_up) {
   Job job;

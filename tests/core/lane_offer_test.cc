@@ -74,13 +74,19 @@ TEST(the_first_lack_of_kernels_is_told) {
   EXPECT_TRUE(Decide(offers, OneHost(3)).ok());
 }
 
-// Such as that of a rank that has only waited for the other one.
-TEST(a_guess_is_told_if_there_is_no_other_reason) {
-  LaneOffer guess = OfGpu(1), reason = OfGpu(2);
-  guess.is_guess = 1;
+// Such as that of a rank that has only heard of another one, or waited for it.
+TEST(a_guess_is_told_if_there_is_no_better_reason) {
+  LaneOffer told = OfGpu(3), guess = OfGpu(1), reason = OfGpu(2);
+  told.guess = LaneOffer::kToldByPeer;
+  told.Refuse("rank 1 cannot");
+  EXPECT_EQ(Decide({told, guess}, OneHost(2)).message(),
+            "rank 0 says: rank 1 cannot");
+  guess.guess = LaneOffer::kWaited;
   guess.Refuse("it took too long");
   EXPECT_EQ(Decide({guess, reason}, OneHost(2)).message(),
             "rank 0 says: it took too long");
+  EXPECT_EQ(Decide({told, guess}, OneHost(2)).message(),
+            "rank 1 says: it took too long");
   reason.Refuse("no memory");
   EXPECT_EQ(Decide({guess, reason}, OneHost(2)).message(),
             "rank 1 says: no memory");

@@ -181,7 +181,7 @@ bool LaneDecision::AdvanceConnecting() {
   const Result<bool> is_ready = communicator_->IsReady();
   if (is_ready.ok() && !is_ready.value()) {
     if (Clock::now() < connecting_since_ + connect_limit_) return false;
-    offer_.is_guess = 1;
+    offer_.guess = LaneOffer::kWaited;
     EndConnecting(LimitReached("NCCL did not connect", connect_limit_));
   } else {
     EndConnecting(is_ready.status());
@@ -248,7 +248,8 @@ bool LaneDecision::AdvanceTrial() {
   state_ = State::kTried;
   // Else it was another rank that could not.
   if (!ended->status().ok() && !has_refused()) {
-    if (ended->is_guess()) offer_.is_guess = 1;
+    if (ended->is_guess()) offer_.guess = LaneOffer::kWaited;
+    if (ended->is_told_by_peer()) offer_.guess = LaneOffer::kToldByPeer;
     offer_.Refuse(ended->status().message());
   }
   Ask();

@@ -27,12 +27,12 @@ std::string Read(const char (&text)[kBytes]) {
   return std::string(text, strnlen(text, kBytes));
 }
 
-// The first refusal that is, or is not, a guess.
-Status FindRefusal(const std::vector<LaneOffer>& offers, bool guesses,
+// The first refusal that is such a guess.
+Status FindRefusal(const std::vector<LaneOffer>& offers, int32_t guess,
                    const std::vector<int>& job_ranks) {
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
-    if (offer.refusal[0] == '\0' || (offer.is_guess != 0) != guesses) continue;
+    if (offer.refusal[0] == '\0' || offer.guess != guess) continue;
     return FailedPrecondition(NameOf(rank, job_ranks) +
                               " says: " + Read(offer.refusal));
   }
@@ -95,8 +95,10 @@ bool IsByHost(const std::vector<LaneOffer>& offers, const HostMap& hosts) {
 
 Status Decide(const std::vector<LaneOffer>& offers, const HostMap& hosts,
               const std::vector<int>& job_ranks) {
-  HVD_RETURN_IF_ERROR(FindRefusal(offers, false, job_ranks));
-  HVD_RETURN_IF_ERROR(FindRefusal(offers, true, job_ranks));
+  for (const int32_t guess :
+       {LaneOffer::kNoGuess, LaneOffer::kWaited, LaneOffer::kToldByPeer}) {
+    HVD_RETURN_IF_ERROR(FindRefusal(offers, guess, job_ranks));
+  }
   for (size_t rank = 0; rank < offers.size(); ++rank) {
     const LaneOffer& offer = offers[rank];
     const std::string name = NameOf(rank, job_ranks);

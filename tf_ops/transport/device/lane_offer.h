@@ -24,8 +24,12 @@ struct LaneOffer {
   int32_t is_hierarchical = 0;  // see LaneOwner
   int32_t may_share_gpu = 0;    // see LaneOwner
   int32_t trial_limit_ms = 0;   // the shortest one holds for all
-  // The refusal may be what another rank's has led to, such as a wait for it.
-  int32_t is_guess = 0;
+  // Whether the refusal may be what another rank's has led to. The least tells
+  // most.
+  static constexpr int32_t kNoGuess = 0;
+  static constexpr int32_t kWaited = 1;  // for too long, maybe for that rank
+  static constexpr int32_t kToldByPeer = 2;  // which has a reason of its own
+  int32_t guess = kNoGuess;
   char gpu[kGpuBytes] = {};
   // Why this rank cannot. Empty: it can. Zero-terminated.
   char refusal[kTextBytes] = {};
@@ -48,8 +52,8 @@ struct LaneOffer {
 
 // Ok, or why not: FailedPrecondition, in words that begin in the middle of a
 // sentence. The same on all ranks. `offers` are by rank of the set. A refusal
-// that is a guess is told if there is no other. The words
-// are of `job_ranks`, or of these where that is empty.
+// that is a guess is told if there is no better one. The words are of
+// `job_ranks`, or of these where that is empty.
 [[nodiscard]] Status Decide(const std::vector<LaneOffer>& offers,
                             const HostMap& hosts,
                             const std::vector<int>& job_ranks = {});

@@ -219,4 +219,8 @@ bool LaneTrial::is_guess() const {
   return own_failure_.ok() && (!was_launched_ || was_too_late_);
 }
 
+bool LaneTrial::is_told_by_peer() const {
+  return own_failure_.ok() && !was_launched_ && !meeting_->status.ok();
+}
+
 }  // namespace hvd

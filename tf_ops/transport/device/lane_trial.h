@@ -69,6 +69,8 @@ class LaneTrial {
   const Status& status() const;
   // Another rank's failure may have led to that.
   bool is_guess() const;
+  // It was not launched because another rank could not take part.
+  bool is_told_by_peer() const;
 
  private:
   enum class Phase {
