@@ -196,11 +196,15 @@ TEST(timeline_shows_what_hangs) {
     PendingPtr lonely;
     if (rank == 1) lonely = Start(&runtime, {"lonely"}, {Filled(1, 1.0f)});
     if (rank == 0) {
-      // It has begun, and rank 0 has written what it noted itself.
-      const std::vector<std::string> begun = {"\"ph\":\"B\"", "\"pid\":1,",
-                                              "NEGOTIATE_ALLREDUCE"};
+      // It has begun, which "done" may be seen to do as well, and rank 0 has
+      // written what it noted itself.
       const auto is_there = [&](const std::string& text) {
-        return LinesWith(text, begun).size() == 1 && text.back() == '\n' &&
+        if (CountOf(text, "{\"name\":\"lonely\"}") == 0) return false;
+        if (text.back() != '\n') return false;
+        const auto row = RowOf(text, 1, "lonely");
+        const auto begun = LinesWith(
+            text, {"\"ph\":\"B\"", "NEGOTIATE_ALLREDUCE", row[0], row[1]});
+        return begun.size() == 1 &&
                !LinesWith(text, {"\"pid\":0,", "\"batch\":"}).empty();
       };
       std::string text;
