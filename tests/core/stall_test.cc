@@ -77,7 +77,8 @@ class Job {
       int64_t chunk_bytes = 4096)
       : world_(size, std::move(hosts), chunk_bytes),
         options_(options),
-        faults_(NewFaults(size)) {}
+        faults_(NewFaults(size)),
+        lateness_(size) {}
 
   Faults& faults(int rank) { return *faults_[rank]; }
   const std::vector<std::vector<int>>* sets = nullptr;
@@ -85,7 +86,7 @@ class Job {
   // Returns by how many seconds the latest thread was late.
   double Run(const std::function<void(int, Runtime*)>& body) {
     const int size = static_cast<int>(faults_.size());
-    Meeting meeting(size);
+    Meeting over(size);
     RunRanks(size, [&](int rank) {
       Runtime runtime(world_.Open(rank, faults_[rank]), options_);
       EXPECT_EQ(runtime.Start(sets ? *sets : std::vector<std::vector<int>>{})
@@ -96,44 +97,31 @@ class Job {
           runtime.stack_requests()->Written();
         }
       });
-      NoteReady();
-      meeting.Wait();
+      lateness_.Begin();
       body(rank, &runtime);
       // Who leaves is not missed, and must be, for as long as others look.
-      meeting.Wait();
+      over.Wait();
       faults_[rank]->Thaw();
       runtime.Stop();
       stacks.join();
     });
-    return std::max(late_s_, LongestPause_s(faults_));
+    return std::max(lateness_.most_s(), LongestPause_s(faults_));
   }
 
   // For bodies. Sleeps, and notes by how much longer than that.
   void Sleep(milliseconds time) {
     const auto start = Clock::now();
     std::this_thread::sleep_for(time);
-    NoteLate(start + time);
+    lateness_.Note(start + time);
   }
   // What a body does at its beginning is done by now.
-  void NoteBegun() { NoteLate(ready_); }
+  void NoteBegun() { lateness_.NoteBegun(); }
 
  private:
-  void NoteReady() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ready_ = Clock::now();
-  }
-  void NoteLate(Clock::time_point due) {
-    const std::chrono::duration<double> late = Clock::now() - due;
-    std::lock_guard<std::mutex> lock(mutex_);
-    late_s_ = std::max(late_s_, late.count());
-  }
-
   ThreadWorld world_;
   const Options options_;
   const std::vector<std::shared_ptr<Faults>> faults_;
-  Clock::time_point ready_;  // when the last rank was
-  std::mutex mutex_;         // of what follows, and of ready_ until all are
-  double late_s_ = 0;
+  Lateness lateness_;
 };
 
 bool Has(const std::string& text, const std::string& part) {
@@ -144,11 +132,11 @@ double PlayFrozenRank(int size, int frozen) {
   Lines lines;
   Job job(size, Limits(kWarning_s, kShutdown_s));
   const std::string name = "rank " + std::to_string(frozen) + " (localhost)";
-  Meeting served(size);       // it may owe its peers a part of 'x'
+  Lateness served(size);      // it may owe its peers a part of 'x'
   std::atomic<int> asked{0};  // for 'y', before the rank freezes
   const double late_s = job.Run([&](int rank, Runtime* runtime) {
     EXPECT_EQ(Start(runtime, {"x"}, {Filled(9, 1.0f)})->Wait().message(), "");
-    served.Wait();
+    served.Begin();
     if (rank == frozen) {
       while (asked < size - 1) std::this_thread::yield();
       job.faults(rank).Freeze();
@@ -156,6 +144,7 @@ double PlayFrozenRank(int size, int frozen) {
     }
     const auto start = Clock::now();
     const PendingPtr call = Start(runtime, {"y"}, {Filled(9, 1.0f)});
+    served.NoteBegun();
     ++asked;
     const Status status = call->Wait();
     const std::chrono::duration<double> waited = Clock::now() - start;
@@ -176,7 +165,7 @@ double PlayFrozenRank(int size, int frozen) {
   EXPECT_TRUE(warnings.size() == 1 || warnings.size() == 2);
   EXPECT_TRUE(!warnings.empty() &&
               Has(warnings[0], "1 tensor waits on this rank: 'y'"));
-  return late_s;
+  return std::max(late_s, served.most_s());
 }
 
 TEST(stall_a_frozen_rank_is_named_and_then_given_up) {
@@ -195,6 +184,7 @@ TEST(stall_a_rank_that_freezes_in_a_batch_takes_it_along) {
       job.faults(frozen).FreezeAtMove(40);  // of some hundred
       const double late_s = job.Run([&](int rank, Runtime* runtime) {
         auto call = Start(runtime, {"big"}, {Filled(300000, 1.0f)});
+        job.NoteBegun();
         if (rank == frozen) return;
         // The wire may be the first to tell that another rank has given up.
         EXPECT_EQ(call->Wait().code(), StatusCode::kPeerLost);
@@ -365,14 +355,15 @@ double PlayFrozenHost() {
   options.shm_chunk_bytes = options.chunk_bytes = 4096;
   ThreadWorld world(4, {"a", "a", "b", "b"});
   const auto faults = NewFaults(4);
-  Meeting meeting(4);
+  Lateness lateness(4);
+  Meeting over(4);
   std::atomic<int> asked{0};
   RunRanks(4, [&](int rank) {
     Runtime runtime(world.OpenShared(rank, options, 0, faults[rank]), options);
     EXPECT_EQ(runtime.Start({}).message(), "");
     auto call = Start(&runtime, {"x"}, {Filled(9, 1.0f)});
     EXPECT_EQ(call->Wait().message(), "");
-    meeting.Wait();
+    lateness.Begin();
     if (rank < 2) {
       call = Start(&runtime, {"y"}, {Filled(30000, 1.0f)});
       ++asked;
@@ -381,14 +372,15 @@ double PlayFrozenHost() {
     } else if (rank == 2) {
       while (asked < 2) std::this_thread::yield();
       for (int other : {2, 3}) faults[other]->Freeze();
+      lateness.NoteBegun();
     }
-    meeting.Wait();
+    over.Wait();
     faults[rank]->Thaw();
     runtime.Stop();
   });
   EXPECT_FALSE(lines.With("rank 2 (b) has not answered").empty());
   EXPECT_FALSE(lines.With("rank 3 (b) has not answered").empty());
-  return LongestPause_s(faults);
+  return std::max(lateness.most_s(), LongestPause_s(faults));
 }
 
 TEST(stall_over_hosts_through_shared_memory) {
