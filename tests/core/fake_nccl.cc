@@ -177,7 +177,7 @@ int Launch() {
     comm.is_failing = true;
     comm.error = hvd::kNcclRemoteError;
   }
-  comm.in_progress = kAsked;
+  comm.in_progress = links_fail_on == comm.rank ? 1 : kAsked;
   NeedLinks(&comm, group.calls);
   // Those who have no part in an exchange do not count it.
   const bool is_of_all =

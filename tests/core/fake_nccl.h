@@ -24,7 +24,8 @@ class FakeNccl {
   static void FailConnect(int rank);
   // No group of calls begins from now on: a link that it needs does not come.
   static void HoldLinks();
-  // The rank's links fail when its first group of calls needs them.
+  // The rank's links fail when its first group of calls needs them: it is the
+  // first answer to be had.
   static void FailLinks(int rank);
   // The rank's next group of calls is not started.
   static void FailLaunch(int rank);

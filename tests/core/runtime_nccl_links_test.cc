@@ -53,9 +53,10 @@ void ExpectWords(const std::string& text, const std::string& words) {
   if (!Contains(text, words)) std::printf("%s\n", text.c_str());
 }
 
-GpuJob WithLimit(milliseconds limit, bool in_stream_order = false) {
+// They have all the time that they want until they are connected.
+GpuJob WithShortTrial(bool in_stream_order = false) {
   GpuJob job;
-  job.connect_limit = limit;
+  job.change_owner = [](LaneOwner* owner) { owner->stall_shutdown_s = 0.1; };
   job.options.async_completion = in_stream_order;
   // The trial is no batch of theirs.
   job.options.batches_in_flight = 1;
@@ -66,9 +67,10 @@ TEST(links_that_do_not_come) {
   for (const bool in_stream_order : {false, true}) {
     FakeNccl::Reset();
     FakeNccl::HoldLinks();
-    ExpectWords(UntilStaged(3, WithLimit(milliseconds(50), in_stream_order)),
-                "rank 0 says: NCCL did not move its first numbers within 0 s; "
-                "NCCL_DEBUG=INFO shows what it waits for");
+    ExpectWords(UntilStaged(3, WithShortTrial(in_stream_order)),
+                "rank 0 says: NCCL did not move its first numbers within 0 s, "
+                "half of HVD_STALL_SHUTDOWN_S; NCCL_DEBUG=INFO shows what it "
+                "waits for");
   }
 }
 
@@ -76,14 +78,14 @@ TEST(links_that_do_not_come) {
 TEST(links_that_fail_on_one_rank) {
   FakeNccl::Reset();
   FakeNccl::FailLinks(2);
-  ExpectWords(UntilStaged(3, WithLimit(milliseconds(50))),
+  ExpectWords(UntilStaged(3, WithShortTrial()),
               "rank 2 says: NCCL failed: unhandled system error (2)");
 }
 
 TEST(a_first_launch_that_fails) {
   FakeNccl::Reset();
   FakeNccl::FailLaunch(1);
-  ExpectWords(UntilStaged(2, WithLimit(milliseconds(50))),
+  ExpectWords(UntilStaged(2, WithShortTrial()),
               "rank 1 says: NCCL did not start a batch: unhandled system error "
               "(2)");
 }
@@ -92,7 +94,7 @@ TEST(a_first_launch_that_fails) {
 TEST(a_first_kernel_that_does_not_end) {
   FakeNccl::Reset();
   FakeNccl::HoldKernels(1);
-  ExpectWords(UntilStaged(2, WithLimit(milliseconds(50))),
+  ExpectWords(UntilStaged(2, WithShortTrial()),
               "NCCL did not move its first numbers within 0 s");
 }
 
@@ -108,6 +110,8 @@ TEST(a_gpu_without_memory_for_the_trial) {
 // What is wanted first later on, such as a link for an alltoall.
 TEST(a_link_that_does_not_come_later) {
   FakeNccl::Reset();
+  GpuJob job;
+  job.connect_limit = milliseconds(1000);
   RunOnGpus(
       2,
       [](int rank, Runtime* runtime, TestGpu* gpu) {
@@ -121,7 +125,7 @@ TEST(a_link_that_does_not_come_later) {
                       "NCCL did not begin a batch within 1 s");
         }
       },
-      Nccl, WithLimit(milliseconds(1000)));
+      Nccl, job);
 }
 
 TEST(nccl_is_asked_to_make_its_links_at_once) {
