@@ -16,6 +16,12 @@ from launching import facts, fake_mpirun, left_of, run, start, stop_left
 DIRECTORIES = ("HVD_JOB_DIR", "OMPI_MCA_btl_sm_backing_directory")
 # Only what hangs takes so long.
 LIMIT_S = 60.0
+# The job's shared memory is where no other job's launcher looks for what is left.
+OWN_SHARED_MEMORY = """
+from pathlib import Path
+from hvd_tf._internal.launcher import directories
+directories._SHARED_MEMORY = Path({place!r})
+"""
 # A launcher whose parent has been killed gets SIGTERM. This one and its children ignore it.
 DEAF = """
 for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
@@ -38,8 +44,8 @@ def job(tmp_path: Path) -> Iterator[Path]:
         stop_left(tmp_path)
 
 
-def started(job: Path) -> subprocess.Popen[bytes]:
-    process = start(job, ["-np", "1", "true"], stderr=subprocess.STDOUT)
+def started(job: Path, change: str = "") -> subprocess.Popen[bytes]:
+    process = start(job, ["-np", "1", "true"], stderr=subprocess.STDOUT, change=change)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     return process
 
@@ -102,8 +108,11 @@ def test_another_job_goes_on(job: Path) -> None:
 
 def test_where_the_watcher_is_killed_as_well_the_next_start_removes_the_files(job: Path) -> None:
     fake_mpirun(job, HEARS)
-    process = started(job)
+    (job / "shm").mkdir()
+    shared_memory = OWN_SHARED_MEMORY.format(place=str(job / "shm"))
+    process = started(job, shared_memory)
     places = directories(job)
+    assert [place.parent for place in places] == [job / "tmp", job / "shm"]
     os.kill(watcher_of(process.pid), signal.SIGKILL)
     process.kill()
     process.communicate(timeout=LIMIT_S)
@@ -114,7 +123,8 @@ def test_where_the_watcher_is_killed_as_well_the_next_start_removes_the_files(jo
     assert facts(job)["seen"] == signal.SIGTERM
     assert all(place.is_dir() for place in places)
     fake_mpirun(job / "next", "pass")
-    assert run(job, ["-np", "1", "true"], prefix=job / "next").returncode == 0
+    again = run(job, ["-np", "1", "true"], prefix=job / "next", change=shared_memory)
+    assert again.returncode == 0
     assert [place for place in places if place.exists()] == []
 
 
