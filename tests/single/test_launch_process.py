@@ -32,6 +32,8 @@ def stop(number, frame):
     note(seen=[*seen, number]); sys.exit(1)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, stop)
 """
+# Whatever asks the job to end gives it all the time that it needs.
+PATIENT = "from hvd_tf._internal.launcher import process; process.KILL_AFTER_S = 1000\n"
 READY = "print('ready', flush=True)\nwhile True: time.sleep(0.05)"
 
 
@@ -277,7 +279,7 @@ def test_an_mpirun_that_crashes_over_a_failure_is_not_the_failure(job: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_mpirun_gets_the_signal_once(job: Path, number: int) -> None:
     fake_mpirun(job, HEAR + READY)
-    process = started(job)
+    process = started(job, change=PATIENT)
     process.send_signal(number)
     status, output = end(process)
     assert status == 128 + number
@@ -288,7 +290,7 @@ def test_mpirun_gets_the_signal_once(job: Path, number: int) -> None:
 
 def test_ctrl_c_of_a_terminal_reaches_mpirun_once(job: Path) -> None:
     fake_mpirun(job, HEAR + READY)
-    process = started(job, start_new_session=True)
+    process = started(job, change=PATIENT, start_new_session=True)
     os.killpg(process.pid, signal.SIGINT)
     assert end(process)[0] == 130
     assert facts(job)["seen"] == [signal.SIGINT]
@@ -307,8 +309,7 @@ def test_what_does_not_listen_is_killed(job: Path) -> None:
 
 def test_a_second_ctrl_c_is_not_patient(job: Path) -> None:
     fake_mpirun(job, TWO_CHILDREN + READY)
-    patient = "from hvd_tf._internal.launcher import process; process.KILL_AFTER_S = 1000\n"
-    process = started(job, change=patient)
+    process = started(job, change=PATIENT)
     process.send_signal(signal.SIGINT)
     wait_until_taken(process, signal.SIGINT)
     process.send_signal(signal.SIGINT)
@@ -324,7 +325,7 @@ def test_what_a_failed_mpirun_leaves_is_killed(job: Path) -> None:
 
 def test_user_signals_are_passed_on(job: Path) -> None:
     fake_mpirun(job, HEAR + READY)
-    process = started(job)
+    process = started(job, change=PATIENT)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         process.send_signal(number)
         time.sleep(0.3)
@@ -335,7 +336,7 @@ def test_user_signals_are_passed_on(job: Path) -> None:
 def test_an_ignored_signal_stays_ignored(job: Path) -> None:
     fake_mpirun(job, HEAR + READY)
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}  # nohup
-    process = started(job, **ignore)
+    process = started(job, change=PATIENT, **ignore)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.5)
     assert process.poll() is None
