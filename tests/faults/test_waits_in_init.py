@@ -40,7 +40,7 @@ def test_a_rank_that_leaves_while_others_go_back(n: int, bad: str) -> None:
 
 
 def test_a_rank_that_leaves_after_others_have_gone_back() -> None:
-    done = run(2, "elastic_all", "leave", "1", LATE="2")
+    done = run(2, "elastic_all", "leave", "1", LATE="1")
     done.check()
     words = "this rank's program is over, while rank 0 goes back to its last commit"
     assert words in done.text, done.text
