@@ -40,6 +40,8 @@ def plain() -> None:
 
 
 def hvd() -> None:
+    # It is the launcher's here. A rank that is slow in its first step would run into its own.
+    os.environ.pop("HVD_STALL_SHUTDOWN_S", None)
     import hvd_tf
 
     hvd_tf.init()
