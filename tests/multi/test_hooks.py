@@ -143,11 +143,12 @@ def test_variables_that_differ_are_named_on_every_rank(rank, size):
 
 
 def expect_end_of(peer, what, fn):
-    """`fn` fails soon, and says that `peer` has ended its loop."""
-    start = time.monotonic()
+    """`fn` fails, and says that `peer` has ended its loop.
+
+    No time limit of the library ends such a call. So it hears of the peer's end, or it hangs.
+    """
     with pytest.raises(tf.errors.UnknownError) as caught:
         fn()
-    assert time.monotonic() - start < 30
     text = str(caught.value)
     assert "gradient/" in text and f"rank {peer}" in text and what in text, text
 
