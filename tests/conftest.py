@@ -9,11 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 from costs import Costs
+from mpi import PACKAGE
 from multirank import RankFile, RankTest, run_protocol
 from rank_main import rank_of
 from rank_results import LABEL_VARIABLE, RankReporter
@@ -50,6 +52,18 @@ def pytest_collection_finish() -> None:
     if IS_RANK:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs find the hvd_tf that is tested: `python -c` and `-m` look where they start first."""
+    here = Path("hvd_tf")
+    if IS_RANK or not here.is_dir() or here.samefile(PACKAGE):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        yield
 
 
 def pytest_report_header(config: pytest.Config) -> str:

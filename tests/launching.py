@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi import ROOT
+from mpi import PACKAGE
 
 OPEN_MPI = "mpirun (Open MPI) 5.0.11"
 MPICH = "HYDRA build details:\n    Version:    5.0.2"
@@ -23,9 +23,9 @@ MPICH = "HYDRA build details:\n    Version:    5.0.2"
 _PREPARE = f"""
 import sys, types
 package = types.ModuleType("hvd_tf")
-package.__path__ = [{str(ROOT / "hvd_tf")!r}]
+package.__path__ = [{str(PACKAGE)!r}]
 sys.modules["hvd_tf"] = package
-sys.path.insert(0, {str(ROOT)!r})
+sys.path.insert(0, {str(PACKAGE.parent)!r})
 from hvd_tf._internal.launcher import mpirun
 from hvd_tf import launch
 sys.prefix, built = sys.argv[1:3]

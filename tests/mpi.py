@@ -32,9 +32,12 @@ from pathlib import Path
 
 from job_directories import JobDirectory, remove_abandoned
 
+import hvd_tf
 from hvd_tf._internal.launcher.process import environment
 
 ROOT = Path(__file__).resolve().parent.parent
+# The hvd_tf that is tested. Where that is installed, the tree's own need not be built.
+PACKAGE = Path(hvd_tf.__file__).parent
 SHM = Path("/dev/shm")
 # How long processes may take to go once the launcher has gone.
 GRACE_S = 2.0

@@ -20,7 +20,7 @@ import pytest
 import two_hosts
 from cases import in_full
 from launching import wait_until_gone
-from mpi import ROOT, Job, is_open_mpi
+from mpi import PACKAGE, Job, is_open_mpi
 
 PROGRAM = Path(__file__).with_name("hosts_program.py")
 RANKS_A_HOST = 2
@@ -48,7 +48,7 @@ def started(
     parts = [f"--unset=OMPI_MCA_{part}_sm_backing_directory" for part in ("btl", "osc")]
     launcher = [*hosts.first(), "env", *parts, *hvdrun, *options]
     # For a tree without an installed distribution. Its name makes the launcher pass it on.
-    env = {"MINE": SECRET, "HVD_A": "1", "PYTHONPATH": str(ROOT)}
+    env = {"MINE": SECRET, "HVD_A": "1", "PYTHONPATH": str(PACKAGE.parent)}
     program = [sys.executable, str(PROGRAM), str(directory), *arguments]
     return Job(program, ranks, env, launcher=launcher)
 

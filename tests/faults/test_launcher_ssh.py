@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import two_hosts
 from launching import wait_until_gone
-from mpi import ROOT, Job, is_open_mpi
+from mpi import PACKAGE, Job, is_open_mpi
 
 PORT = 2222
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -61,7 +61,7 @@ class Hosts:
         prepare = ["sh", "-c", PREPARE, str(self.directory / known)]
         hvdrun = [sys.executable, "-m", "hvd_tf.launch", "-np", "2", "-H", where]
         ssh = ["-p", str(PORT), "-i", str(self.directory / key)]
-        env = {"SPECIAL": VALUE, "PYTHONPATH": str(ROOT), "SSH_ASKPASS_REQUIRE": "never"}
+        env = {"SPECIAL": VALUE, "PYTHONPATH": str(PACKAGE.parent), "SSH_ASKPASS_REQUIRE": "never"}
         launcher = [*self.two.first(), *prepare, *hvdrun, *ssh]
         return Job(list(options), 2, env, launcher=launcher)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from launching import wait_until_gone
-from mpi import ROOT
+from mpi import PACKAGE
 
 from hvd_tf.bench import jobs
 from hvd_tf.bench.errors import BenchError
 
-WORKER = ROOT / "hvd_tf" / "bench" / "worker"
+WORKER = PACKAGE / "bench" / "worker"
 
 
 def test_a_job_that_fails_says_what_it_said(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_other_python_gets_neither_our_modules_nor_our_path(
     assert env["PATH"].split(os.pathsep)[0] == str(Path(launch.python).parent)
     assert env["OMPI_MCA_osc"] == os.environ.get("OMPI_MCA_osc", "^ucx")
     assert jobs.search_path(launch) is None
-    assert jobs.search_path(jobs.Launch("hvd_tf", sys.executable)) == str(ROOT)
+    assert jobs.search_path(jobs.Launch("hvd_tf", sys.executable)) == str(PACKAGE.parent)
 
 
 def start(launch: jobs.Launch) -> None:

@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from mpi import ROOT, run_ranks
+from mpi import PACKAGE, run_ranks
 
 from hvd_tf.bench.cases import KINDS, make_cases
 
-RANK_MAIN = ROOT / "hvd_tf" / "bench" / "worker" / "rank_main.py"
+RANK_MAIN = PACKAGE / "bench" / "worker" / "rank_main.py"
 
 
 def test_against_itself(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_every_call(tmp_path: Path) -> None:
         # The shapes themselves would take long.
         shapes = [(min(shape[0], 4), *shape[1:]) for shape in case.shapes[:3] if len(shape) < 4]
         cases.setdefault(case.call, {"name": case.name, "call": case.call, "shapes": shapes})
-    plan = {"module": "hvd_tf", "ranks": 2, "threads": 1, "seconds": 0.01, "search": str(ROOT)}
-    plan.update(rounds=1, cases=list(cases.values()))
+    plan = {"module": "hvd_tf", "ranks": 2, "threads": 1, "seconds": 0.01}
+    plan.update(search=str(PACKAGE.parent), rounds=1, cases=list(cases.values()))
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "turns").write_text(str(len(cases)))
     result = run_ranks([sys.executable, str(RANK_MAIN), str(tmp_path)], 2, 240)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from launching import MPICH, facts, fake_mpirun, left_of, run
-from mpi import ROOT
+from mpi import PACKAGE
 
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
-RANK_MAIN = str(ROOT / "hvd_tf" / "_internal" / "launcher" / "rank_main.py")
+RANK_MAIN = str(PACKAGE / "_internal" / "launcher" / "rank_main.py")
 
 
 def test_argument_list_of_open_mpi(tmp_path: Path) -> None:
@@ -213,6 +213,10 @@ def test_verbose_shows_arguments_and_no_values(tmp_path: Path) -> None:
 def test_it_starts_without_tensorflow() -> None:
     code = "import sys, hvd_tf.launch; print('tensorflow' in sys.modules or 'numpy' in sys.modules)"
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (result.returncode, result.stdout) == (0, "False\n"), result.stderr

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from launching import fake_mpirun, run
-from mpi import ROOT
+from mpi import PACKAGE
 
 from hvd_tf._internal import build_stamp
 from hvd_tf._internal.launcher import build_check
 
-INFO = ROOT / "hvd_tf" / "_build_info.json"
+INFO = PACKAGE / "_build_info.json"
 # hvdrun notes at its end which programs it has started and which modules it has imported.
 NOTE_COSTS = """
 import atexit, json, sys
@@ -104,7 +104,7 @@ def test_without_an_mpirun(tmp_path: Path, built: dict[str, object]) -> None:
 def test_a_library_that_is_not_there(tmp_path: Path, start: str, missing: str) -> None:
     # Nor its bytecode, which a process beside this one may be writing.
     left_out = shutil.ignore_patterns(missing, "__pycache__")
-    shutil.copytree(ROOT / "hvd_tf", tmp_path / "hvd_tf", ignore=left_out)
+    shutil.copytree(PACKAGE, tmp_path / "hvd_tf", ignore=left_out)
     script = tmp_path / "hvdrun"  # as pip writes it
     script.write_text("import sys\nfrom hvd_tf.launch import main\nsys.exit(main())\n")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from launching import LIMIT_BEGINS, MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
+from mpi import PACKAGE
 
-ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["-np", "3", "-H", "localhost:1,node2:2"]
 # The words of Open MPI 5. The status is that of ssh, or of what ssh runs.
 NO_DAEMON = """
@@ -133,7 +133,7 @@ def test_the_traceback_of_a_rank_says_more(job: Path) -> None:
 
 
 def test_a_host_without_hvd_tf_is_named(job: Path) -> None:
-    place = ROOT / "hvd_tf" / "_internal" / "launcher"
+    place = PACKAGE / "_internal" / "launcher"
     text = f"[1,2]<stderr>: python: can't open file '{place}/rank_main.py': [Errno 2] No such\n"
     fake_mpirun(job, says(text, 2))
     result = run(job, [*HOSTS, "true"])
@@ -142,7 +142,7 @@ def test_a_host_without_hvd_tf_is_named(job: Path) -> None:
 
 
 def test_the_host_without_the_program_is_named() -> None:
-    main = [str(ROOT / "hvd_tf" / "_internal" / "launcher" / "rank_main.py"), "=no-such-program"]
+    main = [str(PACKAGE / "_internal" / "launcher" / "rank_main.py"), "=no-such-program"]
     result = subprocess.run(["python3", *main], capture_output=True, text=True, check=False)
     here = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout
     words = f"hvdrun: cannot run 'no-such-program' on {here.strip()}: No such file or directory\n"
