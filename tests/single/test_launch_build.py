@@ -24,8 +24,12 @@ NOTE_COSTS = """
 import atexit, json, sys
 programs = []
 def see(event, arguments):
-    if event in ("subprocess.Popen", "os.fork", "os.system", "os.posix_spawn", "os.exec"):
-        programs.append(arguments[1] if event == "subprocess.Popen" else event)
+    if event in ("subprocess.Popen", "os.posix_spawn"):
+        # From Python 3.13 on Popen itself calls posix_spawn: one program, and two events.
+        if event == "subprocess.Popen" or [arguments[1]] != programs[-1:]:
+            programs.append(arguments[1])
+    elif event in ("os.fork", "os.system", "os.exec"):
+        programs.append(event)
 def note():
     with open({file!r}, "w") as file:
         json.dump({{"programs": programs, "modules": list(sys.modules)}}, file)
