@@ -84,7 +84,7 @@ def test_ranks_on_two_hosts(hosts: two_hosts.TwoHosts, tmp_path: Path) -> None:
     if is_open_mpi():
         assert [one["backing"] is None for one in found] == [False, False, True, True]
     # Their notices of the start were taken out.
-    assert result.launcher_output.count("written") == len(found) and "\x1e" not in result.text
+    assert result.launcher_output.count("] written\n") == len(found) and "\x1e" not in result.text
 
 
 def check_command_lines() -> None:
