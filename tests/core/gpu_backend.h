@@ -6,18 +6,17 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "core/backend.h"
 #include "core/host_map.h"
+#include "forwarding_backend.h"
 #include "on_gpu.h"
 #include "test_gpu.h"
 
 namespace hvd {
 
-class GpuBackend final : public Backend {
+class GpuBackend final : public ForwardingBackend {
  public:
   // The lane of a set, over its host transport.
   using NewLane = std::function<std::unique_ptr<Transport>(
@@ -27,17 +26,12 @@ class GpuBackend final : public Backend {
   // See OnGpu.
   GpuBackend(std::unique_ptr<Backend> base, NewLane new_lane,
              bool reads_in_stream_order = false)
-      : base_(std::move(base)),
+      : ForwardingBackend(std::move(base)),
         new_lane_(std::move(new_lane)),
         reads_in_stream_order_(reads_in_stream_order) {}
-  const Topology& topology() const override { return base_->topology(); }
-  Channel& channel() override { return base_->channel(); }
-  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
-    return base_->Exchange(mine);
-  }
   Result<std::unique_ptr<Transport>> NewTransport(
       int slot, const std::vector<int>& ranks) override {
-    auto host = base_->NewTransport(slot, ranks);
+    auto host = ForwardingBackend::NewTransport(slot, ranks);
     if (!host.ok()) return host.status();
     std::vector<int> hosts;
     for (const int rank : ranks) hosts.push_back(topology().host_of[rank]);
@@ -46,12 +40,8 @@ class GpuBackend final : public Backend {
         std::make_unique<OnGpu>(std::move(host.value()), gpu_, std::move(lane),
                                 reads_in_stream_order_));
   }
-  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
-  bool arrivals_ring() const override { return base_->arrivals_ring(); }
-  void Abort(int exit_code) override { base_->Abort(exit_code); }
 
  private:
-  const std::unique_ptr<Backend> base_;
   // It outlives what lanes share.
   const std::shared_ptr<TestGpu> gpu_ = std::make_shared<TestGpu>();
   const NewLane new_lane_;

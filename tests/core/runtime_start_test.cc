@@ -2,6 +2,8 @@
 // Runtime::Start: what fails on one rank fails on all.
 #include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -9,9 +11,9 @@
 
 #include "core/exception_status.h"
 #include "core/runtime.h"
+#include "forwarding_backend.h"
 #include "harness.h"
 #include "run_ranks.h"
-#include "runtime_calls.h"
 #include "thread_world.h"
 
 namespace hvd {
@@ -21,27 +23,18 @@ namespace {
 using Mishap = std::function<Status()>;
 
 // A Backend with a mishap.
-class UnluckyBackend : public Backend {
+class UnluckyBackend : public ForwardingBackend {
  public:
   UnluckyBackend(std::unique_ptr<Backend> base, Mishap mishap)
-      : base_(std::move(base)), mishap_(std::move(mishap)) {}
+      : ForwardingBackend(std::move(base)), mishap_(std::move(mishap)) {}
 
-  const Topology& topology() const override { return base_->topology(); }
-  Channel& channel() override { return base_->channel(); }
-  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
-    return base_->Exchange(mine);
-  }
   Result<std::unique_ptr<Transport>> NewTransport(
       int slot, const std::vector<int>& ranks) override {
     HVD_RETURN_IF_ERROR(mishap_());
-    return base_->NewTransport(slot, ranks);
+    return ForwardingBackend::NewTransport(slot, ranks);
   }
-  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
-  bool arrivals_ring() const override { return base_->arrivals_ring(); }
-  void Abort(int exit_code) override { base_->Abort(exit_code); }
 
  private:
-  const std::unique_ptr<Backend> base_;
   const Mishap mishap_;
 };
 

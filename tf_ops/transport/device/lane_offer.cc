@@ -27,7 +27,7 @@ std::string Read(const char (&text)[kBytes]) {
   return std::string(text, strnlen(text, kBytes));
 }
 
-// The first refusal that is such a guess.
+// The first refusal that has this `guess`.
 Status FindRefusal(const std::vector<LaneOffer>& offers, int32_t guess,
                    const std::vector<int>& job_ranks) {
   for (size_t rank = 0; rank < offers.size(); ++rank) {
