@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "cpu/element_loops.h"
 #include "cpu/float16.h"
 #include "harness.h"
 #include "typed_values.h"
@@ -210,6 +211,75 @@ TEST(integer_averages_do_not_wrap_around) {
   EXPECT_EQ(middle, low + 2);
 }
 
+std::vector<VectorUnit> UnitsHere() {
+  std::vector<VectorUnit> units;
+  for (VectorUnit unit : {VectorUnit::kAvx2, VectorUnit::kAvx512}) {
+    if (unit <= BestVectorUnit()) units.push_back(unit);
+  }
+  return units;
+}
+
+void ExpectTruncatedQuotients(DataType dtype, int64_t ranks, VectorUnit unit,
+                              const std::vector<int64_t>& values) {
+  std::vector<char> sums(values.size() * SizeOf(dtype)), out(sums.size());
+  const int64_t count = static_cast<int64_t>(values.size());
+  const auto put = [&](auto type) {
+    using T = decltype(type);
+    const auto typed = [](std::vector<char>& bytes) {
+      return reinterpret_cast<T*>(bytes.data());
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      typed(sums)[i] = static_cast<T>(values[static_cast<size_t>(i)]);
+    }
+    ReduceBlocks(dtype, ReduceOp::kAverage, {sums.data()}, out.data(), count,
+                 1.0, unit, {ranks, {}});
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t sum = static_cast<int64_t>(typed(sums)[i]);
+      EXPECT_EQ(static_cast<int64_t>(typed(out)[i]), sum / ranks);
+    }
+  };
+  element_loops::WithType(dtype, [&](auto type) {
+    if constexpr (std::is_integral_v<decltype(type)>) put(type);
+  });
+}
+
+TEST(integer_averages_are_truncated_for_any_number_of_ranks) {
+  using Limits = std::numeric_limits<int64_t>;
+  for (int64_t ranks : {1, 2, 3, 5, 7, 8, 10, 64, 999, 1024, 65537}) {
+    std::vector<int64_t> small;
+    for (int64_t i = -40; i <= 40; ++i) {
+      for (int64_t near : {-1, 0, 1}) small.push_back(i * ranks + near);
+    }
+    std::vector<int64_t> all = small;
+    for (int64_t power : {7, 8, 15, 16, 31, 32, 51, 52, 53, 54, 62}) {
+      for (int64_t near : {-2, -1, 0, 1, 2}) {
+        all.push_back((int64_t{1} << power) + near);
+        all.push_back(-(int64_t{1} << power) + near);
+        const int64_t multiple = (int64_t{1} << power) / ranks * ranks;
+        all.push_back(multiple + near);
+        all.push_back(-multiple + near);
+      }
+    }
+    for (int64_t near : {0, 1, 2}) {
+      all.push_back(Limits::min() + near);
+      all.push_back(Limits::max() - near);
+    }
+    std::vector<VectorUnit> units = UnitsHere();
+    units.push_back(VectorUnit::kBaseline);
+    for (VectorUnit unit : units) {
+      for (DataType dtype :
+           {DataType::kUint8, DataType::kInt8, DataType::kUint16,
+            DataType::kInt16, DataType::kInt32, DataType::kInt64}) {
+        ExpectTruncatedQuotients(dtype, ranks, unit, small);
+        ExpectTruncatedQuotients(dtype, ranks, unit, all);
+      }
+      for (int64_t alone : all) {
+        ExpectTruncatedQuotients(DataType::kInt64, ranks, unit, {alone});
+      }
+    }
+  }
+}
+
 TEST(blocks_of_an_average_have_weights) {
   const float a = 2, b = 10;
   float average = 0;
@@ -290,14 +360,6 @@ TEST(one_rank_alone_gets_what_a_transport_would_give) {
 }
 
 // --- Vector units ---
-
-std::vector<VectorUnit> UnitsHere() {
-  std::vector<VectorUnit> units;
-  for (VectorUnit unit : {VectorUnit::kAvx2, VectorUnit::kAvx512}) {
-    if (unit <= BestVectorUnit()) units.push_back(unit);
-  }
-  return units;
-}
 
 // The same bits, or both NaN: which NaN comes out is the compiler's choice.
 bool Alike(DataType dtype, const char* a, const char* b, int64_t count) {

@@ -157,12 +157,50 @@ void Combine(const T* a, const T* b, T* out, int64_t count, Operator op) {
   for (int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
 }
 
+// Whether a double holds each value, and its quotient on the same side of every
+// integer. A quotient by n that is no integer is at least 1/n away from one.
 template <typename T>
-void Divide(T* values, int64_t count, int64_t ranks) {
-  if constexpr (std::is_integral_v<T>) {
+bool DivisibleAsDoubles(const T* values, int64_t count) {
+  bool all = true;
+  if constexpr (sizeof(T) == 8) {
+    constexpr T kMost = T{1} << 52;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      all &= (values[i] <= kMost) & (values[i] >= -kMost);
+    }
+  }
+  return all;
+}
+
+// Truncates. A processor's own division of integers takes one at a time, so it
+// is left to the values that need it.
+template <typename T>
+void DivideIntegers(T* values, int64_t count, int64_t ranks) {
+  if ((ranks & (ranks - 1)) == 0) {
+    const int shift = __builtin_ctzll(static_cast<uint64_t>(ranks));
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      // A shift alone would round down.
+      const int64_t up = values[i] < 0 ? ranks - 1 : 0;
+      values[i] = static_cast<T>((values[i] + up) >> shift);
+    }
+  } else if (DivisibleAsDoubles(values, count)) {
+    const double divisor = static_cast<double>(ranks);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<T>(static_cast<double>(values[i]) / divisor);
+    }
+  } else {
     for (int64_t i = 0; i < count; ++i) {
       values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / ranks);
     }
+  }
+}
+
+template <typename T>
+void Divide(T* values, int64_t count, int64_t ranks) {
+  if constexpr (std::is_integral_v<T>) {
+    DivideIntegers(values, count, ranks);
   } else if ((ranks & (ranks - 1)) == 0) {
     // A power of two has an exact inverse, and a product takes less time.
     const T inverse = static_cast<T>(1) / static_cast<T>(ranks);
