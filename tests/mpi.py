@@ -223,6 +223,8 @@ class Job:
                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                 # it complains for each window where there is no such network,
                 "OMPI_MCA_osc": "^ucx",
+                # it makes each start a second longer, as mpi_start.py says,
+                "OMPI_MCA_btl": "^ofi",
                 # and these hold its shared segments, which /dev/shm itself would mix with others'.
                 "OMPI_MCA_btl_sm_backing_directory": str(self._shm),
                 "OMPI_MCA_osc_sm_backing_directory": str(self._shm),

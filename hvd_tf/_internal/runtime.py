@@ -14,6 +14,7 @@ from hvd_tf._internal import (
     failure,
     launched,
     lineage,
+    mpi_start,
     native,
     new_starts,
     notices,
@@ -128,18 +129,19 @@ def init(
     global _initialised_by
     _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]
-    native.check(
-        _lib.hvd_init(
-            native.int_array(world_ranks),
-            len(world_ranks) if world_ranks else -1,
-            int(communicator is not None),
-            communicator.py2f() if communicator is not None else 0,
-            native.int_array(ranks),
-            native.int_array([len(members) for members in registration.ranks]),
-            len(registration.ranks),
-            int(is_dynamic),
+    with mpi_start.quick():
+        native.check(
+            _lib.hvd_init(
+                native.int_array(world_ranks),
+                len(world_ranks) if world_ranks else -1,
+                int(communicator is not None),
+                communicator.py2f() if communicator is not None else 0,
+                native.int_array(ranks),
+                native.int_array([len(members) for members in registration.ranks]),
+                len(registration.ranks),
+                int(is_dynamic),
+            )
         )
-    )
     mark_init_thread()
     if has_gpu_lane():
         load_nccl()
