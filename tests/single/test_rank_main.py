@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,6 +89,21 @@ def test_statuses_and_signals_are_told_and_passed_on(tmp_path: Path) -> None:
         assert (found["rank"], found["host"]) == (rank, os.uname().nodename)
         assert found["pid"] != process.pid
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_mpichs_connection_closes_behind_the_notice(tmp_path: Path) -> None:
+    # Its launcher kills the process that watches as soon as it closes.
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = theirs.fileno()
+        env = {"PMI_FD": str(number)}
+        code = f"import os; os.write({number}, b'hi'); os._exit(3)"
+        process = python(tmp_path, 0, code, env=env, pass_fds=[number])
+        theirs.close()
+        ours.settimeout(60)
+        assert (ours.recv(9), ours.recv(9)) == (b"hi", b"")
+        assert (notice(tmp_path, 0)["what"], notice(tmp_path, 0)["status"]) == ("ended", 3)
+    assert process.wait(timeout=60) == 3
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["group", "process"])

@@ -29,6 +29,8 @@ _LOCAL_RANK = (
 _TOPOLOGY = "/sys/devices/system/cpu/cpu%d/topology/%s"
 # Set for each rank by the launchers of Open MPI 5 and 4, PMIx and MPICH.
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+# Set by MPICH's: the number of the file that is a rank's connection to its launcher.
+_CONNECTION = "PMI_FD"
 # What notices are about.
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
 _NOT_FOUND, _NOT_RUN = 127, 126  # what a shell returns
@@ -192,11 +194,16 @@ def become(command: "list[bytes]", mask: "set[int]", parent: int, shares_cores: 
 
 
 def let_go() -> None:
-    """Closes what the command alone is to hold: its input, its output, MPI's connections."""
+    """Closes what the command alone is to hold: its input and output, and files of mpirun's.
+
+    Not the connection to MPICH's launcher. That kills the ranks as soon as one closes without a
+    word, and is not to do so before this process has told how the command has ended.
+    """
+    connection = os.environ.get(_CONNECTION, "")
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
-            if number > 2:
+            if number > 2 and name != connection:
                 os.close(number)
         except OSError:
             continue  # that of the listing itself
