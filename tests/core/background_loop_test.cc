@@ -17,21 +17,31 @@ namespace {
 // What the loop did on the wire, in order.
 using Deeds = std::vector<std::string>;
 
-// Never done by itself. After many looks the loop is ended.
+enum class Wire {
+  kKeeps,        // is never done by itself
+  kHasNoMemory,  // starts nothing
+  kBreaks,       // at the first look
+};
+
+// After many looks the loop is ended.
 class KeepingTransport : public Transport {
  public:
-  KeepingTransport(Deeds* deeds, TensorQueue* queue)
-      : deeds_(deeds), queue_(queue) {
+  KeepingTransport(Deeds* deeds, TensorQueue* queue, Wire wire)
+      : deeds_(deeds), queue_(queue), wire_(wire) {
     chunks_.bytes = chunks_.most_bytes = 1 << 20;
   }
   int rank() const override { return 1; }
   int size() const override { return 2; }
   BatchId Start(Batch batch, BatchDone done) override {
     deeds_->push_back("start " + *batch.segments[0].name);
+    if (wire_ == Wire::kHasNoMemory) throw std::bad_alloc();
     dones_.push_back(std::move(done));
     return dones_.size();
   }
   bool Progress() override {
+    if (wire_ == Wire::kBreaks && !dones_.empty() && dones_[0] != nullptr) {
+      std::exchange(dones_[0], nullptr)(Internal("the wire broke"));
+    }
     if (++looks_ == 1000)
       queue_->PushAnyway(EndCommand{false, "the test hangs"});
     return looks_ < 1000;
@@ -53,6 +63,7 @@ class KeepingTransport : public Transport {
  private:
   Deeds* const deeds_;
   TensorQueue* const queue_;
+  const Wire wire_;
   ChunkLimits chunks_;
   std::vector<BatchDone> dones_;
   int looks_ = 0;
@@ -73,15 +84,22 @@ class OnePeer : public Backend, public Channel {
     return Internal("not here");
   }
   Result<std::unique_ptr<Transport>> NewTransport(
-      int, const std::vector<int>&) override {
+      int slot, const std::vector<int>&) override {
+    if (slot == full_slot) return std::unique_ptr<Transport>();
     return std::unique_ptr<Transport>(
-        std::make_unique<KeepingTransport>(&deeds, &queue));
+        std::make_unique<KeepingTransport>(&deeds, &queue, wire));
   }
+  void ForgetNewTransport() override { deeds.push_back("forget"); }
   std::shared_ptr<Doorbell> doorbell() override { return bell_; }
   bool arrivals_ring() const override { return false; }
   void Abort(int) override {}
 
-  void Send(int, SharedBytes) override {}
+  void Send(int, SharedBytes message) override {
+    auto envelope = Decode(*message);
+    ASSERT_TRUE(envelope.ok());
+    const auto* const told = std::get_if<PeerEnds>(&envelope.value().message);
+    if (told != nullptr) end = told->ends.at(0);
+  }
   bool Receive(int* peer, std::string* message) override {
     if (inbox.empty()) return false;
     *peer = 0;
@@ -99,6 +117,11 @@ class OnePeer : public Backend, public Channel {
  public:
   std::deque<Envelope> inbox;
   Deeds deeds;
+  PeerEndMessage end;  // what it told of its own
+  Wire wire = Wire::kKeeps;
+  int full_slot = -1;  // there is no memory for it yet
+  // Such as "x", whose call is cancelled before the first look.
+  std::string cancelled;
   TensorQueue queue{bell_};
 };
 
@@ -127,6 +150,7 @@ std::vector<std::string> Run(OnePeer* peer,
   size_t done = 0;
   for (size_t i = 0; i < names.size(); ++i) {
     auto entry = std::make_shared<Entry>();
+    entry->ticket = i + 1;
     entry->request.key.name = names[i];
     entry->request.signature.shapes = {{1}};
     entry->inputs = {nullptr};
@@ -137,6 +161,9 @@ std::vector<std::string> Run(OnePeer* peer,
         peer->queue.PushAnyway(EndCommand{false, "the end"});
     };
     EXPECT_TRUE(peer->queue.Push(EnqueueCommand{0, entry}).ok());
+    if (names[i] == peer->cancelled) {
+      peer->queue.PushAnyway(CancelCommand{0, i + 1, Cancelled("no more")});
+    }
   }
   CommCounters counters;
   SetRegistry registry;
@@ -272,6 +299,46 @@ TEST(background_loop_cancels_a_batch_that_its_leader_takes_no_part_in) {
   const std::vector<std::string> messages = Run(&peer, {"a"});
   EXPECT_TRUE((peer.deeds == Deeds{"start a", "cancel 1"}));
   EXPECT_EQ(messages[0], "rank 0 (near) failed: out of memory");
+}
+
+// Each is answered once.
+TEST(background_loop_without_memory_fails_what_it_would_start) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  OnePeer peer;
+  peer.wire = Wire::kHasNoMemory;
+  peer.cancelled = "c";
+  peer.inbox.push_back(
+      {0, LogMessage{1, {BatchOf("a"), BatchOf("b"), BatchOf("c")}}});
+  const std::vector<std::string> messages = Run(&peer, {"a", "b", "c"});
+  SetLogSink(nullptr);
+  EXPECT_TRUE(peer.deeds == Deeds{"start a"});
+  EXPECT_EQ(peer.end.log_seen.at(0), 0u);  // it takes part in nothing
+  EXPECT_NE(messages[0].find("no memory"), std::string::npos);
+  EXPECT_NE(messages[1].find("ran out of memory"), std::string::npos);
+  EXPECT_EQ(messages[2], "no more");
+}
+
+TEST(background_loop_takes_no_part_from_the_batch_on_that_broke_down) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  OnePeer peer;
+  peer.wire = Wire::kBreaks;
+  peer.inbox.push_back(
+      {0, LogMessage{1, {Skipped{1}, BatchOf("a"), BatchOf("b")}}});
+  Run(&peer, {"a", "b"});
+  SetLogSink(nullptr);
+  EXPECT_EQ(peer.end.text, "the wire broke");
+  EXPECT_EQ(peer.end.log_seen.at(0), 1u);
+}
+
+// Else the batches that are left would wait for the memory that it waits for.
+TEST(background_loop_forgets_a_set_that_is_not_going_to_be) {
+  OnePeer peer;
+  peer.full_slot = 1;
+  const SetChange prepare = ChangeOf(SetStep::kPrepare, 1, {0, 1});
+  peer.inbox.push_back({0, LogMessage{1, {prepare}}});
+  peer.inbox.push_back(EndOfLeader(0));
+  Run(&peer, {"a"});
+  EXPECT_TRUE(peer.deeds == Deeds{"forget"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "core/executor.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -48,7 +49,22 @@ Executor::Executor(LaneTable lanes, bool check_finite)
 Executor::~Executor() = default;
 
 void Executor::Execute(ReadyBatch ready) {
-  const auto work = std::make_shared<const ReadyBatch>(std::move(ready));
+  std::shared_ptr<const ReadyBatch> work;
+  try {
+    work = std::make_shared<const ReadyBatch>(std::move(ready));
+    Begin(work);
+  } catch (const std::bad_alloc&) {
+    // Nobody else has its entries.
+    const Status why =
+        ResourceExhausted("this rank has no memory to move the tensor.");
+    for (const Outstanding& tensor : (work ? *work : ready).tensors) {
+      if (!tensor.cancelled) tensor.entry->done(why);
+    }
+    throw;
+  }
+}
+
+void Executor::Begin(const std::shared_ptr<const ReadyBatch>& work) {
   const Signature& head = work->tensors[0].entry->request.signature;
   const auto seen = std::make_shared<Seen>();
   if (trace_ != nullptr) {

@@ -41,6 +41,7 @@ class Executor {
     serial_ = serial;
   }
 
+  // If there is no memory for it, its entries fail, and std::bad_alloc leaves.
   void Execute(ReadyBatch ready);
   bool Progress();
   ChunkLimits chunk_limits() const { return host().chunk_limits(); }
@@ -120,6 +121,7 @@ class Executor {
                                std::shared_ptr<const ReadyBatch> work,
                                std::shared_ptr<Seen> seen);
 
+  void Begin(const std::shared_ptr<const ReadyBatch>& work);
   void NoteBreakdown(uint64_t number, const Status& status);
   // The wire is done with the batch.
   void Finish(const std::shared_ptr<const ReadyBatch>& work, const Seen& seen,
