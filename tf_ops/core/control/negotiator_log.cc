@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of Negotiator that applies the set's log.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/control/negotiator.h"
@@ -42,20 +43,29 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
   ready.log_number = log_seen_;
   ready.absent = batch.absent;
   ready.divisor = batch.divisor;
-  Status status = CheckAbsent(batch, size_);
-  if (status.ok()) status = TakeBatch(batch, &ready);
-  if (status.ok()) status = CheckBatch(ready, rank_, size_);
-  if (status.ok()) {
-    if (trace_ != nullptr) trace_->Agreed(serial_, ready);
-    ready_.emplace_back(std::move(ready));
-    if (UsesWire(ready_.back())) ++ready_for_wire_;
-    return status;
-  }
   // This rank fails. Nobody else answers the entries that it has taken out.
-  for (const Outstanding& lost : ready.tensors) {
-    if (lost.cancelled) continue;
-    lost.entry->done(FailureOf(lost.entry->request.key.name, status));
+  const auto fail_taken = [&ready](const Status& why) {
+    for (const Outstanding& lost : ready.tensors) {
+      if (lost.cancelled) continue;
+      lost.entry->done(FailureOf(lost.entry->request.key.name, why));
+    }
+  };
+  Status status;
+  try {
+    status = CheckAbsent(batch, size_);
+    if (status.ok()) status = TakeBatch(batch, &ready);
+    if (status.ok()) status = CheckBatch(ready, rank_, size_);
+    if (status.ok()) {
+      if (trace_ != nullptr) trace_->Agreed(serial_, ready);
+      ready_.emplace_back(std::move(ready));
+      if (UsesWire(ready_.back())) ++ready_for_wire_;
+      return status;
+    }
+  } catch (const std::bad_alloc&) {
+    fail_taken(ResourceExhausted("this rank has no memory for it."));
+    throw;
   }
+  fail_taken(status);
   return status;
 }
 

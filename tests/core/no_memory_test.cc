@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that runs out at any one moment: each entry is answered, and once.
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/control/negotiator.h"
+#include "core/executor.h"
+#include "harness.h"
+
+namespace {
+// So many more allocations succeed, and then one fails. Negative: none fails.
+int allocations_left = -1;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+  void* const data = std::malloc(bytes == 0 ? 1 : bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
+
+namespace hvd {
+namespace {
+
+// Whether it came to its end with so many allocations.
+template <typename Work>
+bool EndsWith(int allocations, const Work& work) {
+  allocations_left = allocations;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    allocations_left = -1;
+    return false;
+  }
+  allocations_left = -1;
+  return true;
+}
+
+// Two entries, and how often each was answered.
+struct Entries {
+  Entries() {
+    for (size_t i = 0; i < 2; ++i) {
+      EntryPtr entry = std::make_shared<Entry>();
+      entry->request.key.name = std::string(100, i == 0 ? 'a' : 'b');
+      entry->request.signature.shapes = {{1}};
+      entry->inputs = {nullptr};
+      entry->outputs = {nullptr};
+      entry->done = [this, i](const Status&) { ++dones[i]; };
+      entries.push_back(std::move(entry));
+    }
+  }
+  void ExpectAnswered() const {
+    for (const int done : dones) EXPECT_EQ(done, 1);
+  }
+
+  std::vector<EntryPtr> entries;
+  int dones[2] = {};
+};
+
+TEST(no_memory_for_what_the_log_agrees_on) {
+  bool has_ended = false;
+  int allocations = 0;
+  for (; !has_ended; ++allocations) {
+    Entries of;
+    Negotiator negotiator(0, 1, {0, 1}, Options::Defaults(), 1 << 20, {});
+    AgreedBatch batch;
+    for (const EntryPtr& entry : of.entries) {
+      negotiator.Submit(entry);
+      AgreedTensor& tensor = batch.tensors.emplace_back();
+      tensor.key = entry->request.key;
+      tensor.signature_number = batch.tensors.size();
+    }
+    const LogMessage log{1, {batch}};
+    has_ended = EndsWith(allocations, [&] { (void)negotiator.HandleLog(log); });
+    while (const std::optional<ReadyItem> item = negotiator.TakeReady()) {
+      for (const auto& tensor : std::get<ReadyBatch>(*item).tensors) {
+        tensor.entry->done(Status::Ok());
+      }
+    }
+    negotiator.FailAll(PeerLost("no memory"));
+    of.ExpectAnswered();
+  }
+  EXPECT_TRUE(allocations > 3);
+}
+
+// Ends its batches when they are cancelled.
+class WaitingTransport : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  BatchId Start(Batch batch, BatchDone done) override {
+    batch_ = std::move(batch);
+    done_ = std::move(done);
+    return 1;
+  }
+  bool Progress() override { return false; }
+  void Cancel(BatchId, const Status& why) override {
+    std::exchange(done_, nullptr)(why);
+  }
+  int in_flight() const override { return done_ ? 1 : 0; }
+
+ private:
+  Batch batch_;
+  BatchDone done_;
+};
+
+TEST(no_memory_for_a_batch_that_is_to_start) {
+  bool has_ended = false;
+  int allocations = 0;
+  for (; !has_ended; ++allocations) {
+    Entries of;
+    Executor executor(
+        LaneTable::HostOnly(std::make_unique<WaitingTransport>()));
+    ReadyBatch ready;
+    ready.log_number = 1;
+    for (const EntryPtr& entry : of.entries) {
+      ready.tensors.push_back({entry, false});
+      ready.first_dims.emplace_back();
+    }
+    has_ended =
+        EndsWith(allocations, [&] { executor.Execute(std::move(ready)); });
+    executor.Abandon(PeerLost("no memory"));
+    of.ExpectAnswered();
+  }
+  EXPECT_TRUE(allocations > 3);
+}
+
+}  // namespace
+}  // namespace hvd
