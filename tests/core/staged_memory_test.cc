@@ -16,6 +16,7 @@ namespace {
 struct WireState {
   bool has_memory = true;
   int sends_until_none = -1;  // then Send has no memory, but the data is posted
+  int ranks_until_none = -1;  // then rank() has no memory
   std::vector<const void*> posted;
   int abandoned = 0;   // pieces of memory that were given to Abandon
   bool lends = false;  // the peer's blocks are read in place
@@ -38,7 +39,10 @@ class PoorPool final : public StagingPool {
 class PoorWire final : public Wire {
  public:
   explicit PoorWire(WireState* state) : state_(state), pool_(state) {}
-  int rank() const override { return 0; }
+  int rank() const override {
+    if (state_->ranks_until_none-- == 0) throw std::bad_alloc();
+    return 0;
+  }
   int size() const override { return 2; }
   StagingPool& staging() override { return pool_; }
   const HostMap& hosts() const override { return hosts_; }
@@ -115,6 +119,8 @@ TEST(the_oldest_batch_does_not_wait_for_memory_that_nobody_has) {
   EXPECT_EQ(third.dones, 0);
   alone.Cancel(third.id, Cancelled("test"));
   EXPECT_EQ(third.dones, 1);
+  // Nobody waits for it any more.
+  EXPECT_TRUE(!RunsOutOfMemory(&alone));
 }
 
 Batch BroadcastOfThePeer() {
@@ -174,6 +180,44 @@ TEST(a_wire_keeps_the_memory_of_a_chunk_that_could_not_start) {
     EXPECT_EQ(state.abandoned, 0);
   }
   EXPECT_EQ(state.abandoned, 1);
+}
+
+// Wherever it is that there is none for it.
+TEST(a_batch_that_could_not_start_leaves_nothing_behind) {
+  int starts = 0;
+  for (int ranks = 0; starts == 0; ++ranks) {
+    WireState state;
+    state.ranks_until_none = ranks;
+    StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
+    try {
+      TwoNumbers sum(&transport);
+      ++starts;
+    } catch (const std::bad_alloc&) {
+      state.ranks_until_none = -1;
+      EXPECT_EQ(transport.in_flight(), 0);
+      EXPECT_TRUE(!RunsOutOfMemory(&transport));
+    }
+  }
+}
+
+TEST(a_batch_that_was_cancelled_neither_waits_for_inputs_nor_reads_them) {
+  WireState state;
+  StagedTransport transport(std::make_unique<PoorWire>(&state), {0, 1});
+  Batch batch;
+  batch.inputs_are_ready = [] { return false; };
+  int looks = 0;
+  batch.find_not_finite = [&looks](const std::vector<Segment>&) {
+    ++looks;
+    return -1;
+  };
+  TwoNumbers sum(&transport, std::move(batch));
+  EXPECT_FALSE(transport.Progress());
+  EXPECT_TRUE(state.posted.empty());
+  transport.Cancel(sum.id, Cancelled("test"));
+  // Its peers are told.
+  EXPECT_TRUE(transport.Progress());
+  EXPECT_FALSE(state.posted.empty());
+  EXPECT_EQ(looks, 0);
 }
 
 }  // namespace

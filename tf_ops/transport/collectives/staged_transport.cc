@@ -64,15 +64,18 @@ bool StagedTransport::within_host() const {
 
 BatchId StagedTransport::Start(Batch batch, BatchDone done) {
   const BatchId id = next_id_++;
-  Flight& flight = flights_[id];
+  Flight flight;
   flight.done = std::move(done);
   flight.status = CheckBatch(batch, rank(), size());
-  if (!flight.status.ok()) return id;
-  const Status local_error = batch.local_error;
-  flight.work = std::make_unique<BatchWork>(
-      std::move(batch), id, chunks_.bytes, wire_.get(),
-      spare_cores_ != nullptr ? spare_cores_->Threads() : nullptr);
-  if (!local_error.ok()) flight.work->FailHere(local_error);
+  if (flight.status.ok()) {
+    const Status local_error = batch.local_error;
+    flight.work = std::make_unique<BatchWork>(
+        std::move(batch), id, chunks_.bytes, wire_.get(),
+        spare_cores_ != nullptr ? spare_cores_->Threads() : nullptr);
+    if (!local_error.ok()) flight.work->FailHere(local_error);
+  }
+  // It has its place last. Without memory it leaves nothing half made.
+  flights_.emplace(id, std::move(flight));
   // Progress begins the first phase. If chunks were packed here, the leader's
   // messages to the peers about the batch would have to wait.
   return id;
