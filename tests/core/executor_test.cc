@@ -4,6 +4,8 @@
 // through the runtime.
 #include "core/executor.h"
 
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "harness.h"
@@ -202,16 +204,18 @@ struct HeldRunner {
   };
 };
 
+// Keeps the batch that it is given.
+class Keeper : public LateTransport {
+ public:
+  BatchId Start(Batch batch, BatchDone done) override {
+    kept = batch;
+    return LateTransport::Start(std::move(batch), std::move(done));
+  }
+  Batch kept;
+};
+
 // A lane may cut it into pieces, and asks for the segments of each.
 TEST(executor_finds_what_is_not_finite_in_a_piece_of_a_reducescatter) {
-  class Keeper : public LateTransport {
-   public:
-    BatchId Start(Batch batch, BatchDone done) override {
-      kept = batch;
-      return LateTransport::Start(std::move(batch), std::move(done));
-    }
-    Batch kept;
-  };
   auto transport = std::make_unique<Keeper>();
   Keeper* keeper = transport.get();
   Executor executor(LaneTable::HostOnly(std::move(transport)), true);
@@ -233,6 +237,49 @@ TEST(executor_finds_what_is_not_finite_in_a_piece_of_a_reducescatter) {
   EXPECT_EQ(batch.find_not_finite({batch.segments[0]}), -1);
   EXPECT_EQ(batch.find_not_finite({batch.segments[1]}), 0);
   executor.Abandon(Cancelled("the end"));
+}
+
+// They are on their way to the peers all the same.
+TEST(executor_finds_what_is_not_finite_in_rows_that_nobody_here_waits_for) {
+  auto transport = std::make_unique<Keeper>();
+  Keeper* keeper = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)), true);
+  int done = 0;
+  ReadyBatch ready = MakeBatch(1, {1, 2}, &done);
+  const float good[] = {1, 2}, bad[] = {1, std::nanf("")};
+  const float* const inputs[] = {good, bad};
+  for (size_t t = 0; t < 2; ++t) {
+    Entry& entry = *ready.tensors[t].entry;
+    entry.request.signature.verb = Verb::kAllgather;
+    entry.inputs = {inputs[t]};
+  }
+  ready.tensors[1].cancelled = true;
+  executor.Execute(std::move(ready));
+  const Batch& batch = keeper->kept;
+  ASSERT_TRUE(batch.find_not_finite != nullptr);
+  EXPECT_EQ(batch.find_not_finite(batch.segments), 1);
+  executor.Abandon(Cancelled("the end"));
+}
+
+TEST(executor_loses_no_rows_of_any_alltoall_of_a_batch) {
+  for (const size_t lost : {0, 1}) {
+    auto transport = std::make_unique<Keeper>();
+    Keeper* keeper = transport.get();
+    Executor executor(LaneTable::HostOnly(std::move(transport)));
+    int done = 0;
+    ReadyBatch ready = MakeBatch(1, {1, 2}, &done);
+    ready.absent = {1};
+    for (size_t t = 0; t < 2; ++t) {
+      Entry& entry = *ready.tensors[t].entry;
+      entry.request.signature.verb = Verb::kAlltoall;
+      entry.splits = {{t == lost ? 1 : 2, t == lost ? 1 : 0}};
+    }
+    executor.Execute(std::move(ready));
+    EXPECT_NE(keeper->kept.local_error.message().find(
+                  "'t" + std::to_string(lost + 1) + "' sends 1 rows to rank 1"),
+              std::string::npos);
+    executor.Abandon(Cancelled("the end"));
+  }
 }
 
 TEST(executor_leaves_dones_to_each_ones_runner) {
@@ -274,8 +321,8 @@ TEST(executor_ends_a_batch_that_nobody_waits_for) {
   // Another step waits for the third.
   executor.EndUnwanted(limit);
   EXPECT_TRUE(held->cancelled().empty());
-  executor.Unwant(3, why, limit);
-  // It has its time.
+  // It has its time, from the first on.
+  executor.Unwant(3, why, limit + std::chrono::seconds(1));
   executor.EndUnwanted(limit - std::chrono::milliseconds(1));
   EXPECT_TRUE(held->cancelled().empty());
   EXPECT_EQ(done, 0);
@@ -299,6 +346,24 @@ TEST(executor_calls_the_dones_of_a_failure_itself) {
   EXPECT_TRUE(executor.Progress());
   EXPECT_EQ(done, 2);
   EXPECT_TRUE(runner.closures.empty());
+}
+
+TEST(executor_tells_the_first_batch_of_the_log_that_broke_down) {
+  auto transport = std::make_unique<HeldTransport>();
+  HeldTransport* held = transport.get();
+  Executor executor(LaneTable::HostOnly(std::move(transport)));
+  int done = 0;
+  for (uint64_t i = 1; i <= 3; ++i) executor.Execute(MakeBatch(i, {i}, &done));
+  EXPECT_FALSE(executor.breakdown().has_value());
+  held->FailNext(Internal("third"));
+  EXPECT_TRUE(executor.Progress());
+  executor.BreakDown({held, 1}, Internal("first"));
+  held->FailNext(Internal("second"));
+  EXPECT_TRUE(executor.Progress());
+  ASSERT_TRUE(executor.breakdown().has_value());
+  EXPECT_EQ(executor.breakdown()->log_number, 1u);
+  EXPECT_EQ(executor.breakdown()->status.message(), "first");
+  executor.Abandon(Cancelled("the end"));
 }
 
 TEST(executor_takes_over_the_chunks_of_the_log) {

@@ -60,8 +60,7 @@ int FindNotFinite(const ReadyBatch& ready,
     const Signature& signature = tensor.entry->request.signature;
     for (const Shape& shape : signature.shapes) {
       const void* const in = segments[segment].in;
-      if (in != nullptr && !tensor.cancelled &&
-          !AllFinite(signature.dtype, in, CountOf(shape))) {
+      if (in != nullptr && !AllFinite(signature.dtype, in, CountOf(shape))) {
         return static_cast<int>(segment);
       }
       ++segment;
