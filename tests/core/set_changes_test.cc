@@ -190,17 +190,22 @@ TEST(set_changes_tell_who_keeps_a_call_waiting) {
   Job job(4);
   EXPECT_FALSE(job.changes.Waiting(job.now).has_value());
   job.Ask(1, Add({0, 1}));
+  // They wait from the first call on.
+  job.now += std::chrono::milliseconds(500);
   job.Ask(3, Remove(2));
+  SetRequest wrong = Add({});
+  wrong.error = InvalidArgument("ranks must be ints");
+  job.Ask(0, wrong);
   const auto stall =
-      job.changes.Waiting(job.now + std::chrono::milliseconds(2500));
+      job.changes.Waiting(job.now + std::chrono::milliseconds(2000));
   ASSERT_TRUE(stall.has_value());
-  EXPECT_TRUE((stall->missing == Ranks{0, 2}));
-  EXPECT_TRUE((stall->names ==
-               std::vector<std::string>{"add_process_set([0, 1])",
-                                        "remove_process_set of set 2"}));
+  EXPECT_TRUE((stall->missing == Ranks{2}));
+  EXPECT_TRUE((stall->names == std::vector<std::string>{
+                                   "add_process_set", "add_process_set([0, 1])",
+                                   "remove_process_set of set 2"}));
   EXPECT_EQ(stall->waited_s, 2.5);
   EXPECT_TRUE(stall->are_calls);
-  EXPECT_TRUE(Has(StallWarning(*stall, "rank 0"), " 2 calls have waited"));
+  EXPECT_TRUE(Has(StallWarning(*stall, "rank 2"), " 3 calls have waited"));
 }
 
 TEST(set_changes_refuse_messages_that_make_no_sense) {

@@ -136,11 +136,10 @@ Status SetChanges::Handle(int rank, const SetAnswer& answer) {
     return Status::Ok();
   }
   const auto draining = draining_.find(answer.serial);
-  if (draining == draining_.end() ||
-      draining->second.unanswered.erase(rank) == 0) {
+  if (draining == draining_.end() || draining->second.erase(rank) == 0) {
     return Unexpected(rank, "answers to a change");
   }
-  if (!draining->second.unanswered.empty()) return Status::Ok();
+  if (!draining->second.empty()) return Status::Ok();
   draining_.erase(draining);
   if (draining_.empty() && due_.has_value()) {
     std::vector<int> ranks = std::move(*due_);
@@ -189,7 +188,7 @@ void SetChanges::Remove(int id) {
   change.status = FailedPrecondition("process set " + std::to_string(id) +
                                      " (ranks " + RanksText(set.ranks) +
                                      ") was removed by remove_process_set.");
-  draining_[set.serial] = {set.slot, {set.ranks.begin(), set.ranks.end()}};
+  draining_[set.serial] = {set.ranks.begin(), set.ranks.end()};
   news_.push_back(std::move(change));
 }
 
@@ -219,10 +218,10 @@ std::optional<Stall> SetChanges::Waiting(Clock::time_point now) const {
   return stall;
 }
 
+// No set is prepared before those that are removed have left the wire.
 int SetChanges::FreeSlot() const {
   std::set<int> taken;
   for (const auto& [id, set] : sets_) taken.insert(set.slot);
-  for (const auto& [serial, set] : draining_) taken.insert(set.slot);
   for (int slot = 1; slot < kProcessSetSlots; ++slot) {
     if (taken.count(slot) == 0) return slot;
   }

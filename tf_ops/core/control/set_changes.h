@@ -60,10 +60,6 @@ class SetChanges {
     std::set<int> unanswered;
     std::map<int, Status> failed;  // by rank
   };
-  struct Draining {
-    int slot = 0;
-    std::set<int> unanswered;
-  };
 
   void Decide();
   void Refuse(Status why, int serial = 0);
@@ -86,7 +82,8 @@ class SetChanges {
   // To be prepared when no removed set is left on the wire.
   std::optional<std::vector<int>> due_;
   std::optional<Preparing> preparing_;
-  std::map<int, Draining> draining_;  // by serial
+  // By serial: who has not left the wire of a removed set yet.
+  std::map<int, std::set<int>> draining_;
   std::deque<SetChange> news_;
 };
 
