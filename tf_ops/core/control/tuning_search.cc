@@ -139,7 +139,6 @@ std::optional<TuningSearch::Place> TuningSearch::WalkAlong(
 
 std::optional<TuningSearch::Place> TuningSearch::PlayOff() const {
   const std::vector<Place> finalists = Finalists();
-  if (finalists.size() < 2) return std::nullopt;
   // They are measured in turns, so that other load on the machine affects all
   // of them alike.
   const auto count = [&](const Place& place) {
