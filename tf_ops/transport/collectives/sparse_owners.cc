@@ -122,7 +122,6 @@ class SparseOwnersChunk final : public Chunk {
     bool sends = false, contributes = false, owns = false;
     bool has_contributed = false;
     MoveId arriving = 0, result_arriving = 0;
-    Poison poison;  // in place of the contribution
   };
 
   bool CollectContributions() {
@@ -133,7 +132,7 @@ class SparseOwnersChunk final : public Chunk {
         continue;
       }
       peer.has_contributed = true;
-      peer.poison = Read(peer.contribution);
+      Read(peer.contribution);  // poison becomes the batch's
       --missing_contributions_;
       moved = true;
     }
@@ -144,10 +143,7 @@ class SparseOwnersChunk final : public Chunk {
   void Merge() {
     has_merged_ = true;
     if (owns_) {
-      Poison poison = work_->poison();
-      for (const Peer& peer : peers_) {
-        if (!poison) poison = peer.poison;
-      }
+      const Poison poison = work_->poison();
       if (!poison) sparse_->Merge(own_piece_, Blocks(), Payload(result_));
       Label(result_, poison);
       for (int i = 1; i < work_->size(); ++i) {
