@@ -151,5 +151,32 @@ TEST(abort_policy_fails_all_that_waits) {
   EXPECT_FALSE(set.Submit(0, "z", 1));
 }
 
+TEST(abort_policy_waits_for_no_rank_that_has_joined) {
+  Set set;
+  set.aborts.EndScope(1, {"train/", "out of data"});
+  set.matcher.Join(1);
+  EXPECT_TRUE(set.Submit(2, "train/x", 0));
+  EXPECT_EQ(set.Failures(), "");
+}
+
+// Else the member would fail what was agreed before it.
+TEST(abort_policy_tells_a_failure_behind_what_was_agreed_before_it) {
+  Set set;
+  set.aborts.Withdraw(0, {{"x", 0}, 1, Cancelled("NaN")});
+  EXPECT_FALSE(set.Submit(0, "y", 1));
+  const uint64_t agreed = set.aborts.Agree({4, 5, 6});  // on "z"
+  EXPECT_FALSE(set.Submit(0, "z", 1));
+  bool holds_back = true;
+  const auto is_held_back = [&](const Key& key, uint64_t agreements) {
+    return holds_back && key.name == "z" && agreed <= agreements;
+  };
+  const auto first = set.aborts.TakeFailure(is_held_back);
+  ASSERT_TRUE(first.has_value() && first->keys.size() == 1);
+  EXPECT_EQ(first->keys[0].key.name, "y");
+  EXPECT_FALSE(set.aborts.TakeFailure(is_held_back).has_value());
+  holds_back = false;
+  EXPECT_EQ(set.Failures(), "z@0: 0-0");
+}
+
 }  // namespace
 }  // namespace hvd

@@ -252,6 +252,7 @@ TEST(hosts_of_a_rank_that_has_joined_do_not_hold_the_others_up) {
     // All are back, and held again.
     SubmitAll(&world, "c", 3, {joined});
     world.Deliver();
+    EXPECT_EQ(world.messages_in_last_delivery(1), 0);
     EXPECT_TRUE(world.Results(0, "c").empty());
     world.Submit(joined, "c", 3 + 100 * joined);
     world.Deliver();
@@ -368,6 +369,54 @@ TEST(hosts_a_log_that_makes_no_sense_is_handed_on_unharmed) {
                         {{0, {"x", 0}, 0, {{5, 2}, {100, most}, {8, most}}}}};
   EXPECT_EQ(world.at(3).HandleLog({1, {failure}}).message(), "");
   ASSERT_EQ(world.at(3).TakeMessages().size(), 1u);
+}
+
+// No submission comes that would complete what whole hosts have submitted.
+TEST(hosts_that_join_as_a_whole_keep_nobody_waiting) {
+  World world = Hosts();
+  AgreeOnce(&world);
+  SubmitAll(&world, "a", 2, {1, 4, 7});
+  world.Deliver();
+  for (int rank : {1, 4, 7}) {
+    auto call = std::make_shared<JoinCall>();
+    call->done = [](const Status&, int) {};
+    world.at(rank).Join(call);
+  }
+  world.Deliver();
+  for (int rank : {0, 2, 3, 5, 6, 8}) ExpectDone(&world, rank, "a");
+}
+
+// An instance of a loop has given the name another number meanwhile.
+TEST(hosts_that_know_a_name_by_two_numbers_disagree_at_once) {
+  World world = Hosts();
+  AgreeOnce(&world);
+  SubmitAll(&world, "a", 2, {1, 4, 7});
+  world.Deliver();
+  Signature other = World::Plain();
+  other.shapes = {{5}};
+  for (int rank = 0; rank < kSize; ++rank) {
+    world.Submit(rank, "a", 2 + 100 * rank, other, 1);
+  }
+  world.Deliver();
+  ExpectAllDone(&world, "a");
+  for (int rank : {1, 4, 7}) world.Submit(rank, "a", 2 + 100 * rank, other);
+  world.Deliver();
+  for (int rank = 0; rank < kSize; ++rank) {
+    ExpectFailed(&world, rank, "a", StatusCode::kFailedPrecondition,
+                 "disagree on the shape");
+  }
+}
+
+TEST(hosts_that_have_just_asked_are_no_mismatch_yet) {
+  World world = Hosts();
+  AgreeOnce(&world);
+  world.Pass(std::chrono::seconds(60));
+  for (int rank = 0; rank < kSize; ++rank) {
+    world.Submit(rank, kHosts[rank] == 1 ? "a" : "b", 2);
+  }
+  world.Deliver();
+  world.Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(world.at(0).Watch(world.now()).warnings.empty());
 }
 
 }  // namespace

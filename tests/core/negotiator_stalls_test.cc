@@ -3,10 +3,12 @@
 // others waiting.
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/control/negotiator.h"
+#include "core/control/set_changes.h"
 #include "harness.h"
 #include "negotiator_world.h"
 
@@ -36,6 +38,18 @@ TEST(negotiator_silence_with_unmatched_names_is_reported_once) {
   world.Pass(std::chrono::seconds(2));
   EXPECT_TRUE(IsQuiet(world.at(0).Watch(world.now())));
   EXPECT_TRUE(world.Results(0, "metric").empty());  // it may still be right
+}
+
+TEST(negotiator_unmatched_names_are_those_of_ranks_that_have_not_joined) {
+  World world(3);
+  auto call = std::make_shared<JoinCall>();
+  call->done = [](const Status&, int) {};
+  world.at(2).Join(call);
+  world.Submit(0, "a");
+  world.Submit(1, "b");
+  world.Deliver();
+  world.Pass(std::chrono::seconds(7));
+  EXPECT_EQ(world.at(0).Watch(world.now()).warnings.size(), 1u);
 }
 
 TEST(negotiator_eager_calls_in_opposite_order_that_match_later_are_not_failed) {
@@ -212,6 +226,62 @@ TEST(negotiator_a_name_asked_for_again_waits_from_then_on) {
   EXPECT_FALSE(world.at(0).Watch(world.now()).lost.has_value());
   world.Pass(std::chrono::seconds(10));
   EXPECT_TRUE(world.at(0).Watch(world.now()).lost.has_value());
+}
+
+TEST(negotiator_ranks_that_join_wait_from_the_last_join_or_its_end_on) {
+  World world(3);
+  const auto join = [&](int rank) {
+    auto call = std::make_shared<JoinCall>();
+    call->ticket = 100 + static_cast<uint64_t>(rank);
+    call->done = [](const Status&, int) {};
+    world.at(rank).Join(call);
+  };
+  const auto pass = [&](int seconds) {
+    world.Deliver();
+    world.Pass(std::chrono::seconds(seconds));
+    return IsQuiet(world.at(0).Watch(world.now()));
+  };
+  EXPECT_TRUE(pass(100));
+  join(0);
+  EXPECT_TRUE(pass(50));
+  join(1);
+  EXPECT_TRUE(pass(50));
+  EXPECT_TRUE(world.at(1).Cancel(101, kNan));
+  EXPECT_TRUE(pass(59));
+  EXPECT_FALSE(pass(1));
+}
+
+TEST(negotiator_a_call_that_changes_sets_is_a_stall_of_its_own) {
+  Options options = Options::Defaults();
+  options.stall_shutdown_s = 200;
+  World world(2, options);
+  world.at(0).LeadSets(
+      std::make_unique<SetChanges>(2, std::vector<std::vector<int>>{}));
+  const auto ask = [&](int rank) {
+    world.at(rank).Tell(SetRequest{false, {0}, 0, {}});
+    world.Deliver();
+  };
+  const auto pass = [&](int seconds) {
+    world.Pass(std::chrono::seconds(seconds));
+    return world.at(0).Watch(world.now());
+  };
+  ask(0);
+  EXPECT_TRUE(pass(59).stalls.empty());
+  EXPECT_EQ(pass(1).stalls.size(), 1u);
+  EXPECT_TRUE(pass(59).stalls.empty());
+  EXPECT_EQ(pass(1).stalls.size(), 1u);
+  ask(1);
+  EXPECT_TRUE(pass(60).stalls.empty());
+  // The next call has gaps of its own.
+  ASSERT_EQ(world.at(0).TakeSetChanges().size(), 1u);
+  world.at(0).Tell(SetAnswer{1, ResourceExhausted("no room")});
+  ask(1);
+  ASSERT_EQ(world.at(0).TakeSetChanges().size(), 1u);
+  const auto stalls = pass(60).stalls;
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_TRUE(stalls[0].missing == std::vector<int>{0});
+  EXPECT_FALSE(pass(139).lost.has_value());
+  EXPECT_TRUE(pass(1).lost.has_value());
 }
 
 }  // namespace

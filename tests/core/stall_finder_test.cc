@@ -66,6 +66,11 @@ TEST(stall_finder_begins_anew_with_a_key_that_waits_anew) {
   set.Submit(0, "x", 100);
   EXPECT_TRUE(set.Find(159).watched.stalls.empty());
   EXPECT_EQ(set.Find(160).watched.stalls.size(), 1u);
+  // It does so between two looks as well.
+  set.Submit(1, "x", 170);
+  set.matcher.ClearFronts(set.matcher.Find({"x", 0}));
+  set.Submit(0, "x", 170);
+  EXPECT_EQ(set.Find(230).watched.stalls.size(), 1u);
 }
 
 TEST(stall_finder_gives_up_the_rank_that_keeps_others_waiting_longest) {
@@ -77,6 +82,10 @@ TEST(stall_finder_gives_up_the_rank_that_keeps_others_waiting_longest) {
   EXPECT_TRUE((found.watched.lost->missing == std::vector<int>{11}));
   EXPECT_TRUE(found.watched.stalls.empty());
   EXPECT_FALSE(found.mismatch.has_value());
+  set.Submit(1, "y", 5);
+  const auto longest = set.Find(36).watched.lost;
+  ASSERT_TRUE(longest.has_value());
+  EXPECT_TRUE((longest->missing == std::vector<int>{11}));
 }
 
 TEST(stall_finder_tells_a_mismatch_once_and_blames_no_rank) {

@@ -21,6 +21,9 @@ TEST(step_aborts_knows_a_step_beside_many_eager_calls) {
     aborts.Correspond({0, 21});  // an eager call of rank 0
   }
   EXPECT_TRUE((aborts.Corresponding(0, 11) == Steps{11, 21}));
+  for (int64_t step = 12; step < 26; ++step) aborts.Correspond({step, step});
+  aborts.Correspond({0, 0});
+  EXPECT_TRUE((aborts.Corresponding(0, 11) == Steps{11, 21}));
 }
 
 TEST(step_aborts_knows_a_step_beside_another_one) {
