@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timeline on one rank: what it sends, and what it does without receipts.
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/batch_times.h"
 #include "core/timeline.h"
+#include "core/timeline_file.h"
 #include "core/trace_events.h"
 #include "harness.h"
+#include "temp_directory.h"
 
 namespace hvd {
 namespace {
@@ -104,6 +108,117 @@ TEST(timeline_rank_0_gives_receipts_for_all_chunks_but_the_last) {
   timeline.PeerEnded(1, false, {});
   EXPECT_TRUE(timeline.Handle(1, TimelineChunk{4, false, ""}).ok());
   EXPECT_EQ(channel.sent.size(), 1u);
+}
+
+TEST(timeline_waits_for_the_last_chunk_of_each_rank_that_was_there) {
+  const TempDirectory directory;
+  for (const bool was_there : {true, false}) {
+    KeptMessages channel;
+    channel.to = 1;
+    CommCounters counters;
+    Timeline timeline(PairOf(0), &channel, &counters);
+    if (!was_there) timeline.PeerEnded(1, false, {});
+    auto file = TimelineFile::Open("HVD_TIMELINE", directory.file("x.json"),
+                                   PairOf(0), 0);
+    ASSERT_TRUE(file.ok());
+    timeline.Start(std::move(file.value()), false, {});
+    int stopped = 0;
+    timeline.Stop([&stopped] { ++stopped; }, {});
+    timeline.Look({});
+    EXPECT_EQ(stopped, was_there ? 0 : 1);
+    if (!was_there) continue;
+    // It was sent before the end, by another way.
+    timeline.PeerEnded(1, false, {});
+    timeline.Look({});
+    EXPECT_EQ(stopped, 0);
+    EXPECT_TRUE(timeline.Handle(1, TimelineChunk{1, true, ""}).ok());
+    timeline.Look({});
+    EXPECT_EQ(stopped, 1);
+  }
+}
+
+TEST(timeline_that_begins_ends_the_one_before) {
+  const TempDirectory directory;
+  KeptMessages channel;
+  channel.to = 1;
+  CommCounters counters;
+  Timeline timeline(PairOf(0), &channel, &counters);
+  int stopped = 0;
+  for (const char* name : {"one", "two"}) {
+    auto file =
+        TimelineFile::Open("HVD_TIMELINE", directory.file(name), PairOf(0), 0);
+    ASSERT_TRUE(file.ok());
+    timeline.Start(std::move(file.value()), false, {});
+    EXPECT_EQ(stopped, name == std::string("one") ? 0 : 1);
+    timeline.Stop([&stopped] { ++stopped; }, {});
+  }
+  // What is left of the first one belongs to no file, and ends none.
+  EXPECT_TRUE(timeline.Handle(1, TimelineChunk{1, true, ""}).ok());
+  timeline.Look({});
+  EXPECT_EQ(stopped, 1);
+  EXPECT_TRUE(timeline.Handle(1, TimelineChunk{2, true, ""}).ok());
+  timeline.Look({});
+  EXPECT_EQ(stopped, 2);
+}
+
+TEST(timeline_of_a_rank_sends_the_last_of_one_before_another_begins) {
+  KeptMessages channel;
+  CommCounters counters;
+  Timeline timeline(PairOf(1), &channel, &counters);
+  const auto number_of = [&](size_t i) {
+    const auto& chunk = std::get<TimelineChunk>(channel.sent.at(i));
+    return std::pair(chunk.number, chunk.is_last);
+  };
+  EXPECT_TRUE(timeline.Handle(0, TimelineControl{7, true, true}, {}).ok());
+  EXPECT_TRUE(timeline.Handle(0, TimelineControl{7, false, true}, {}).ok());
+  EXPECT_TRUE(timeline.Handle(0, TimelineControl{8, true, true}, {}).ok());
+  ASSERT_EQ(channel.sent.size(), 1u);
+  EXPECT_TRUE(number_of(0) == std::pair(uint64_t{7}, true));
+  EXPECT_FALSE(timeline.is_stopping());
+  EXPECT_TRUE(timeline.trace()->on());
+}
+
+// The process may end at any moment.
+TEST(timeline_of_a_rank_sends_what_it_has_when_a_peer_ends) {
+  KeptMessages channel;
+  CommCounters counters;
+  Timeline timeline(PairOf(1), &channel, &counters);
+  const Timeline::Time now{std::chrono::seconds(1)};
+  EXPECT_TRUE(timeline.Handle(0, TimelineControl{7, true, true}, now).ok());
+  timeline.trace()->Cycle();
+  timeline.Look(now);
+  EXPECT_TRUE(channel.sent.empty());
+  timeline.PeerEnded(0, true, now);
+  timeline.Look(now);
+  EXPECT_EQ(channel.sent.size(), 1u);
+}
+
+TEST(timeline_finds_the_clocks_of_other_hosts_anew) {
+  const TempDirectory directory;
+  KeptMessages channel;
+  channel.to = 1;
+  Topology topology = PairOf(0);
+  topology.host_of = {0, 1};
+  CommCounters counters;
+  Timeline timeline(topology, &channel, &counters);
+  for (const int way_ns : {1000, 1000000}) {
+    const std::string path = directory.file(std::to_string(way_ns));
+    auto file = TimelineFile::Open("HVD_TIMELINE", path, topology, 0);
+    ASSERT_TRUE(file.ok());
+    const std::shared_ptr<TimelineFile> kept = file.value();
+    timeline.Start(std::move(file.value()), false, {});
+    for (int i = 0; i < 5; ++i) {
+      const int64_t asked_ns = SteadyNow_ns() - way_ns;
+      timeline.HandleAnswer(1, Beat{false, false, asked_ns, asked_ns + 1});
+    }
+    timeline.Stop([] {}, {});
+    EXPECT_TRUE(
+        timeline.Handle(1, TimelineChunk{way_ns == 1000 ? 1u : 2u, true, ""})
+            .ok());
+    timeline.Look({});
+    kept->Close();
+    EXPECT_NE(TextOf(path).find("hvd_clock"), std::string::npos);
+  }
 }
 
 }  // namespace

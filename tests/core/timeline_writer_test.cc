@@ -230,5 +230,16 @@ TEST(trace_times_do_not_move_back_when_a_clock_is_known_better) {
   EXPECT_EQ(spans, 9u);
 }
 
+TEST(trace_of_a_host_waits_although_much_has_waited_before) {
+  TimelineWriter writer(TopologyOf({0, 1, 2}), 0);
+  const std::string large(10 << 20, 'x');
+  std::string text = writer.Add(1, large);
+  text += writer.SetClock(1, {5, 1});
+  text += writer.Add(2, large);
+  EXPECT_EQ(text.find("hvd_lost_chunks"), std::string::npos);
+  // The two together are more than may wait.
+  EXPECT_NE(writer.Add(2, large).find("hvd_lost_chunks"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace hvd
