@@ -333,5 +333,20 @@ TEST(end_relay_who_gives_a_gatherer_up_does_not_wait_for_it) {
   EXPECT_TRUE(relay.hosts_are_told());
 }
 
+TEST(end_relay_that_has_left_stays_for_a_while_after_each_end) {
+  const EndRelay::Clock::time_point now{milliseconds(1)};
+  EndRelay relay(0, OneHost(4));
+  PeerEndMessage end;
+  end.rank = 0;
+  relay.Leave(end, false, now);
+  EXPECT_EQ(relay.Take(now).size(), 1u);
+  end.rank = 1;
+  const auto later = now + milliseconds(40);
+  EXPECT_EQ(relay.Handle(1, {PassOn::kToJob, 0, {end}}, later).size(), 1u);
+  EXPECT_EQ(relay.Take(later).size(), 1u);
+  EXPECT_TRUE(relay.busy(now + milliseconds(89)));
+  EXPECT_FALSE(relay.busy(now + milliseconds(90)));
+}
+
 }  // namespace
 }  // namespace hvd

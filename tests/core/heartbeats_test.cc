@@ -179,5 +179,18 @@ TEST(heartbeats_without_a_limit_nobody_asks) {
   EXPECT_FALSE(solo.at(0).interval().has_value());
 }
 
+TEST(heartbeats_count_silence_from_whatever_was_heard_last) {
+  const Heartbeats::Clock::time_point begin{};
+  const auto at = [&](int time_s) {
+    return begin + std::chrono::seconds(time_s);
+  };
+  Heartbeats watch(0, 2, 20, begin);
+  EXPECT_EQ(watch.Ask(at(1)).size(), 1u);
+  watch.Heard(1, at(5));  // something else than the answer
+  const auto silences = watch.Silences(at(6));
+  ASSERT_EQ(silences.size(), 1u);
+  EXPECT_NEAR(silences[0].silent_s, 1, 1e-9);
+}
+
 }  // namespace
 }  // namespace hvd

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/log.h"
 #include "core/peer_names.h"
 #include "harness.h"
 
@@ -152,6 +153,35 @@ TEST(peer_watch_tells_what_a_leader_has_found_but_not_of_silent_ranks_again) {
   ASSERT_TRUE(finding.lost.has_value());
   EXPECT_EQ(finding.lost->rank, 1);
   EXPECT_NE(finding.lost->text.find("rank 2 (far)"), std::string::npos);
+}
+
+TEST(peer_watch_that_looks_late_does_not_warn_again_at_once) {
+  Watching rank(20, 0);
+  rank.Look(1);
+  EXPECT_TRUE(rank.Look(100).warned);
+  EXPECT_FALSE(rank.Look(118).warned);
+  EXPECT_TRUE(rank.Look(120).warned);
+}
+
+TEST(peer_watch_tells_once_that_a_rank_answers_again) {
+  Watching rank(20, 0);
+  rank.Look(1);
+  EXPECT_TRUE(rank.Look(30).warned);
+  std::vector<std::string> lines;
+  SetLogSink(
+      [&lines](LogLevel, const std::string& line) { lines.push_back(line); });
+  for (double time_s = 31; time_s < 35; time_s += 0.5) {
+    rank.watch->Heard(2, Watching::At(time_s));
+    rank.watch->Handle(2, Beat{}, Watching::At(time_s));
+    rank.Look(time_s);
+  }
+  EXPECT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 2 (far) answers again."), std::string::npos);
+  // It may fall silent again, and is told of as the first time.
+  rank.Look(35);
+  EXPECT_FALSE(rank.Look(54).warned);
+  EXPECT_TRUE(rank.Look(55).warned);
+  SetLogSink(nullptr);
 }
 
 }  // namespace
