@@ -18,6 +18,7 @@
 namespace {
 std::atomic<int> interruptions{0};
 std::atomic<bool> was_open_to_signals{false};
+std::string last_filled;  // its path
 }  // namespace
 
 // In place of the C library's: it is interrupted so often.
@@ -25,6 +26,10 @@ extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
   sigset_t blocked;
   pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   if (sigismember(&blocked, SIGALRM) == 0) was_open_to_signals = true;
+  char path[64] = "";
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  (void)!readlink(link.c_str(), path, sizeof(path) - 1);
+  last_filled = path;
   if (interruptions > 0) {
     --interruptions;
     return EINTR;
@@ -161,6 +166,11 @@ TEST(a_segment_that_does_not_fit_is_an_error_now) {
   const Status status = ShmSegment::Create(size_t{1} << 50).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("/dev/shm"), std::string::npos);
+  // Nor does it leave its name.
+  EXPECT_EQ(ShmSegment::CreateNamed(size_t{1} << 50).status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(last_filled.find("/dev/shm/hvd_tf-"), 0u);
+  EXPECT_FALSE(Exists(last_filled));
 }
 
 }  // namespace

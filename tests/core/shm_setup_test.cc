@@ -14,8 +14,9 @@
 namespace hvd {
 namespace {
 
-// By name, as processes do it. What each rank got.
-std::vector<Status> SetUp(int ranks,
+// By name, as processes do it. What each rank got. `shares`: all of them get
+// shared memory.
+std::vector<Status> SetUp(int ranks, bool shares,
                           const std::function<void(int, Options*)>& change) {
   ThreadWorld world(ranks);
   std::vector<Status> results(ranks);
@@ -27,6 +28,7 @@ std::vector<Status> SetUp(int ranks,
     if (!backend.ok()) return;
     ContractRank self(backend.value().get(), 0, options.shm_chunk_bytes);
     auto transport = self.NewTransport();
+    EXPECT_EQ(transport->within_host(), shares && ranks > 1);
     CheckSetIsWell(transport.get(), 100000);
   });
   return results;
@@ -34,9 +36,25 @@ std::vector<Status> SetUp(int ranks,
 
 TEST(ranks_find_their_memory_by_name) {
   for (int ranks : {1, 2, 5}) {
-    for (const Status& status : SetUp(ranks, [](int, Options*) {})) {
+    for (const Status& status : SetUp(ranks, true, [](int, Options*) {})) {
       EXPECT_EQ(status.message(), "");
     }
+  }
+}
+
+TEST(autotune_may_try_larger_chunks_than_a_job_begins_with) {
+  for (const bool autotune : {false, true}) {
+    ThreadWorld world(1);
+    Options options = Options::Defaults();
+    options.autotune = autotune;
+    options.shm_chunk_bytes = 8192;
+    auto backend = AddSharedMemory(world.Open(0), options, {});
+    ASSERT_TRUE(backend.ok());
+    auto transport = backend.value()->NewTransport(0, {0});
+    ASSERT_TRUE(transport.ok());
+    const ChunkLimits limits = transport.value()->chunk_limits();
+    EXPECT_EQ(limits.bytes, 8192);
+    EXPECT_EQ(limits.most_bytes, autotune ? 1 << 20 : 8192);
   }
 }
 
@@ -108,6 +126,7 @@ TEST(sets_of_different_members_have_the_memory_they_need) {
       }
       auto all = backend.value()->NewTransport(0, {0, 1, 2, 3});
       ASSERT_TRUE(all.ok());
+      EXPECT_TRUE(mine[0]->within_host());  // and so there is shared memory
       for (auto& transport : mine) CheckSetIsWell(transport.get(), 100000);
       CheckSetIsWell(all.value().get(), 100000);
     });
@@ -116,7 +135,7 @@ TEST(sets_of_different_members_have_the_memory_they_need) {
 
 TEST(without_shared_memory_the_other_wire_serves) {
   for (int64_t bytes : {int64_t{0}, int64_t{1} << 50}) {
-    const auto results = SetUp(3, [&](int, Options* options) {
+    const auto results = SetUp(3, false, [&](int, Options* options) {
       if (bytes == 0) options->shm = 0;
       if (bytes > 0) options->shm_bytes = bytes;
     });
@@ -125,7 +144,7 @@ TEST(without_shared_memory_the_other_wire_serves) {
 }
 
 TEST(ranks_with_other_settings_are_refused_everywhere) {
-  const auto results = SetUp(3, [](int rank, Options* options) {
+  const auto results = SetUp(3, false, [](int rank, Options* options) {
     if (rank == 2) options->shm_chunk_bytes = 4096;
   });
   for (const Status& status : results) {

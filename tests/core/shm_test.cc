@@ -239,6 +239,25 @@ TEST(messages_of_any_length_arrive_in_order) {
   });
 }
 
+// A peer that says much must not keep the others from being heard.
+TEST(messages_are_taken_from_each_peer_in_turn) {
+  auto host = NewHost(3);
+  std::vector<std::unique_ptr<ShmChannel>> channels;
+  for (int rank = 0; rank < 3; ++rank) {
+    channels.push_back(std::make_unique<ShmChannel>(
+        host, std::make_shared<ShmEndpoint>(host, rank), rank));
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (const int rank : {1, 2}) channels[rank]->Send(0, Share("x"));
+  }
+  int peer = 0;
+  std::string message;
+  for (const int rank : {1, 2, 1, 2}) {
+    ASSERT_TRUE(channels[0]->Receive(&peer, &message));
+    EXPECT_EQ(peer, rank);
+  }
+}
+
 // --- Bytes that make no sense ---
 
 Status StatusAfterMove(const ShmMove& move) {
@@ -254,12 +273,63 @@ TEST(moves_that_make_no_sense_are_an_error) {
   const ShmMove cases[] = {
       {0, 0, 0, 0, 0},       {3, 0, 0, 0, 0},
       {1, 5, 0, 0, 65537},   {1, 5, 0, ~uint64_t{0}, 2},
-      {1, 5, 0, 65537, 0},   {2, 5, 0, 0, 0},  // nothing was sent
+      {1, 5, 0, 1, 65536},   {1, 5, 0, 65537, 0},
+      {2, 5, 0, 0, 0},  // nothing was sent
       {2, 5, 1 << 30, 0, 0},
   };
   for (const ShmMove& move : cases) {
     EXPECT_EQ(StatusAfterMove(move).code(), StatusCode::kInternal);
   }
+}
+
+TEST(a_move_is_done_when_its_receiver_says_so) {
+  for (const int teller : {1, 2}) {
+    auto host = NewHost(3);
+    ShmEndpoint endpoint(host, 0);
+    const StagingBuffer buffer = endpoint.arena().Take(64, Urgency::kOldest);
+    const MoveId sent = endpoint.Send(1, 5, buffer.data.get(), 64);
+    const ShmMove done{2, 5, sent, 0, 0};
+    host->moves(teller, 0).Write(&done, sizeof(done));
+    endpoint.Poll();
+    EXPECT_EQ(endpoint.status().ok(), teller == 1);
+    EXPECT_EQ(endpoint.Test(sent), teller == 1);
+  }
+}
+
+// A rank that leaves serves its peers until nothing is held.
+TEST(moves_that_find_no_room_are_flushed_and_rung_for) {
+  auto host = NewHost(2);
+  const auto endpoint = std::make_shared<ShmEndpoint>(host, 0);
+  ShmChannel channel(host, endpoint, 0);
+  ShmEndpoint peer(host, 1);
+  const StagingBuffer buffer = endpoint->arena().Take(64, Urgency::kOldest);
+  for (int i = 0; i < 10000 && !endpoint->is_holding(); ++i) {
+    (void)endpoint->Send(1, 5, buffer.data.get(), 64);
+  }
+  EXPECT_TRUE(channel.Flush());
+  const uint32_t rings = host->doorbell(0)->rings;
+  peer.Poll();
+  EXPECT_TRUE(host->doorbell(0)->rings != rings);
+  EXPECT_FALSE(channel.Flush());
+}
+
+// Its moves have numbers that are used again.
+TEST(a_slot_that_is_used_again_knows_no_moves_of_before) {
+  auto host = NewHost(2);
+  ShmEndpoint endpoint(host, 0), peer(host, 1);
+  const uint32_t tag = 1u << kShmSlotShift | 5, other = 5;
+  endpoint.Open(1);
+  (void)endpoint.Receive(1, tag);
+  endpoint.Close(1, nullptr);
+  endpoint.Open(1);
+  const StagingBuffer buffer = endpoint.arena().Take(64, Urgency::kOldest);
+  const MoveId sent = endpoint.Send(1, other, buffer.data.get(), 64);
+  const MoveId received = endpoint.Receive(1, tag);
+  const StagingBuffer theirs = peer.arena().Take(64, Urgency::kOldest);
+  (void)peer.Send(0, tag, theirs.data.get(), 64);
+  endpoint.Poll();
+  EXPECT_TRUE(endpoint.Test(received));
+  EXPECT_FALSE(endpoint.Test(sent));
 }
 
 TEST(a_ring_that_makes_no_sense_is_an_error) {
@@ -275,8 +345,9 @@ TEST(a_ring_that_makes_no_sense_is_an_error) {
 }
 
 // The status of an allreduce of two float32 when rank 1 sends `bytes` of a
-// block whose header promises them.
-Status StatusAfterBlock(size_t bytes) {
+// block with that header.
+Status StatusAfterBlock(size_t bytes,
+                        const BlockHeader& header = {1, 0, 8, 0, 0, 0xb7}) {
   ThreadWorld world(2);
   const Options options = Options::Defaults();
   auto backend = world.OpenShared(0, options, 1);
@@ -284,7 +355,6 @@ Status StatusAfterBlock(size_t bytes) {
   auto transport = self.NewTransport();
   ShmEndpoint peer(world.host(), 1);
   const StagingBuffer buffer = peer.arena().Take(64, Urgency::kOldest);
-  const BlockHeader header{1, 0, 8, 0, 0, 0xb7};
   std::memcpy(buffer.data.get(), &header, sizeof(header));
   Call call({1.0f, 2.0f}, 2);
   call.Start(transport.get(), {});
@@ -297,6 +367,15 @@ TEST(a_block_of_another_length_than_it_says_is_an_error) {
   EXPECT_EQ(StatusAfterBlock(24).message(), "");
   for (size_t bytes : {0, 15, 16, 23, 25, 1000}) {
     EXPECT_EQ(StatusAfterBlock(bytes).code(), StatusCode::kInternal);
+  }
+}
+
+TEST(a_block_that_blames_a_tensor_that_there_is_not_is_an_error) {
+  const auto code = static_cast<uint8_t>(StatusCode::kInvalidArgument);
+  for (const uint32_t tensor : {1, 2}) {  // 1: the first one
+    const Status status = StatusAfterBlock(16, {1, 0, tensor, 1, code, 0xb7});
+    EXPECT_EQ(status.code(), tensor == 1 ? StatusCode::kInvalidArgument
+                                         : StatusCode::kInternal);
   }
 }
 

@@ -110,6 +110,8 @@ TEST(launchers_of_another_mpi) {
   ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 1, "OMPI_COMM_WORLD_SIZE=4");
   ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}}, 3, "OMPI_COMM_WORLD_SIZE=4");
   ExpectRefusal({{"PMI_SIZE", "2"}}, 1, "PMI_SIZE=2");
+  ExpectRefusal({{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMI_SIZE", "2"}}, 1,
+                "OMPI_COMM_WORLD_SIZE=4");
   ExpectRefusal({{"MPI_LOCALNRANKS", "2"}}, 1, "MPI_LOCALNRANKS=2");
   ExpectRefusal({{"SLURM_NTASKS", "8"}, {"PMI_RANK", "3"}}, 1,
                 "SLURM_NTASKS=8");

@@ -14,6 +14,7 @@
 #include "harness.h"
 #include "run_ranks.h"
 #include "thread_world.h"
+#include "transport/collectives/batch_check.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport_contract.h"
 
@@ -266,7 +267,19 @@ TEST(staging_memory_is_used_again) {
   EXPECT_EQ(pool.in_use_bytes(), 0);
   buffer = pool.Take(70000, urgency);
   EXPECT_EQ(buffer.data.get(), data);
+  EXPECT_EQ(pool.kept_bytes(), 0);
   pool.Give(std::move(buffer));
+  // It is left to chunks that need so much.
+  StagingBuffer small = pool.Take(1000, urgency);
+  EXPECT_TRUE(small.data.get() != data);
+  pool.Give(std::move(small));
+  if (!test::kIsSanitized) {
+    // Nothing is kept that may be what lacks.
+    EXPECT_TRUE(pool.Take(size_t{1} << 50, urgency).data == nullptr);
+    buffer = pool.Take(100000, urgency);
+    EXPECT_EQ(pool.kept_bytes(), 0);
+    pool.Give(std::move(buffer));
+  }
   // What is kept is bounded, whatever was in use at a time.
   std::vector<StagingBuffer> many;
   for (int i = 0; i < 40; ++i) many.push_back(pool.Take(100000, urgency));
@@ -276,6 +289,21 @@ TEST(staging_memory_is_used_again) {
   // Those that can wait do not go beyond the limit.
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kCanWait).data == nullptr);
   EXPECT_TRUE(pool.Take(2 << 20, Urgency::kSmall).data != nullptr);
+}
+
+TEST(partners_that_make_no_sense_are_refused) {
+  Batch batch;
+  const auto check = [&](std::vector<int> partners) {
+    batch.partners = std::move(partners);
+    return CheckBatch(batch, 1, 4).code();
+  };
+  EXPECT_EQ(check({1, 3}), StatusCode::kOk);
+  for (const std::vector<int>& partners :
+       {std::vector<int>{-1, 1}, {1, 4}, {0, 2}, {3, 1}, {1, 1}}) {
+    EXPECT_EQ(check(partners), StatusCode::kInternal);
+  }
+  batch.reduce_op = ReduceOp::kAdasum;
+  EXPECT_EQ(check({1, 3}), StatusCode::kInternal);
 }
 
 TEST(a_non_temporal_copy_is_a_copy_and_no_more) {
