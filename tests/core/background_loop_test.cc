@@ -102,7 +102,7 @@ class OnePeer : public Backend, public Channel {
   }
   bool Receive(int* peer, std::string* message) override {
     if (inbox.empty()) return false;
-    *peer = 0;
+    *peer = sender;
     *message = Encode(inbox.front());
     inbox.pop_front();
     return true;
@@ -116,6 +116,7 @@ class OnePeer : public Backend, public Channel {
 
  public:
   std::deque<Envelope> inbox;
+  int sender = 0;  // of what is in it
   Deeds deeds;
   PeerEndMessage end;  // what it told of its own
   Wire wire = Wire::kKeeps;
@@ -328,6 +329,18 @@ TEST(background_loop_takes_no_part_from_the_batch_on_that_broke_down) {
   SetLogSink(nullptr);
   EXPECT_EQ(peer.end.text, "the wire broke");
   EXPECT_EQ(peer.end.log_seen.at(0), 1u);
+}
+
+TEST(background_loop_takes_the_log_of_its_leader_alone) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  OnePeer peer;
+  peer.sender = 1;
+  peer.inbox.push_back({0, LogMessage{1, {BatchOf("a")}}});
+  const std::vector<std::string> messages = Run(&peer, {"a"});
+  SetLogSink(nullptr);
+  EXPECT_TRUE(peer.deeds.empty());
+  EXPECT_NE(messages[0].find("a log came from a rank that does not send it"),
+            std::string::npos);
 }
 
 // Else the batches that are left would wait for the memory that it waits for.
