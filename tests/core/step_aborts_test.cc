@@ -53,5 +53,14 @@ TEST(step_aborts_forgets_old_steps) {
   EXPECT_TRUE((aborts.Corresponding(0, 2) == Steps{2, 2}));
 }
 
+TEST(step_aborts_ends_an_abort_that_has_hit_or_spared_every_rank) {
+  StepAborts aborts(2);
+  const SharedStatus why = Share(Cancelled("NaN"));
+  aborts.Hit(aborts.Open(why), 0, 11, why);
+  EXPECT_FALSE(aborts.quiet());
+  aborts.Spare(1);
+  EXPECT_TRUE(aborts.quiet());
+}
+
 }  // namespace
 }  // namespace hvd
