@@ -38,6 +38,12 @@ def started(
         (["--no-timeline-mark-cycles"], "HVD_TIMELINE_MARK_CYCLES", "0"),
         (["--no-stall-check"], "HVD_STALL_WARNING_S", "0"),
         (["--no-stall-check"], "HVD_STALL_SHUTDOWN_S", "0"),
+        (
+            ["--no-stall-check", "--stall-check-warning-time-seconds", "5"],
+            "HVD_STALL_WARNING_S",
+            "0",
+        ),
+        (["--stall-check-warning-time-seconds", "0"], "HVD_STALL_WARNING_S", "0.0"),
         (["--network-interface", "b,a", "--network-interface=c"], "NCCL_SOCKET_IFNAME", "b,a,c"),
         (["--stall-check-warning-time-seconds", "5"], "HVD_STALL_WARNING_S", "5.0"),
         (["--stall-check-shutdown-time-seconds", "6"], "HVD_STALL_SHUTDOWN_S", "6.0"),
@@ -177,6 +183,15 @@ def test_a_configuration_file(tmp_path: Path) -> None:
     assert env["HVD_LOG_LEVEL"] == "info"
     for name in ("cycle-time-ms", "log-with-timestamp", "mpi"):
         assert f"--{name} has nothing to do here" in result.stderr
+
+
+def test_a_command_line_may_turn_off_what_the_file_asks_for(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "config.yaml"
+    path.write_text("autotune:\n  enabled: true\nparams:\n  cache_capacity: 9\n")
+    started(tmp_path, "--config-file", str(path), "--no-autotune", "--cache-capacity", "0")
+    env = facts(tmp_path)["env"]
+    assert (env["HVD_AUTOTUNE"], env["HVD_CACHE_ENTRIES"]) == ("0", "0")
 
 
 @pytest.mark.parametrize(
