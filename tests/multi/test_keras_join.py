@@ -201,6 +201,26 @@ def test_several_passes(hvd, rank, size, counts):
     np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("told", ["the optimizer", "the callback"])
+def test_local_variables_stay_on_their_rank(hvd, rank, size, told):
+    counts = COUNTS["rank 0 first"][:size]
+    model = make_model(momentum=0.0)
+    local = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = keras.Model(model.inputs, local(model.outputs[0]))
+    local.set_weights([np.full((1, 1), rank + 2, np.float32)])
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(RATE))
+    variables = local.trainable_variables
+    if told == "the optimizer":
+        for variable in variables:
+            optimizer.register_local_var(variable)
+    model.compile(optimizer, "mse")
+    joined = callbacks.JoinCallback(variables if told == "the callback" else None)
+    fit(model, dataset_of(rank, counts, True), joined)
+    shared, own = zip(*hvd.allgather_object(model.get_weights()))
+    assert len({weights.tobytes() for weights in shared}) == 1
+    assert len({weights.tobytes() for weights in own}) == len(own)
+
+
 def outcome(hvd, *arguments, **keywords):
     """The error of a fit, once all ranks are through."""
     try:
