@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from launching import MPICH, OPEN_MPI, facts, fake_mpirun, left_of, start, stop_left
+from mpi import ROOT
 
 RANKS = 40
 SOFT = 64
@@ -71,3 +74,16 @@ def test_what_is_needed_is_enough_and_less_is_refused(
     assert not (job / "facts").exists() and left_of(job) == []
     result = run(job, number, number, options)
     assert (result.returncode, result.stderr) == (0, "") and (job / "facts").exists()
+
+
+def test_a_limit_that_was_small_is_so_again() -> None:
+    code = (
+        "import resource as r\n"
+        "from hvd_tf._internal.launcher.file_limit import FileLimit\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (64, 128))\n"
+        "with FileLimit(): print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert result.stdout == "(128, 128)\n(64, 128)\n", result.stderr

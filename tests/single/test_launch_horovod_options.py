@@ -201,6 +201,7 @@ def test_a_command_line_may_turn_off_what_the_file_asks_for(tmp_path: Path) -> N
         ("controller: smoke\n", "controller is no option: check its spelling"),
         ("params:\n  fusion: 1\n", "params.fusion is no option: check its spelling"),
         ("params:\n  cache_capacity: x\n", "cache_capacity: 'x' is not a whole number"),
+        ("params:\n  cache_capacity: ²\n", "cache_capacity: '²' is not a whole number"),
         ("autotune:\n  enabled: 3\n", "autotune.enabled: 3 is not true or false"),
         ("- 1\n", "write sections, such as 'params:'"),
         ("a: [\n", "is no YAML"),

@@ -132,10 +132,12 @@ def test_the_traceback_of_a_rank_says_more(job: Path) -> None:
     ]
 
 
-def test_a_host_without_hvd_tf_is_named(job: Path) -> None:
+@pytest.mark.parametrize("later", ["", LOST.format(of="PRTE")])
+def test_a_host_without_hvd_tf_is_named(job: Path, later: str) -> None:
+    """Whatever mpirun says of that host later on."""
     place = PACKAGE / "_internal" / "launcher"
     text = f"[1,2]<stderr>: python: can't open file '{place}/rank_main.py': [Errno 2] No such\n"
-    fake_mpirun(job, says(text, 2))
+    fake_mpirun(job, says(text + later, 2))
     result = run(job, [*HOSTS, "true"])
     words = f"hvdrun: hvd_tf is not in {place} on node2: {SAME_PATHS}"
     assert (result.returncode, result.stderr.splitlines()[-1]) == (2, words)
