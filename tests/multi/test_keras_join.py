@@ -262,6 +262,25 @@ def test_a_failure_is_an_error_on_all(hvd, rank, size, counts, method):
     check_equal(hvd, model)
 
 
+class FailAtEnd(keras.callbacks.Callback):
+    """Raises on one rank, when `fit` is over."""
+
+    def __init__(self, here):
+        super().__init__()
+        self.here = here
+
+    def on_train_end(self, logs=None):
+        if self.here:
+            raise OSError("disk full")
+
+
+def test_a_failure_after_the_last_epoch_is_that_ranks_own(hvd, rank, size):
+    used = [FailAtEnd(rank == size - 1), callbacks.JoinCallback()]
+    error = outcome(hvd, make_model(), dataset_of(rank, COUNTS["equal"][:size], True), *used)
+    assert isinstance(error, OSError) if rank == size - 1 else error is None
+    assert hvd.allgather_object(rank) == list(range(size))  # nobody has joined
+
+
 class StopOne(keras.callbacks.Callback):
     """Ends the training of one rank after the first epoch."""
 

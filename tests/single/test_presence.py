@@ -112,6 +112,10 @@ def gone(number: int, at_ns: int) -> RankState:
     return RankState(gone=Notice("present", number, "a", 10 + number, at_ns))
 
 
+def ended(number: int) -> RankState:
+    return RankState(process=Notice("ended", number, "a", number, 9), gone=gone(number, 1).gone)
+
+
 # Seconds and what is seen then. The last look is to end the job, or not.
 @pytest.mark.parametrize(
     ("looks", "ends"),
@@ -123,6 +127,8 @@ def gone(number: int, at_ns: int) -> RankState:
         # All have ended in that way, or have left, and the scripts go on.
         ([(0, [present(0, 1), gone(1, 1)]), (LIMIT_S, [gone(0, 1), gone(1, 1)])], False),
         ([(0, [present(0, 1), gone(1, 1)]), (LIMIT_S, [RankState(), gone(1, 1)])], False),
+        # Its script has ended too, which mpirun sees.
+        ([(0, [present(0, 1), gone(1, 1)]), (LIMIT_S, [present(0, 1), ended(1)])], False),
         # All have begun again, one later than the other.
         (
             [(0, [gone(0, 1), gone(1, 1)]), (LIMIT_S, [present(0, 9), gone(1, 1)])]
