@@ -96,6 +96,10 @@ def test_cases(ranks: int) -> None:
             assert case.size_bytes == 0
         else:
             assert case.size_bytes == given
+        parts = {"alltoall": ranks, "reducescatter": ranks}.get(case.call, 1)
+        # The least splits that differ are 1, 2, 3 ... rows.
+        least = ranks * (ranks + 1) // 2 if case.call == "alltoall_uneven" else parts
+        assert math.prod(case.shapes[0]) >= least and math.prod(case.shapes[0]) % parts == 0
     sets = [(case.label, len(case.shapes)) for case in cases if case.kind == "fused"]
     assert sets == 2 * [("100 x 256 KiB", 100), ("200 x 256 B", 200), ("ResNet-50, 161", 161)]
 
@@ -242,13 +246,17 @@ def test_numbers_of_a_case() -> None:
     assert case["above_plain_ratio"] == ratio
     assert case["over_mpi"] == pytest.approx(5.0)
     assert (case["place"], case["tensors"], case["size_bytes"]) == ("out", 1, 1 << 20)
+    assert {case["verb"] for case in found["cases"] if case["over_mpi"]} == {"allreduce"}
     skipped = found["cases"][0]
     assert skipped["theirs"] == {"skipped": "m has no allreduce"} and skipped["ratio"] is None
 
 
-def test_a_verb_that_is_faster_than_the_plain_call_gives_no_ratio_above_it() -> None:
+@pytest.mark.parametrize("plain_s", [1e-3, 2e-3])
+def test_a_verb_that_adds_nothing_to_the_plain_call_gives_no_ratio_above_it(
+    plain_s: float,
+) -> None:
     cases = make_cases(2, ["allreduce"], SIZES)
-    fast = {case.name: [{"times_s": [1e-3] * 5, "plain_s": [2e-3] * 3}] for case in cases}
+    fast = {case.name: [{"times_s": [1e-3] * 5, "plain_s": [plain_s] * 3}] for case in cases}
     libraries = {"ours": library(cases, 2e-3), "theirs": {"facts": LIBRARY, "cases": fast}}
     found = results.collect(SETTING, cases, SIZES, libraries, yardsticks())["cases"][0]
     assert found["above_plain_ratio"] is None
@@ -275,6 +283,8 @@ def test_report(against: bool) -> None:
     assert " ".join(row.split()) == words
     assert ("ours/theirs" in text) == ("m has no allreduce" in text) == against
     assert text.count("ResNet-50, 161") == 2 and "MPI_Allreduce in place" in text
+    assert "they take turns" not in text
+    assert "they take turns" in report({**numbers(against), "cores": 1})
 
 
 def test_report_without_mpi4py() -> None:

@@ -95,3 +95,14 @@ def test_a_rank_that_left_by_sys_exit() -> None:
     words = "rank 1 (host a, pid 11) left first: its program ended with status 3 while others"
     assert found.line.startswith(words) and found.status == 3
     assert last_words.of_report(report, {0: ended(0, 1, 70), 1: left(1, 20)}).status == 0
+    states = {0: ended(0, 1, 70), 1: left(1, 20), 2: left(2, 10), 3: left(3, 30)}
+    assert last_words.of_report(report, states).line.startswith("rank 2 (host a, pid 12) left")
+
+
+@pytest.mark.parametrize(("started_at", "has_left"), [(10, True), (30, False)])
+def test_a_script_may_run_a_program_behind_one_that_was_over(
+    started_at: int, has_left: bool
+) -> None:
+    state = left(1, 20)
+    state.started = Notice("started", 1, "a", 12, started_at)
+    assert (state.left is not None) == has_left

@@ -147,6 +147,8 @@ def test_reset_limit_is_restarts(tmp_path: Path) -> None:
     fake_mpirun(tmp_path, "sys.exit(3)")
     result = run(tmp_path, ["-np", "1", "--reset-limit", "2", "echo"])
     assert result.returncode == 3 and "(restart 2 of 2)" in result.stderr
+    result = run(tmp_path, ["-np", "1", "--restarts", "1", "--reset-limit", "2", "echo"])
+    assert result.returncode == 3 and "(restart 1 of 1)" in result.stderr
 
 
 # --- Configuration files -------------------------------------------------------

@@ -64,6 +64,21 @@ def test_a_notice_that_has_lost_its_tag_is_not_shown(tmp_path: Path) -> None:
     assert state.ended is not None and state.ended.status == 1
 
 
+def test_what_stands_before_a_notice_is_a_line(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    end = {"what": "ended", "rank": 2, "host": "a", "pid": 7, "time_ns": 3}
+    lines = f"half a line\x1e{notices.word} {json.dumps(end)}\n".encode()
+    assert notices.see(2, lines) == b"half a line\n" and list(notices.states()) == [2]
+
+
+def test_a_notice_of_no_rank_is_none(tmp_path: Path) -> None:
+    notices = RankNotices(tmp_path)
+    for wrong in ({"rank": -1}, {"rank": "0"}, {"host": 1}, {"told": 1}, {"more": 1}):
+        facts = {"what": "ended", "rank": 0, "host": "a", "pid": 7, "time_ns": 3, **wrong}
+        notices.see(0, f"\x1e{notices.word} {json.dumps(facts)}\n".encode())
+    assert notices.states() == {} and notices.heard_of() == set()
+
+
 def test_mpi_aborts_on_a_rank_that_is_known(tmp_path: Path) -> None:
     notices = RankNotices(tmp_path)
     words = b"[h3:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator\n"

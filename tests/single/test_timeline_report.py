@@ -91,6 +91,47 @@ def test_what_comes_late_in_a_step_counts_before_what_came_early() -> None:
     assert times == pytest.approx(dict(zip(PARTS, (10 + 20, 10, 15, 15, 30))))
 
 
+def test_copies_are_no_longer_than_what_moves() -> None:
+    batch = Batch(0, "allreduce", 0, 1, 1, 4, 4, 10.0, 50.0, copy_us=99.0)
+    assert split([], [batch], 0.0, 100.0) == pytest.approx(dict(zip(PARTS, (0, 0, 40, 0, 60))))
+
+
+def trace_of(*tensors: tuple[int, str, int, float, float]) -> Trace:
+    """Of tensors in batches of their own: rank, name, batch, enqueued and agreed at these us."""
+    trace = Trace(2, [0, 1])
+    for rank, name, number, enqueued_us, agreed_us in tensors:
+        trace.tensors.append(Tensor(rank, name, "a", 0, number, 4, enqueued_us, agreed_us))
+        end_us = agreed_us + 10
+        trace.batches.append(Batch(rank, "a", 0, number, 1, 4, 4, agreed_us, end_us, 0.0))
+    return trace
+
+
+def test_a_step_whose_tensors_were_enqueued_before_takes_no_negative_time() -> None:
+    tensors = ((0, "t", 1, 100.0, 200.0), (0, "t", 2, 300.0, 400.0), (0, "u", 3, 50.0, 500.0))
+    steps = steps_of(trace_of(*tensors))
+    assert [(step.begin_us, step.end_us) for step in steps] == [(100.0, 100.0), (50.0, 510.0)]
+    assert steps[0].parts_us == dict.fromkeys(PARTS, 0.0)
+
+
+def test_how_late_a_rank_is_counts_where_it_is_the_slowest() -> None:
+    late_us = [(0.0, 30.0), (0.0, 50.0), (7.0, 0.0), (0.0, 40.0)]
+    tensors = [
+        (rank, "t", step + 1, 1000.0 * step + late[rank], 1000.0 * step + 100)
+        for step, late in enumerate(late_us)
+        for rank in range(2)
+    ]
+    trace = trace_of(*tensors)
+    lines = report("a", trace, steps_of(trace)).splitlines()
+    assert "  rank 1     in 3 of 4 steps, by 40.0 us" in lines
+    assert "  rank 0     in 1 of 4 steps, by 7.00 us" in lines
+
+
+def test_a_rank_alone_is_not_the_slowest(tmp_path: Path) -> None:
+    trace = read(write(tmp_path / "a.json", events_of_a_job(ranks=1)))
+    assert [step.slowest for step in steps_of(trace)] == [None] * 3
+    assert "slowest rank (" not in report("a", trace, steps_of(trace))
+
+
 def loop(ranks: int, iterations: int, at_a_time: int) -> Trace:
     """`at_a_time` iterations begin together, every 1000 us, and end 500 us later."""
     trace = Trace(ranks, list(range(ranks)))
@@ -153,8 +194,12 @@ def test_what_was_lost_does_not_count(tmp_path: Path) -> None:
     arguments = {"bytes": 4, "dtype": "float32", "step": 0}
     events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 3e3, "args": arguments, **same})
     events.append({"ph": "E", "ts": 4e3, "args": {"lost": True}, **same})
+    # A batch that fails has its phases behind it too.
+    events.append(span("ALLREDUCE", 0, 1, 3e3, 4e3, failed=True))
+    events.append(span("QUEUE", 0, 1, 3e3, 4e3))
     trace = read(write(tmp_path / "a.json", events))
     assert len(trace.tensors) == 12 and len(steps_of(trace)) == 3
+    assert [batch.queue_us for batch in trace.batches] == [50.0] * 6
 
 
 def test_beginnings_and_ends_on_lines_of_their_own(tmp_path: Path) -> None:
@@ -234,6 +279,9 @@ def test_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "allreduce" in text
     assert main(["report", str(path), "--steps", "--no-picture"]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "1, by" in line]) == 30
+    path = write(tmp_path / "a.json", events_of_a_job(steps=20))
+    assert main(["report", str(path), "--no-picture"]) == 0
+    assert "longest steps" not in capsys.readouterr().out
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
 
@@ -257,16 +305,17 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Path(f"{path}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_many_steps_are_few_bars() -> None:
+@pytest.mark.parametrize(("count", "of_a_bar"), [(400, 1), (401, 2), (1000, 3)])
+def test_many_steps_are_few_bars(count: int, of_a_bar: int) -> None:
     trace = Trace(2, [0, 1])
-    for number in range(1, 1001):
+    for number in range(1, count + 1):
         at_us = 1000.0 * number
         trace.tensors.append(Tensor(0, "t", "allreduce", 0, number, 4, at_us, at_us + 10))
         trace.batches.append(
             Batch(0, "allreduce", 0, number, 1, 4, 4, at_us + 10, at_us + 500, copy_us=90.0)
         )
     bars = picture.bars_of(steps_of(trace))
-    assert len(bars) <= 400 and bars[0][0] == 2.0
+    assert len(bars) == -(-count // of_a_bar) and bars[0][0] == (1 + of_a_bar) / 2
     assert bars[0][1]["copy"] == pytest.approx(0.09)
 
 
