@@ -142,6 +142,41 @@ def test_what_always_fails_is_raised(hvd, rank, size):
     assert total(hvd, 1) == size  # the runtime can be used
 
 
+def test_failures_behind_a_commit_count_together(hvd, rank, size):
+    state = hvd.elastic.ObjectState()
+    called = []
+
+    @hvd.elastic.run
+    def train(state):
+        called.append(1)
+        if len(called) == 2:
+            state.commit()
+        if len(called) < 9:
+            raise HorovodInternalError("always")
+
+    with pytest.raises(HorovodInternalError, match="always"):
+        train(state)
+    assert len(called) == 4
+
+
+def test_a_failure_behind_an_interrupt_without_a_sync_has_one(hvd, rank, size):
+    state = hvd.elastic.ObjectState(step=0)
+    begun = []
+
+    @hvd.elastic.run
+    def train(state):
+        begun.append(state.step)
+        if len(begun) == 1:
+            raise HostsUpdatedInterrupt(skip_sync=True)
+        if len(begun) == 2:
+            state.step = 1 + rank
+            state.commit()
+            raise HorovodInternalError
+
+    train(state)
+    assert begun == [0, 0, 1]
+
+
 class Numbers:
     """The methods of a state."""
 
