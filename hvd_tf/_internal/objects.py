@@ -173,8 +173,13 @@ def _pickle(obj: Any) -> tuple[bytes, Optional[Exception]]:
         try:
             import cloudpickle
         except ImportError:
-            return f"{type(error).__name__}: {error}".encode(), error
+            return _words_of(error), error
     try:
         return cloudpickle.dumps(obj, protocol=5), None
     except Exception as error:
-        return f"{type(error).__name__}: {error}".encode(), error
+        return _words_of(error), error
+
+
+def _words_of(error: Exception) -> bytes:
+    # It may name a file whose name is no UTF-8.
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace")

@@ -21,7 +21,9 @@ def end_scope(name: str, text: str) -> None:
     """
     for process_set_id in native.process_set_ids():
         if native.lib.hvd_process_set_rank(process_set_id) >= 0:  # this rank is a member
-            native.lib.hvd_end_scope(process_set_id, name.encode(), text.encode())
+            # An error may name a file whose name is no UTF-8.
+            words = text.encode(errors="backslashreplace")
+            native.lib.hvd_end_scope(process_set_id, name.encode(), words)
 
 
 def end_training(text: str) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import hvd_tf
 from hvd_tf._internal import objects
+from hvd_tf._internal.meeting import everywhere
 
 RANKS = (2,)
 IN_FULL = (4, "2x2")
@@ -20,8 +21,11 @@ DTYPES = "uint8 int8 uint16 int16 int32 int64 float16 bfloat16 float32 float64 b
 
 
 class Unpicklable:
+    def __init__(self, why="not for travelling"):
+        self.why = why
+
     def __reduce__(self):
-        raise RuntimeError("not for travelling")
+        raise RuntimeError(self.why)
 
 
 def value_of(rank, dtype):
@@ -241,6 +245,27 @@ def test_an_object_that_cannot_be_pickled_fails_on_every_rank(rank, size):
     with pytest.raises(ValueError, match="rank 1: RuntimeError: not for travelling"):
         hvd_tf.allgather_object(Unpicklable() if rank == 1 else rank)
     assert hvd_tf.allgather_object(rank) == list(range(size))  # and the next works
+
+
+# As of a file whose name is no UTF-8.
+NO_TEXT = b"there is no \xff.csv".decode(errors="surrogateescape")
+
+
+def test_the_words_of_a_failure_may_be_no_text(rank, size):
+    broken = Unpicklable(NO_TEXT)
+    with pytest.raises(ValueError, match=r"rank 1 could not pickle.*there is no \\udcff.csv"):
+        hvd_tf.broadcast_object(broken if rank == 1 else None, root_rank=1)
+    with pytest.raises(ValueError, match=r"rank 1: RuntimeError: there is no \\udcff.csv"):
+        hvd_tf.allgather_object(broken if rank == 1 else rank)
+
+    def action():
+        if rank == 1:
+            raise OSError(NO_TEXT)
+
+    words = "there is no " if rank == 1 else "input_fn failed on rank 1: OSError: there is no "
+    with pytest.raises(OSError if rank == 1 else RuntimeError, match=words):
+        everywhere(action, "input_fn")
+    assert hvd_tf.allgather_object(rank) == list(range(size))
 
 
 def test_objects_from_several_threads(rank, size):
