@@ -168,7 +168,7 @@ class Agreement:
 
     def _leave(self) -> None:
         self._shares.put(None)
-        if self.over or self.left:
+        if self.over:
             return
         self.left = True
         if self._input_failed:

@@ -75,7 +75,7 @@ class Passes:
         names = names_by_place(variables)
         number = self._pass_number()
         added = [i for i, gradient in enumerate(result) if gradient is not None]
-        present, checks = self._variables_of_step([result[i] for i in added], added, variables)
+        present, checks = self._variables_of_step(added, variables)
         with tf.control_dependencies(checks):  # a pass that is refused changes no sum
             for i in added:
                 self._sum_of(result[i], variables[i]).assign_add(result[i])
@@ -109,11 +109,11 @@ class Passes:
         return result
 
     def _variables_of_step(
-        self, gradients: Sequence[tf.Tensor], added: Sequence[int], variables: Sequence[Variable]
+        self, added: Sequence[int], variables: Sequence[Variable]
     ) -> tuple[Sequence[int], list[tf.Operation]]:
         """The places of variables that have had a gradient in any pass of this step so far.
 
-        `gradients` are those of the variables at the places `added`.
+        Those at the places `added` have one in this pass.
 
         In a tf.function also what fails if these are others than in an earlier pass.
         """
@@ -142,7 +142,7 @@ class Passes:
             "different variables, which a tf.function cannot add up: give all of them to each "
             "pass, or use an optimizer for each list of variables",
         )
-        with tf.control_dependencies([check, *gradients]):
+        with tf.control_dependencies([check]):
             begun.assign(place)
         return added, [check]
 
