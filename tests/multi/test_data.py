@@ -243,6 +243,12 @@ def test_leaving_a_loop_early_and_starting_again(rank, size):
     assert len(list(dataset)) == 40
 
 
+def test_two_loops_at_a_time(rank, size):
+    dataset = hvd.data.equal_steps(tf.data.Dataset.range(4 + rank).filter(lambda x: x >= 0))
+    first, second = iter(dataset), iter(dataset)
+    assert [(int(a), int(b)) for a, b in zip(first, second)] == [(i, i) for i in range(4)]
+
+
 def test_leaving_a_loop_on_one_rank_only(rank, size):
     dataset = hvd.data.shard(without_length(40 * size))
     if rank == 0:

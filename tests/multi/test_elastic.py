@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from hvd_tf import keras as hvd_keras
+from hvd_tf._internal.causes import Cause, Kind, caused
+from hvd_tf.elastic import running
 from hvd_tf.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 RANKS = (2,)
@@ -18,15 +20,19 @@ keras = tf.keras
 
 def test_objects(hvd, rank, size):
     state = hvd.elastic.ObjectState(epoch=rank, seen=[rank])
+    state.seen.append(6)
+    state.restore()
+    assert state.seen == [rank]  # as it was made
     state.sync()
     assert (state.epoch, state.seen) == (0, [0])
     state.epoch = 5
     state.seen.append(7)
     state.commit()
     state.epoch = 6
-    state.seen.append(8)
-    state.restore()
-    assert (state.epoch, state.seen) == (5, [0, 7])
+    for _ in range(2):
+        state.seen.append(8)
+        state.restore()
+        assert (state.epoch, state.seen) == (5, [0, 7])
 
 
 def test_a_broadcast_of_the_programs_own(hvd, rank, size):
@@ -175,6 +181,13 @@ def test_a_failure_behind_an_interrupt_without_a_sync_has_one(hvd, rank, size):
 
     train(state)
     assert begun == [0, 0, 1]
+
+
+def test_only_a_peers_failure_passes(rank, size):
+    for at_fault in range(size):
+        for kind, passes in ((Kind.CALL_FAILED, True), (Kind.RANK_LEFT, False)):
+            error = caused(RuntimeError(), Cause(kind, at_fault))
+            assert running._is_passing(error) == (passes and at_fault != rank)
 
 
 class Numbers:

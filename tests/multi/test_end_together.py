@@ -82,6 +82,16 @@ def test_a_failure_before_a_collective_of_the_forward_pass(rank, size):
     assert forward_training([toolkit.EndTogetherHook()], 4)[0] == 4  # the job lives
 
 
+def test_a_failure_in_the_step_in_which_other_data_ends(rank, size):
+    """It is no end of the data on the rank that fails."""
+    failing = rank == size - 1
+    batches, fails_at = (9, 2) if failing else (2, None)
+    hooks = [toolkit.EndTogetherHook()]
+    found = outcome(forward_training, hooks, batches, fails_at=fails_at)
+    assert "BadRecordError: no record 2" in str(found) if failing else found[0] == 2
+    assert forward_training([toolkit.EndTogetherHook()], 4)[0] == 4  # the job lives
+
+
 def test_passes_of_which_few_reduce(rank, size):
     """With two passes in a step, the others wait for a rank's metric, and for no gradient."""
     for end in (5, 6):  # within two passes, and behind them

@@ -310,6 +310,16 @@ def test_what_makes_no_sense(hvd, rank, size):
     assert "JoinCallback needs a model with a distributed optimizer" in str(error)
 
 
+def test_a_later_fit_without_it_needs_equal_numbers_of_batches(hvd, rank, size):
+    if size == 1:
+        return
+    dataset, model = dataset_of(rank, COUNTS["rank 0 first"][:size], True), make_model()
+    fit(model, dataset, callbacks.JoinCallback(), epochs=1)
+    error = outcome(hvd, model, dataset, callbacks.BroadcastGlobalVariablesCallback(0))
+    assert isinstance(error, ValueError), error
+    assert "rank 0 begins fit with 2 batches an epoch, rank 1 begins fit with 5" in str(error)
+
+
 def test_a_model_is_freed_after_its_fit():
     """A search over hyperparameters makes many."""
     model = make_model()

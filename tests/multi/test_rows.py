@@ -92,7 +92,7 @@ def test_alltoall_leaves_rows_behind_the_splits(rank, size):
 
 
 def test_alltoall_takes_integers_of_any_kind(rank, size):
-    for splits in ([1] * size, np.int64([1] * size), tf.constant([1] * size, tf.int64)):
+    for splits in ([1] * size, np.int64([1] * size), tf.constant([1] * size, tf.int64), []):
         assert len(hvd.alltoall(np.zeros(size, np.int32), splits)[0]) == size
     with pytest.raises(ValueError, match="float32; pass integers"):
         hvd.alltoall(np.zeros(size, np.int32), [1.0] * size)
