@@ -367,6 +367,7 @@ def test_ranks_that_ask_for_different_things(rank, size):
     refused("uneven= differs", with_length(12), uneven="drop" if rank else "repeat")
     refused("the length of the dataset differs", with_length(12 + rank))
     refused("batch_size=0", with_length(12), 0)
+    refused("batch_size=True: pass a number", with_length(12), True)
     refused("uneven='pad'", with_length(12), uneven="pad")
 
     @tf.function
