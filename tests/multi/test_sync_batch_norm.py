@@ -82,6 +82,14 @@ def test_a_variance_that_is_small_beside_the_mean(hvd, rank, size):
     np.testing.assert_allclose(variance, joined.var(axis=0), rtol=1e-4)
 
 
+def test_the_variance_of_equal_rows_is_not_below_zero(hvd, rank, size):
+    """What is rounded would be, by more than the layer's epsilon."""
+    row = np.array([34, 47, 56, 68, 94, 103, 112, 136]) * 1e7 / 3
+    layer = hvd.SyncBatchNormalization(dtype="float64", momentum=0.0)
+    y = layer(tf.constant([row] * 3, tf.float64), training=True)
+    assert np.isfinite(y.numpy()).all() and (layer.moving_variance.numpy() >= 0).all()
+
+
 def test_masks(hvd, rank, size):
     mask = np.random.default_rng(rank).random((4, 5)) < (0.9 if rank == 0 else 0.3)
     # Keras 3 adds its epsilon, 1e-7, to the number of samples.

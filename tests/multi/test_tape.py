@@ -119,12 +119,14 @@ def test_any_structure_of_sources(hvd, rank, size, mode):
         zeros = tape.gradient(loss, [unused], None, tf.UnconnectedGradients.ZERO)
         zero = tape.gradient(loss, unused, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         assert tape.gradient(loss, [unused]) == [None]
-        return both, tape.gradient(loss, w), zeros, zero
+        triple = tape.gradient([loss], w, output_gradients=[tf.constant(3.0)])
+        return both, tape.gradient(loss, w), zeros, zero, triple
 
-    both, single, zeros, zero = in_mode(mode, gradients)
+    both, single, zeros, zero, triple = in_mode(mode, gradients)
     expected = mean_gradient(range(size))
     np.testing.assert_allclose(both["w"], expected, rtol=1e-6)
     np.testing.assert_allclose(single, expected, rtol=1e-6)
+    np.testing.assert_allclose(triple, 3 * expected, rtol=1e-6)
     np.testing.assert_allclose(both["rest"][0], [ROWS])
     np.testing.assert_allclose(both["rest"][1][0], np.ones((ROWS, 3)))
     assert zeros[0] == zero == 0.0
