@@ -86,6 +86,7 @@ def test_a_damaged_tfrecord_is_named(folder, rank, size, damage):
         ("7,", r"line 4: column 'b' is '', which is no float32; give a default"),
         ("7", r"line 4: 1 fields, and the header has 2"),
         ('7,"8', r"line \d: unexpected end of data"),
+        pytest.param("5,6\n" * 1500 + "7,x", "line 1504: column 'b' is 'x'", id="many lines"),
     ],
 )
 def test_a_damaged_csv_is_named(folder, rank, size, line, text):
