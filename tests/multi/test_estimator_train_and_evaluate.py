@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import hvd_tf as hvd
+from hvd_tf.estimator import saving
 
 RANKS = (2,)
 IN_FULL = (1, 3)
@@ -309,3 +311,20 @@ def test_specs_that_differ_are_an_error_on_all(folder):
     estimator = tfe.Estimator(model_fn, config=hvd.estimator.run_config(folder))
     with pytest.raises(TypeError, match="eval_spec must be a tf.estimator.EvalSpec"):
         hvd.estimator.train_and_evaluate(estimator, tfe.TrainSpec(share), None)
+
+
+@pytest.mark.parametrize("by", ["steps", "seconds"])
+def test_when_rank_0_saves_and_evaluates(monkeypatch, by):
+    """Every 2 steps, or every 2 seconds of one step each, and evaluations 5 seconds apart."""
+    clock_s = 0.0
+    monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: clock_s))
+    steps, seconds = (2, None) if by == "steps" else (None, 2)
+    config = SimpleNamespace(save_checkpoints_steps=steps, save_checkpoints_secs=seconds)
+    schedule = saving.Schedule(config, throttle_s=5)
+    schedule.started(7)
+    found = []
+    for step in range(8, 18):
+        clock_s += 1.0
+        found.append(schedule.after_step(step))
+    both = saving.SAVE | saving.EVALUATE
+    assert found == [0, both, 0, saving.SAVE, 0, saving.SAVE, 0, both, 0, saving.SAVE]
