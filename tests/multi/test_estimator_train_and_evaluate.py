@@ -77,14 +77,25 @@ def folder():
         yield directory
 
 
-def run(folder, max_steps=10, save_steps=4, throttle_secs=0, batches=None, hooks=(), **more):
+def run(
+    folder,
+    max_steps=10,
+    save_steps=4,
+    throttle_secs=0,
+    batches=None,
+    hooks=(),
+    listeners=(),
+    **more,
+):
     evaluations = Evaluations()
     arguments = dict(more.pop("config", {"save_checkpoints_steps": save_steps}))
     config = hvd.estimator.run_config(folder, tf_random_seed=1, **arguments)
     estimator = tfe.Estimator(model_fn, config=config)
     outcome = hvd.estimator.train_and_evaluate(
         estimator,
-        tfe.TrainSpec(lambda: share(batches), max_steps=max_steps, hooks=list(hooks)),
+        tfe.TrainSpec(
+            lambda: share(batches), max_steps, list(hooks), saving_listeners=list(listeners)
+        ),
         tfe.EvalSpec(
             held_out,
             steps=None,
@@ -103,6 +114,20 @@ def checkpoints(folder):
         for name in os.listdir(folder)
         if name.startswith("model.ckpt") and name.endswith(".index")
     )
+
+
+class Enough(v1.train.CheckpointSaverListener):
+    """Ends the training at the first checkpoint from step 4 on."""
+
+    def after_save(self, session, global_step_value):
+        return global_step_value >= 4
+
+
+def test_a_listener_of_rank_0_ends_the_training_of_all(folder):
+    _, steps, (results, _) = run(folder, save_steps=4, listeners=[Enough()])
+    assert steps == [4] and results["global_step"] == 4
+    if hvd.rank() == 0:
+        assert checkpoints(folder) == [0, 4]
 
 
 def test_a_warm_start_needs_its_checkpoint_on_rank_0_only(folder):

@@ -272,6 +272,9 @@ def test_mistakes_in_the_input_of_a_set(hvd, mine, rank):
         assert len(list(share)) == 8 // mine.size()
     dataset = tf.data.Dataset.range(8).filter(lambda number: number < 2 * (mine.rank() == 0))
     if mine.size() > 1:
+        with pytest.raises(ValueError, match="sharded already, by Dataset.shard"):
+            part = tf.data.Dataset.range(8).shard(mine.size(), mine.rank())
+            hvd.data.shard(part, process_set=mine)
         dataset = hvd.data.equal_steps(dataset, process_set=mine)
         with pytest.raises(tf.errors.OpError, match="rank 1 has no batch at all"):
             list(dataset)

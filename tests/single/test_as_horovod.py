@@ -50,6 +50,20 @@ def test_the_status_is_the_programs(tmp_path: Path) -> None:
     assert run(tmp_path, "script.py").returncode == 7
 
 
+def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("raise ValueError")
+    code = (
+        "import pathlib, sys\n"
+        "from hvd_tf import as_horovod\n"
+        "as_horovod._PACKAGE = pathlib.Path(sys.argv[1])\n"
+        "try: as_horovod.install_as_horovod()\n"
+        "except ValueError: print('horovod' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "False\n", result.stderr
+
+
 def test_what_cannot_be_run(tmp_path: Path) -> None:
     for arguments, words in [((), "name a program"), (("no.py",), "there is no file no.py")]:
         result = run(tmp_path, *arguments)
