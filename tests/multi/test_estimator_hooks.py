@@ -132,6 +132,17 @@ def test_learning_rate_of_the_step(rank, size):
     np.testing.assert_allclose(weight, weights_by_step(7, size, rates)[-1], rtol=1e-12)
 
 
+def test_a_rate_is_set_anew_in_a_second_session(size):
+    """There the variable has its first value again, whatever the hook has assigned before."""
+    hook = toolkit.LearningRateHook("rate", lambda step: 0.1)
+
+    def rate():
+        return v1.get_variable("rate", initializer=np.float64(7.0), trainable=False)
+
+    found = [training([hook, stop_at(3)], rate=rate)[1] for _ in range(2)]
+    np.testing.assert_allclose(found, [weights_by_step(3, size, [0.1] * 3)[-1]] * 2, rtol=1e-12)
+
+
 def test_a_rate_that_is_an_int_is_a_float(size):
     step = tf.constant(5)
     warmed = toolkit.warm_up(1, 10, step)

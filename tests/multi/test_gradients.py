@@ -164,6 +164,7 @@ def test_plan_groups():
     a, b, c = (tf.Variable(0.0) for _ in range(3))
     keys = [variable_key(v) for v in (a, b, c)]
     assert plan_groups(keys, floats[:3], [[c, a]]) == [[0, 2], [1]]
+    assert plan_groups(keys, floats[:3], [[b]]) == [[0], [1], [2]]
     assert plan_groups([], [], 3) == []
 
 
