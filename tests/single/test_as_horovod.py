@@ -32,6 +32,10 @@ def test_a_file(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     script = "['folder/script.py', '--epochs', '3', '-m', 'x']"
     assert result.stdout == f"0.28.1 __main__ {script} folder\n"
+    # What is beside a link does not count.
+    (tmp_path / "link.py").symlink_to("folder/script.py")
+    result = run(tmp_path, "link.py")
+    assert result.stdout == "0.28.1 __main__ ['link.py'] folder\n", result.stderr
 
 
 def test_a_module(tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from hvd_tf._internal.launcher.output import Output, tagged
 from hvd_tf._internal.launcher.rank_notices import RankNotices
+from hvd_tf._internal.launcher.starts import Starts
 
 
 def leave(directory: Path, what: str, time_ns: int, **facts: int | bool) -> None:
@@ -77,6 +80,14 @@ def test_a_notice_of_no_rank_is_none(tmp_path: Path) -> None:
         facts = {"what": "ended", "rank": 0, "host": "a", "pid": 7, "time_ns": 3, **wrong}
         notices.see(0, f"\x1e{notices.word} {json.dumps(facts)}\n".encode())
     assert notices.states() == {} and notices.heard_of() == set()
+
+
+@pytest.mark.parametrize(("ranks", "more"), [(16, ""), (17, " and 1 more")])
+def test_ranks_that_are_late_are_named(tmp_path: Path, ranks: int, more: str) -> None:
+    starts = Starts(RankNotices(tmp_path), ranks, limit_s=2.0)
+    assert not starts.check().passes()
+    named = ", ".join(map(str, range(16)))
+    assert starts.words().startswith(f"ranks {named}{more} of {ranks} have not called hvd.init()")
 
 
 def test_mpi_aborts_on_a_rank_that_is_known(tmp_path: Path) -> None:
