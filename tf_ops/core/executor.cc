@@ -55,6 +55,7 @@ void Executor::Execute(ReadyBatch ready) {
     Begin(work);
   } catch (const std::bad_alloc&) {
     // Nobody else has its entries.
+    if (work) running_.erase(work->log_number);
     const Status why =
         ResourceExhausted("this rank has no memory to move the tensor.");
     for (const Outstanding& tensor : (work ? *work : ready).tensors) {
@@ -89,14 +90,17 @@ void Executor::Begin(const std::shared_ptr<const ReadyBatch>& work) {
   batch.times = seen->times;
   if (trace_ != nullptr) batch.counters = trace_->counters(head.verb);
   if (batch.allocate) batch.allocate = CountingRows(batch.allocate, work, seen);
-  // A transport does not call done from Start, so the batch is in running_ by
-  // then. Cancel calls it at once.
-  const BatchId id =
+  // It has its place first: once the transport has the batch, nothing more may
+  // go wrong here.
+  Running& running = running_[number];
+  running.lane = lane;
+  running.batch = work;
+  // A transport does not call done from Start. Cancel calls it at once.
+  running.id =
       lane->Start(std::move(batch), [this, work, seen](const Status& status) {
         // Abandon may have done so.
         if (running_.count(work->log_number) > 0) Finish(work, *seen, status);
       });
-  running_[number] = {lane, id, work, 0, Status::Ok(), {}, false};
 }
 
 Executor::Allocate Executor::CountingRows(
