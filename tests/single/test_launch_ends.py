@@ -181,6 +181,42 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
     assert left_of(job) == []
 
 
+def told_end(**facts: object) -> str:
+    """Code of an mpirun, one of whose ranks tells how it has ended."""
+    end = {"what": "ended", "rank": 1, "host": "a", "pid": 7, "time_ns": 5, "told": False, **facts}
+    place = 'os.environ["HVD_JOB_DIR"] + "/rank-1.process"'
+    return f"open({place}, 'w').write({json.dumps(end)!r})\n"
+
+
+def test_mpichs_mpirun_may_not_see_that_a_rank_has_failed(job: Path) -> None:
+    # It waits for that rank to come into MPI_Init, where others are.
+    fake_mpirun(job, told_end(status=3) + CHILD.format(seconds=1000), MPICH)
+    begin = time.monotonic()
+    result = run(job, ["-np", "2", "true"])
+    assert time.monotonic() - begin > LIMIT_S
+    assert result.returncode == 3
+    assert result.stderr.splitlines() == [
+        "hvdrun: mpirun did not end when the job was over, and was ended",
+        "hvdrun: rank 1 (host a, pid 7) ended with status 3",
+    ]
+    assert left_of(job) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(3, 3), (-6, 134)])
+def test_mpichs_mpirun_may_return_the_status_of_what_it_has_ended(
+    job: Path, status: int, code: int
+) -> None:
+    words = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)"
+    fake_mpirun(job, told_end(status=status) + f"print({words!r}); sys.exit(15)", MPICH)
+    assert run(job, ["-np", "2", "true"]).returncode == code
+
+
+@pytest.mark.parametrize("facts", [{"status": 0}, {"status": 3, "told": True}])
+def test_mpichs_status_stays_where_no_rank_has_failed(job: Path, facts: dict[str, object]) -> None:
+    fake_mpirun(job, told_end(**facts) + "time.sleep(0.5); sys.exit(9)", MPICH)
+    assert run(job, ["-np", "2", "true"]).returncode == 9
+
+
 def test_a_program_that_a_rank_has_started_may_fail(job: Path) -> None:
     report = {"time_ns": 5, "rank": 0, "host": "a", "pid": 7, "traceback": "E\n", "ends_job": False}
     place = 'os.environ["HVD_JOB_DIR"] + "/failure-7"'

@@ -34,7 +34,7 @@ from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
 from hvd_tf._internal.launcher.rank_exceptions import first_exception
 from hvd_tf._internal.launcher.rank_main import RANK_VARIABLES, STDIN
-from hvd_tf._internal.launcher.rank_notices import RankNotices
+from hvd_tf._internal.launcher.rank_notices import Notice, RankNotices
 from hvd_tf._internal.launcher.starts import Starts
 from hvd_tf._internal.launcher.unended import Unended
 from hvd_tf._internal.launcher.watcher import Watcher
@@ -167,7 +167,9 @@ class Attempt:
             states = told.states()
             ended = [state.ended for state in states.values() if state.ended]
             missed = any(last_words.never_comes(end, states) for end in ended)
-            return told.mpi_has_aborted or missed or failed() is not None
+            # MPICH's does not see it where others are in MPI_Init, and this rank never was.
+            unseen = hydra and _first_failure(states)
+            return bool(told.mpi_has_aborted or missed or unseen or failed())
 
         over = ends.Over().check(
             job.pid,
@@ -204,7 +206,17 @@ class Attempt:
             code = ending.status if ending.status > 0 else _EXCEPTION
             if report:
                 code = last_words.of_report(report, told.states()).status or code
+        # MPICH's mpirun may return the status of a rank that it has ended because of that one.
+        has_own_code = ending.stopped_by or (starts and starts.late)
+        if hydra and code and not has_own_code and (first := _first_failure(told.states())):
+            code = process.exit_code(first.status, stopped_by=0)
         return Outcome(code, stopped or bool(ending.stopped_by))
+
+
+def _first_failure(states: last_words.States) -> Notice | None:
+    """The end that failed by itself and that the others' follow from. None: there is none such."""
+    end = last_words.first_end(states)
+    return end if last_words.failed_by_itself(end, states) else None
 
 
 def _last_words(
