@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MPICH, fake_mpirun, left_of, run, start, stop_left
+from launching import MPICH, OPEN_MPI, fake_mpirun, left_of, run, start, stop_left
 
 from hvd_tf._internal.launcher.ends import LIMIT_S
 
@@ -184,7 +184,7 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
 def told_end(**facts: object) -> str:
     """Code of an mpirun, one of whose ranks tells how it has ended."""
     end = {"what": "ended", "rank": 1, "host": "a", "pid": 7, "time_ns": 5, "told": False, **facts}
-    place = 'os.environ["HVD_JOB_DIR"] + "/rank-1.process"'
+    place = f'os.environ["HVD_JOB_DIR"] + "/rank-{end["rank"]}.process"'
     return f"open({place}, 'w').write({json.dumps(end)!r})\n"
 
 
@@ -209,6 +209,28 @@ def test_mpichs_mpirun_may_return_the_status_of_what_it_has_ended(
     words = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)"
     fake_mpirun(job, told_end(status=status) + f"print({words!r}); sys.exit(15)", MPICH)
     assert run(job, ["-np", "2", "true"]).returncode == code
+
+
+def test_mpichs_mpirun_may_return_0_when_it_has_killed_a_rank(job: Path) -> None:
+    fake_mpirun(job, told_end(status=0) + told_end(rank=0, what="running"), MPICH)
+    result = run(job, ["-np", "2", "true"])
+    assert result.returncode == 1
+    words = "hvdrun: rank 1 (host a, pid 7) ended with status 0 while others went on\n"
+    assert result.stderr == words
+
+
+def test_mpichs_mpirun_may_return_0_when_a_rank_has_failed(job: Path) -> None:
+    fake_mpirun(job, told_end(status=3), MPICH)
+    result = run(job, ["-np", "2", "true"])
+    assert result.returncode == 3
+    assert result.stderr == "hvdrun: rank 1 (host a, pid 7) ended with status 3\n"
+
+
+@pytest.mark.parametrize("version", [OPEN_MPI, MPICH])
+def test_ranks_that_all_end_well(job: Path, version: str) -> None:
+    fake_mpirun(job, told_end(rank=0, status=0) + told_end(status=0), version)
+    result = run(job, ["-np", "2", "true"])
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("facts", [{"status": 0}, {"status": 3, "told": True}])

@@ -106,6 +106,16 @@ def test_mpichs_connection_closes_behind_the_notice(tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 3
 
 
+def test_an_end_that_cannot_be_told_leaves_no_notice(tmp_path: Path) -> None:
+    # The rank would seem to run.
+    process = python(tmp_path, 0, READY)
+    pid = wait_for(tmp_path, 0, "running")["pid"]
+    (tmp_path / ".rank-0.process").mkdir()  # no file can be made there, as on a full disk
+    os.kill(pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert not (tmp_path / "rank-0.process").exists()
+
+
 @pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
 def test_what_was_asked_to_end_says_so(tmp_path: Path, group: bool) -> None:
     # A command in a group of its own hears of what is sent to the process that watches.

@@ -26,6 +26,7 @@ from hvd_tf._internal.launcher import (
 from hvd_tf._internal.launcher.directories import Directories, private_directories
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.file_limit import FileLimit
+from hvd_tf._internal.launcher.hydra import Hydra
 from hvd_tf._internal.launcher.killed import Killed
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
 from hvd_tf._internal.launcher.mpi_words import MpiWords
@@ -34,7 +35,7 @@ from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
 from hvd_tf._internal.launcher.rank_exceptions import first_exception
 from hvd_tf._internal.launcher.rank_main import RANK_VARIABLES, STDIN
-from hvd_tf._internal.launcher.rank_notices import Notice, RankNotices
+from hvd_tf._internal.launcher.rank_notices import RankNotices
 from hvd_tf._internal.launcher.starts import Starts
 from hvd_tf._internal.launcher.unended import Unended
 from hvd_tf._internal.launcher.watcher import Watcher
@@ -144,7 +145,7 @@ class Attempt:
         directories: Directories,
         remote: Remote | None,
     ) -> Outcome:
-        hydra = ends.HydraStatus() if self.launcher.family == mpirun.MPICH else None
+        hydra = Hydra(told) if self.launcher.family == mpirun.MPICH else None
         try:
             job = process.Job(arguments, env, self.signals, self.file_limit)
         except OSError as error:
@@ -167,8 +168,7 @@ class Attempt:
             states = told.states()
             ended = [state.ended for state in states.values() if state.ended]
             missed = any(last_words.never_comes(end, states) for end in ended)
-            # MPICH's does not see it where others are in MPI_Init, and this rank never was.
-            unseen = hydra and _first_failure(states)
+            unseen = hydra and hydra.first_failure()
             return bool(told.mpi_has_aborted or missed or unseen or failed())
 
         over = ends.Over().check(
@@ -181,42 +181,43 @@ class Attempt:
         ending = job.wait(
             [over, unended.check(), killed.check(), *([starts.check()] if starts else [])]
         )
-        report = failed() if ending.status and not ending.stopped_by else None
+
+        def seen() -> tuple[process.Ending, failure_report.Report | None]:
+            # Once all that the ranks have written has been read.
+            final = hydra.seen(ending) if hydra else ending
+            return final, failed() if final.status and not final.stopped_by else None
 
         def words() -> bytes:
-            # Once all that the ranks have written has been read.
             late = starts.words() if starts and starts.late else unended.words or killed.words
             if late and not ending.stopped_by:
                 return line(late)
             full = directories.full() if -ending.status == signal.SIGBUS else ""
-            return _last_words(ending, report, told.states(), lost.words, full)
+            return _last_words(*seen(), told.states(), lost.words, full)
 
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
         stopped = _finish(output, words, self.signals, patience_s)
         if lost.words and not ending.stopped_by:
             job.kill()  # mpirun's status may say that all is well
-        if ending.stopped_by or not (ending.failed or report):
-            status = hydra.code(ending.status) if hydra else ending.status
-            code = process.exit_code(status, ending.stopped_by) or (_EXCEPTION if lost.words else 0)
+        final, report = seen()
+        if ending.stopped_by:
+            code = process.exit_code(ending.status, ending.stopped_by)
         elif starts and starts.late:
             code = _LATE
         else:
-            # Open MPI's mpirun sometimes crashes when several ranks abort. What had to be ended has
-            # no status of its own. Neither is the reason for the job's end.
-            code = ending.status if ending.status > 0 else _EXCEPTION
-            if report:
-                code = last_words.of_report(report, told.states()).status or code
-        # MPICH's mpirun may return the status of a rank that it has ended because of that one.
-        has_own_code = ending.stopped_by or (starts and starts.late)
-        if hydra and code and not has_own_code and (first := _first_failure(told.states())):
-            code = process.exit_code(first.status, stopped_by=0)
+            of_rank = last_words.of_report(report, told.states()).status if report else 0
+            code = of_rank or (hydra.code(final) if hydra else _exit_code(final, report))
+        if lost.words and not code:
+            code = _EXCEPTION
         return Outcome(code, stopped or bool(ending.stopped_by))
 
 
-def _first_failure(states: last_words.States) -> Notice | None:
-    """The end that failed by itself and that the others' follow from. None: there is none such."""
-    end = last_words.first_end(states)
-    return end if last_words.failed_by_itself(end, states) else None
+def _exit_code(ending: process.Ending, report: failure_report.Report | None) -> int:
+    """What Open MPI's mpirun returns, if it can know."""
+    if not ending.failed and not report:
+        return process.exit_code(ending.status, stopped_by=0)
+    # It sometimes crashes when several ranks abort. What had to be ended has no status of its own.
+    # Neither is the reason for the job's end.
+    return ending.status if ending.status > 0 else _EXCEPTION
 
 
 def _last_words(

@@ -16,7 +16,6 @@ have gone.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,29 +27,6 @@ from hvd_tf._internal.launcher.process import Check
 LIMIT_S = 5.0
 _LOOK_EVERY_S = 1.0
 WORDS = "mpirun did not end when the job was over, and was ended"
-
-
-# Hydra's, on its own stdout.
-_BY_SIGNAL = re.compile(
-    rb"^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)$", re.M
-)
-
-
-class HydraStatus:
-    """MPICH's mpirun returns the bare number of the signal that has ended a rank."""
-
-    def __init__(self) -> None:
-        self._signal = 0
-
-    def split(self, lines: bytes) -> list[tuple[None, bytes]]:
-        """Looks at lines of mpirun's own. Output calls it."""
-        if found := _BY_SIGNAL.search(lines):
-            self._signal = int(found[1])
-        return [(None, lines)]
-
-    def code(self, status: int) -> int:
-        """What a shell would return instead of mpirun's status."""
-        return 128 + status if status == self._signal != 0 else status
 
 
 class Over:

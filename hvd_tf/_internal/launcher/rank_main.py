@@ -166,7 +166,14 @@ class Notices:
             else:
                 os.write(2, b"\x1e%s %s\n" % (self._word.encode(), text))
         except OSError:
-            pass  # a full disk, a closed stream: the rank's end is told by mpirun then
+            self._take_back(number)  # a full disk, a closed stream: mpirun tells of the end then
+
+    def _take_back(self, number: int) -> None:
+        """Without a notice the launcher does not take the rank for one that was killed."""
+        try:
+            os.unlink(os.path.join(self._directory, f"rank-{number}.process"))
+        except OSError:
+            pass
 
 
 def become(command: "list[bytes]", mask: "set[int]", parent: int, shares_cores: bool) -> None:
