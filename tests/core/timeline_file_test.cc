@@ -263,15 +263,13 @@ TEST(timeline_file_takes_as_much_again_as_it_has_written) {
   const TempDirectory directory;
   const std::string path = directory.file("x.json");
   const auto file = OpenAt(path);
-  const auto limit = Clock::now() + std::chrono::seconds(20);
   for (size_t times = 1; times <= 2; ++times) {
     file->Add(0, std::string(20 << 20, 'x'));
     file->Add(0, ChunkOf(1));
-    const auto written = [&] { return CountOf(TextOf(path), "CYCLE_START"); };
-    while (written() < times && Clock::now() < limit) {
+    // The last chunk is written even if the first is lost.
+    while (CountOf(TextOf(path), "CYCLE_START") < times) {
       std::this_thread::sleep_for(milliseconds(1));
     }
-    EXPECT_EQ(written(), times);
   }
   file->Close();
   EXPECT_EQ(CountOf(TextOf(path), "hvd_lost_chunks"), 0u);
