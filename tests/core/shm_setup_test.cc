@@ -22,6 +22,7 @@ std::vector<Status> SetUp(int ranks, bool shares,
   std::vector<Status> results(ranks);
   RunRanks(ranks, [&](int rank) {
     Options options = Options::Defaults();
+    options.shm_bytes = 65536;  // other tests of this host need some, too
     change(rank, &options);
     auto backend = AddSharedMemory(world.Open(rank), options, {});
     results[rank] = backend.status();
