@@ -20,6 +20,8 @@ _FILE_CHOICE = re.compile(r"^\s*btl(_ofi_mode)?\s*=", re.MULTILINE)
 # Open MPI 4 has number 40, and does not sleep.
 _LIBRARY = re.compile(r"/libopen-pal\.so\.([0-9]+)(\.|$)")
 _FIRST_NUMBER = 80
+# Where distributions have their Open MPI's files.
+_ETC = Path("/etc")
 _PARAMETERS = ("openmpi-mca-params.conf", "openmpi-mca-params-override.conf")
 
 
@@ -53,7 +55,7 @@ def may_go_without(environ: Mapping[str, str], mapped: Iterable[str]) -> bool:
     places = [Path(path).parents[1] / "etc" for path in libraries]
     if prefix := environ.get("OPAL_PREFIX"):
         places.append(Path(prefix, "etc"))
-    places += Path("/etc").glob("openmpi*")
+    places += _ETC.glob("openmpi*")
     files = [place / name for place in places for name in _PARAMETERS]
     if home := environ.get("HOME"):
         files.append(Path(home, ".openmpi", "mca-params.conf"))

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from hvd_tf._internal import mpi_start
 from hvd_tf._internal.build_stamp import BUILD_INFO
-from hvd_tf._internal.mpi_start import may_go_without
 
 PLACES = ["home/.openmpi/mca-params.conf", "mpi/etc/openmpi-mca-params.conf"]
-PLACES += ["mpi/etc/openmpi-mca-params-override.conf"]
+PLACES += ["mpi/etc/openmpi-mca-params-override.conf", "etc/openmpi/openmpi-mca-params.conf"]
+# Files of the machine may choose parts, for another Open MPI too.
 PROGRAM = """
-import ctypes, hvd_tf
+import ctypes, pathlib, hvd_tf
+from hvd_tf._internal import mpi_start
+mpi_start._ETC = pathlib.Path("none")
 hvd_tf.init()
 getenv = ctypes.CDLL(None).getenv
 getenv.restype = ctypes.c_char_p
@@ -27,11 +30,16 @@ hvd_tf.shutdown()
 """
 
 
+@pytest.fixture(autouse=True)
+def no_files_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mpi_start, "_ETC", tmp_path / "etc")
+
+
 def goes_without(directory: Path, library: str = "libopen-pal.so.80.0.5", **environ: str) -> bool:
     """With a home and an MPI below the directory."""
     home = {"HOME": str(directory / "home"), **environ}
     mapped = ["/usr/lib/libc.so.6", str(directory / "mpi/lib" / library)]
-    return may_go_without(home, mapped)
+    return mpi_start.may_go_without(home, mapped)
 
 
 def test_open_mpi_5_and_later(tmp_path: Path) -> None:
