@@ -80,6 +80,26 @@ mpich_segments.remove_left(float(sys.argv[1]))
 
 # An mpirun that hears has all the time that it needs.
 PATIENT = "from hvd_tf._internal.launcher import process; process.KILL_AFTER_S = 1000\n"
+# An mpirun that ends by itself has all the time that it needs.
+ENDLESS = "import math\nfrom hvd_tf._internal.launcher import ends; ends.LIMIT_S = math.inf\n"
+# Ends at once what has failed by a look at it. Each look begins with a byte more in a file.
+QUICK = """
+import os
+from hvd_tf._internal.launcher import ends
+ends.LIMIT_S, ends._LOOK_EVERY_S = 0.0, 0.01
+def check(*args, check=ends.Over.check, has_failed, **more):
+    def counted():
+        with open(os.environ["FAKE_MARK"] + "/looks", "a") as file: file.write(".")
+        return has_failed()
+    return check(*args, has_failed=counted, **more)
+ends.Over.check = check
+"""
+# The first of these looks may have begun before. The second is over when the third begins.
+LOOKED_AT = """
+looks = lambda: os.path.exists(me + "/looks") and os.path.getsize(me + "/looks")
+before = looks()
+while looks() < before + 3: time.sleep(0.01)
+"""
 # A rank that runs for so long, the mpirun itself for ever.
 CHILD = "subprocess.Popen(['sleep', '{seconds}'])\nwhile True: time.sleep(1)"
 
@@ -208,7 +228,7 @@ def test_mpichs_mpirun_may_return_the_status_of_what_it_has_ended(
 ) -> None:
     words = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)"
     fake_mpirun(job, told_end(status=status) + f"print({words!r}); sys.exit(15)", MPICH)
-    assert run(job, ["-np", "2", "true"]).returncode == code
+    assert run(job, ["-np", "2", "true"], change=ENDLESS).returncode == code
 
 
 def test_mpichs_mpirun_may_return_0_when_it_has_killed_a_rank(job: Path) -> None:
@@ -221,7 +241,7 @@ def test_mpichs_mpirun_may_return_0_when_it_has_killed_a_rank(job: Path) -> None
 
 def test_mpichs_mpirun_may_return_0_when_a_rank_has_failed(job: Path) -> None:
     fake_mpirun(job, told_end(status=3), MPICH)
-    result = run(job, ["-np", "2", "true"])
+    result = run(job, ["-np", "2", "true"], change=ENDLESS)
     assert result.returncode == 3
     assert result.stderr == "hvdrun: rank 1 (host a, pid 7) ended with status 3\n"
 
@@ -235,8 +255,8 @@ def test_ranks_that_all_end_well(job: Path, version: str) -> None:
 
 @pytest.mark.parametrize("facts", [{"status": 0}, {"status": 3, "told": True}])
 def test_mpichs_status_stays_where_no_rank_has_failed(job: Path, facts: dict[str, object]) -> None:
-    fake_mpirun(job, told_end(**facts) + "time.sleep(0.5); sys.exit(9)", MPICH)
-    assert run(job, ["-np", "2", "true"]).returncode == 9
+    fake_mpirun(job, told_end(**facts) + LOOKED_AT + "sys.exit(9)", MPICH)
+    assert run(job, ["-np", "2", "true"], change=QUICK).returncode == 9
 
 
 def test_a_program_that_a_rank_has_started_may_fail(job: Path) -> None:
