@@ -214,7 +214,7 @@ def test_a_wrong_configuration_file(tmp_path: Path, content: str | None, words: 
     pytest.importorskip("yaml")
     path = tmp_path / "config.yaml"
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
     fake_mpirun(tmp_path, NOTE)
     result = run(tmp_path, ["-np", "1", "--config-file", str(path), "echo"])
     assert result.returncode == 2 and words in result.stderr, result.stderr
