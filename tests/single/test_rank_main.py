@@ -116,6 +116,21 @@ def test_an_end_that_cannot_be_told_leaves_no_notice(tmp_path: Path) -> None:
     assert not (tmp_path / "rank-0.process").exists()
 
 
+def test_files_of_the_user_are_no_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without a directory notices go to stderr, which nobody reads any more.
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "rank-0.process"
+    mine.touch()
+    read, write = os.pipe()
+    os.close(read)
+    env = {**os.environ, "HVD_NOTICE": "abc", "HVD_JOB_DIR": "", "PMIX_RANK": "0"}
+    command = [sys.executable, "-I", "-S", str(RANK_MAIN), "=true"]
+    done = subprocess.run(command, env=env, stderr=write, timeout=60)
+    os.close(write)
+    assert done.returncode == 0
+    assert mine.exists()
+
+
 @pytest.mark.parametrize("group", [True, False], ids=["group", "process"])
 def test_what_was_asked_to_end_says_so(tmp_path: Path, group: bool) -> None:
     # A command in a group of its own hears of what is sent to the process that watches.

@@ -170,6 +170,8 @@ class Notices:
 
     def _take_back(self, number: int) -> None:
         """Without a notice the launcher does not take the rank for one that was killed."""
+        if not self._directory:
+            return  # there is none, and a file of that name here is the user's
         try:
             os.unlink(os.path.join(self._directory, f"rank-{number}.process"))
         except OSError:
