@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "faults.h"
+#include "forwarding_backend.h"
 #include "harness.h"
 #include "runtime_calls.h"
 #include "runtime_sets.h"
@@ -161,23 +162,14 @@ TEST(sets_come_and_go_with_a_slow_rank) {
 }
 
 // Messages to this rank take a while. Its thread does not.
-class FarBackend final : public Backend {
+class FarBackend final : public ForwardingBackend {
  public:
   explicit FarBackend(std::unique_ptr<Backend> base)
-      : base_(std::move(base)), channel_(&base_->channel()) {}
+      : ForwardingBackend(std::move(base)),
+        channel_(&ForwardingBackend::channel()) {}
 
-  const Topology& topology() const override { return base_->topology(); }
   Channel& channel() override { return channel_; }
-  Result<std::vector<std::string>> Exchange(const std::string& mine) override {
-    return base_->Exchange(mine);
-  }
-  Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    return base_->NewTransport(slot, ranks);
-  }
-  std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
   bool arrivals_ring() const override { return false; }
-  void Abort(int exit_code) override { base_->Abort(exit_code); }
 
  private:
   class FarChannel final : public Channel {
