@@ -56,10 +56,12 @@ void Executor::Execute(ReadyBatch ready) {
   } catch (const std::bad_alloc&) {
     // Nobody else has its entries.
     if (work) running_.erase(work->log_number);
-    const Status why =
-        ResourceExhausted("this rank has no memory to move the tensor.");
     for (const Outstanding& tensor : (work ? *work : ready).tensors) {
-      if (!tensor.cancelled) tensor.entry->done(why);
+      if (tensor.cancelled) continue;
+      tensor.entry->done(ResourceExhausted(
+          Quoted(tensor.entry->request.key.name) +
+          " cannot complete: this rank is out of memory; start fewer ranks on "
+          "its host, or train on smaller batches."));
     }
     throw;
   }

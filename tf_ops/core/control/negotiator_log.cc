@@ -62,7 +62,9 @@ Status Negotiator::Apply(const AgreedBatch& batch) {
       return status;
     }
   } catch (const std::bad_alloc&) {
-    fail_taken(ResourceExhausted("this rank has no memory for it."));
+    fail_taken(
+        ResourceExhausted("this rank is out of memory; start fewer ranks on "
+                          "its host, or train on smaller batches."));
     throw;
   }
   fail_taken(status);
