@@ -314,9 +314,8 @@ TEST(background_loop_without_memory_fails_what_it_would_start) {
   SetLogSink(nullptr);
   EXPECT_TRUE(peer.deeds == Deeds{"start a"});
   EXPECT_EQ(peer.end.log_seen.at(0), 0u);  // it takes part in nothing
-  EXPECT_NE(
-      messages[0].find("\"a\" cannot complete: this rank is out of memory"),
-      std::string::npos);
+  EXPECT_NE(messages[0].find("'a' cannot complete: this rank is out of memory"),
+            std::string::npos);
   EXPECT_NE(messages[1].find("ran out of memory"), std::string::npos);
   EXPECT_EQ(messages[2], "no more");
 }
