@@ -17,6 +17,7 @@ from hvd_tf._internal.compat.keras import (
     run_in_session,
     value_of,
 )
+from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.runtime import Average, Sum
 from hvd_tf.compression import Compression
 from hvd_tf.keras.optimizers import DistributedOptimizer
@@ -100,7 +101,8 @@ def load_model(
     Args:
       filepath: a `.keras` or `.h5` file, or a directory of a SavedModel where Keras reads it.
       custom_optimizers: classes of optimizers that Keras does not know.
-      custom_objects: what keras.models.load_model takes.
+      custom_objects: what keras.models.load_model takes. If one of them makes an optimizer that is
+        distributed already, that one is kept with its own arguments.
       compression: as in `DistributedOptimizer`.
       legacy_opts: accepted for Horovod's sake. Legacy optimizers are found by themselves.
       **distributed: further arguments of `DistributedOptimizer`, such as
@@ -116,7 +118,7 @@ def load_model(
     model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     mend_optimizer_of_h5(model, filepath)
     optimizer = getattr(model, "optimizer", None)
-    if is_keras_optimizer(optimizer):
+    if is_keras_optimizer(optimizer) and reducing_of(model) is None:
         arguments = {"compression": compression, **distributed}
         replace_optimizer(model, DistributedOptimizer(optimizer, **arguments))
     return model

@@ -190,6 +190,50 @@ def test_optimizers_that_keras_does_not_know(hvd, rank, tmp_path):
     assert loaded.optimizer.process_set is hvd.global_process_set
 
 
+class Distributed(keras.optimizers.SGD):
+    """How a program gives a loaded optimizer its own arguments of DistributedOptimizer."""
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        del custom_objects
+        return summed(cls(**config))
+
+
+def summed(optimizer):
+    return hvd_keras.DistributedOptimizer(optimizer, op=hvd_keras.Sum)
+
+
+makes_by_function = pytest.mark.skipif(
+    not hasattr(keras.optimizers.SGD, "compute_gradients"),
+    reason="Keras 3 takes only classes for optimizers",
+)
+
+
+@pytest.mark.parametrize(
+    "kind, made",
+    [
+        ("keras", Distributed),
+        ("h5", Distributed),
+        pytest.param(
+            "h5",
+            lambda **config: summed(keras.optimizers.SGD(**config)),
+            marks=makes_by_function,
+        ),
+    ],
+)
+def test_an_optimizer_that_custom_objects_distribute_is_kept(rank, size, tmp_path, kind, made):
+    model, alone = make_model(), make_model()
+    path = str(tmp_path / f"model.{kind}")
+    model.compile(Distributed(0.1 / size), keras.losses.MeanSquaredError())
+    model.save(path)
+    loaded = hvd_keras.load_model(path, custom_objects={"Distributed": made})
+    alone.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError())
+    fit(loaded, *data(rank), epochs=1)
+    fit(alone, *data_of_all(size), batch_size=4 * size, epochs=1)
+    for got, expected in zip(loaded.get_weights(), alone.get_weights()):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_best_model_is_saved_on_rank_0(hvd, rank, tmp_path):
     model = make_model()
     model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")

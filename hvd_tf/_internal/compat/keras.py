@@ -246,7 +246,7 @@ def replace_optimizer(model: Any, optimizer: Any) -> None:
 
 
 def mend_optimizer_of_h5(model: Any, filepath: Any) -> None:
-    """Give a model that Keras 3 has loaded from HDF5 an optimizer that can train it.
+    """Let the optimizer of a model that Keras 3 has loaded from HDF5 train it, with its slots.
 
     Keras 3 builds the optimizer of such a file for no variables at all, and drops its slots. Does
     nothing to any other model.
@@ -260,11 +260,10 @@ def mend_optimizer_of_h5(model: Any, filepath: Any) -> None:
     import h5py
     from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
 
-    fresh = type(optimizer).from_config(optimizer.get_config())
-    build_optimizer(fresh, variables)
+    optimizer.built = False
+    build_optimizer(optimizer, variables)
     with h5py.File(filepath, "r") as file:
-        fresh.set_weights(load_optimizer_weights_from_hdf5_group(file))
-    model.optimizer = fresh
+        optimizer.set_weights(load_optimizer_weights_from_hdf5_group(file))
 
 
 def get_session() -> v1.Session:
