@@ -217,6 +217,8 @@ def mpi_flavour(include_dirs: Iterable[str]) -> str:
         ]
         if all(numbers):
             return "Open MPI " + ".".join(number[1] for number in numbers if number)
+        if intel := re.search(r'(?m)^#define I_MPI_VERSION\s+"([^"]+)"', text):
+            return f"Intel MPI {intel[1]}"
         if mpich := re.search(r'(?m)^#define MPICH_VERSION\s+"([^"]+)"', text):
             return f"MPICH {mpich[1]}"
         return "unknown MPI"

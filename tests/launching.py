@@ -17,6 +17,7 @@ from mpi import PACKAGE
 
 OPEN_MPI = "mpirun (Open MPI) 5.0.11"
 MPICH = "HYDRA build details:\n    Version:    5.0.2"
+INTEL_MPI = "Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 20251215 (id: 2ac2f63)"
 
 # hvdrun without `hvd_tf/__init__.py`: these tests need neither TensorFlow nor a built library.
 # Arguments: where mpirun is looked for first (sys.prefix), the MPI of the build, then hvdrun's.

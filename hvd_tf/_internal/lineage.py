@@ -42,8 +42,8 @@ def check() -> None:
             f"hvd.init(): this process was started by rank {launched.rank()} (pid {pid}), which "
             "has called hvd.init(), so it is no rank of the job: do not call hvd.init() in it "
             "(where multiprocessing imports the program again, keep the call below if __name__ == "
-            "'__main__'), or remove OMPI_*, PMIX_* and PMI_* from its environment, so that it is a "
-            "job of its own"
+            "'__main__'), or remove OMPI_*, PMIX_*, PMI_* and MPI_LOCAL* from its environment, so "
+            "that it is a job of its own"
         )
 
 

@@ -26,9 +26,13 @@ _PARAMETERS = ("openmpi-mca-params.conf", "openmpi-mca-params-override.conf")
 
 
 @contextlib.contextmanager
-def quick() -> Iterator[None]:
-    """Meanwhile MPI starts without that part, unless the user chooses parts."""
-    is_without = may_go_without(os.environ, _mapped_files())
+def quick(mapped: Iterable[str]) -> Iterator[None]:
+    """Meanwhile MPI starts without that part, unless the user chooses parts.
+
+    Args:
+      mapped: paths of the libraries of this process.
+    """
+    is_without = may_go_without(os.environ, mapped)
     if is_without:
         os.environ[_VARIABLE] = "^ofi"
     try:
@@ -62,7 +66,8 @@ def may_go_without(environ: Mapping[str, str], mapped: Iterable[str]) -> bool:
     return not any(_FILE_CHOICE.search(_text(file)) for file in files)
 
 
-def _mapped_files() -> set[str]:
+def mapped_files() -> set[str]:
+    """Paths of all files that this process has mapped, its libraries among them."""
     # The sixth field, where there is one. See proc_pid_maps(5).
     lines = _text(Path("/proc/self/maps")).splitlines()
     return {fields[5] for line in lines if len(fields := line.split(None, 5)) == 6}

@@ -12,6 +12,7 @@ from typing import Any, Union
 from hvd_tf._internal import (
     exit_status,
     failure,
+    intel_fabric,
     launched,
     lineage,
     mpi_start,
@@ -129,7 +130,8 @@ def init(
     global _initialised_by
     _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]
-    with mpi_start.quick():
+    mapped = mpi_start.mapped_files()
+    with mpi_start.quick(mapped), intel_fabric.findable(mapped):
         native.check(
             _lib.hvd_init(
                 native.int_array(world_ranks),

@@ -12,7 +12,7 @@ import sys
 import hvd_tf as hvd
 
 CHILD = "import hvd_tf as hvd; hvd.init(); print('child', hvd.rank(), 'of', hvd.size(), flush=True)"
-OF_LAUNCHER = re.compile("(OMPI|PMIX|PMI)_")
+OF_LAUNCHER = re.compile("(OMPI|PMIX|PMI)_|MPI_LOCAL")
 
 
 def start(what: str, *before: str, env: dict[str, str] | None = None) -> None:

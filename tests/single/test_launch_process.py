@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import MPICH, facts, fake_mpirun, left_of, run, start, stop_left
+from launching import INTEL_MPI, MPICH, facts, fake_mpirun, left_of, run, start, stop_left
 
 from hvd_tf._internal.launcher.process import KILL_AFTER_S
 
@@ -224,6 +224,16 @@ def test_exit_code_after_a_signal_under_mpich(
     fake_mpirun(job, f"print({words!r}); sys.exit({status})", MPICH)
     result = run(job, ["-np", "1", "true"])
     assert (result.returncode, result.stdout) == (code, words + "\n")
+
+
+@pytest.mark.parametrize(("status", "number", "code"), [(255, 9, 137), (255, None, 255), (3, 9, 3)])
+def test_exit_code_after_a_signal_under_intel_mpi(
+    job: Path, status: int, number: int | None, code: int
+) -> None:
+    """Ranks that end because of the first one come behind it."""
+    lines = [f"=   KILLED BY SIGNAL: {one} (Killed)" for one in (number, 15) if number]
+    fake_mpirun(job, f"print({chr(10).join(lines)!r}); sys.exit({status})", INTEL_MPI)
+    assert run(job, ["-np", "1", "true"]).returncode == code
 
 
 def test_status_survives_a_parent_that_ignores_its_children(job: Path) -> None:

@@ -125,8 +125,8 @@ FLOORS = [
     "eager_words",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
-    "failure_report build_stamp causes commits exceptions exit_status launched mpi_start nccl "
-    "new_starts shown_module",
+    "failure_report build_stamp causes commits exceptions exit_status intel_fabric launched "
+    "mpi_start nccl new_starts shown_module",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {

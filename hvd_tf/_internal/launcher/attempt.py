@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hvd_tf._internal import failure_report, notices
 from hvd_tf._internal.launcher import (
     ends,
+    hydra_options,
     last_words,
     local_bridges,
     mpich_segments,
@@ -30,12 +31,13 @@ from hvd_tf._internal.launcher.hydra import Hydra
 from hvd_tf._internal.launcher.killed import Killed
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
 from hvd_tf._internal.launcher.mpi_words import MpiWords
-from hvd_tf._internal.launcher.mpirun import Mpirun, Remote, ssh_check
+from hvd_tf._internal.launcher.mpirun import Mpirun
 from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, RankFiles, of_rank, tagged
 from hvd_tf._internal.launcher.rank_exceptions import first_exception
 from hvd_tf._internal.launcher.rank_main import RANK_VARIABLES, STDIN
 from hvd_tf._internal.launcher.rank_notices import RankNotices
+from hvd_tf._internal.launcher.remote import Remote, ssh_check
 from hvd_tf._internal.launcher.starts import Starts
 from hvd_tf._internal.launcher.unended import Unended
 from hvd_tf._internal.launcher.watcher import Watcher
@@ -107,17 +109,13 @@ class Attempt:
             try:
                 return self._run(arguments, env, output, told, directories, remote)
             finally:
-                if self.launcher.family == mpirun.MPICH:
+                if self.launcher.is_hydra:
                     mpich_segments.remove_left(began_s)
 
     def _has_children(self) -> bool:
         """Whether mpirun has a child as long as there are ranks."""
         # The ssh of Open MPI 4 may end as soon as the daemon on the other host has begun.
-        return (
-            not self.options.hosts
-            or self.launcher.family != mpirun.OPEN_MPI
-            or self.launcher.major >= 5
-        )
+        return not self.options.hosts or self.launcher.is_hydra or self.launcher.major >= 5
 
     def _starts(self, told: RankNotices, directories: Directories) -> Starts | None:
         limit_s = self.options.start_limit_s
@@ -145,7 +143,7 @@ class Attempt:
         directories: Directories,
         remote: Remote | None,
     ) -> Outcome:
-        hydra = Hydra(told) if self.launcher.family == mpirun.MPICH else None
+        hydra = Hydra(told) if self.launcher.is_hydra else None
         try:
             job = process.Job(arguments, env, self.signals, self.file_limit)
         except OSError as error:
@@ -292,13 +290,13 @@ def command_line(
 
 def has_pipes(launcher: Mpirun) -> bool:
     """Whether each rank's output comes by pipes of its own."""
-    return launcher.family != mpirun.OPEN_MPI
+    return launcher.is_hydra
 
 
 def _add_pipes(output: Output, ranks: int, directories: Directories) -> None:
     for stream, sink in (("stdout", 1), ("stderr", 2)):
         for rank in range(ranks):
-            pipe = mpirun.stream_path(directories, stream, rank)
+            pipe = hydra_options.stream_path(directories, stream, rank)
             os.mkfifo(pipe, 0o600)
             # For writing too, so that it neither waits for mpirun nor ends before it.
             output.add(os.open(pipe, os.O_RDWR | os.O_CLOEXEC), sink, of_rank(rank), own=True)

@@ -50,6 +50,11 @@ class Host:
         return True
 
 
+def slots_of(hosts: Sequence[Host]) -> str:
+    """As `parse` takes it: "a:2,b:4"."""
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
 def parse(text: str) -> list[Host]:
     """The hosts of "a:2,b:4". One without a number takes one rank.
 

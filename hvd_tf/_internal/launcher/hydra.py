@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job of MPICH's has ended. Its mpirun, Hydra, does not see all of it, and tells some wrong.
+"""How a job has ended whose mpirun is Hydra, of MPICH or Intel MPI. It tells some of that wrong.
 
 - A rank that fails before MPI_Init goes unseen where others are in it: they wait for ever.
 - When a rank leaves MPI without a word, it kills the others. It may then return 0, or the status of
   one that it has killed.
-- It returns the bare number of the signal that has ended a rank.
+- It returns the bare number of the signal that has ended a rank. Intel's returns 255.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from hvd_tf._internal.launcher import last_words, process
 from hvd_tf._internal.launcher.process import Ending
 from hvd_tf._internal.launcher.rank_notices import Notice, RankNotices
 
-# On its own stdout.
+# On its own stdout. The second is Intel's.
 _BY_SIGNAL = re.compile(
-    rb"^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)$", re.M
+    rb"^(?:YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)"
+    rb"|=   KILLED BY SIGNAL: (\d+) \(.*\))$",
+    re.MULTILINE,
 )
+_INTELS_BY_SIGNAL = 255
 _FAILURE = 1
 
 
@@ -32,7 +35,7 @@ class Hydra:
     def split(self, lines: bytes) -> list[tuple[None, bytes]]:
         """Looks at lines of its own. Output calls it."""
         if found := _BY_SIGNAL.search(lines):
-            self._signal = int(found[1])
+            self._signal = self._signal or int(found[1] or found[2])
         return [(None, lines)]
 
     def first_failure(self) -> Notice | None:
@@ -60,6 +63,6 @@ class Hydra:
             return process.exit_code(first.status, stopped_by=0)
         if ending.failed:
             return _FAILURE  # what had to be ended has no status of its own
-        if ending.status == self._signal != 0:
-            return 128 + ending.status
+        if self._signal and ending.status in (self._signal, _INTELS_BY_SIGNAL):
+            return 128 + self._signal
         return process.exit_code(ending.status, stopped_by=0)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence, Set
 
-from hvd_tf._internal.launcher.mpirun import RANK_MAIN, Remote, ssh_check
+from hvd_tf._internal.launcher.mpirun import RANK_MAIN
 from hvd_tf._internal.launcher.output import Part, Split
+from hvd_tf._internal.launcher.remote import Remote, ssh_check
 
 _DAEMON_FAILED = re.compile(
     rb"^A daemon failed to report back.*?^ *Remote host: *(\S+)\n *Daemon exit status: *(\d+)\n",
@@ -25,6 +26,11 @@ _CONNECTION_LOST = re.compile(
 )
 # Hydra of MPICH, which does not say on which host.
 _NO_PROXY = b": Launch proxy failed.\n"
+# Intel's. The status is as wait() has it.
+_NO_BOOTSTRAP = re.compile(
+    rb"^\[mpiexec@\S+\] Error: Unable to run bstrap_proxy on (\S+) \(pid \d+, exit code (\d+)\)",
+    re.MULTILINE,
+)
 # Each of these is shorter.
 _LONGEST_WORDS_BYTES = 4096
 # Python's, on a rank's stderr.
@@ -81,6 +87,8 @@ class LostHosts:
             self._words = self._no_daemon(found[1].decode(errors="replace"), int(found[2]))
         elif found := _CONNECTION_LOST.search(self._said):
             self._words = _lost(found[1].decode(errors="replace"))
+        elif found := _NO_BOOTSTRAP.search(self._said):
+            self._words = self._no_daemon(found[1].decode(errors="replace"), int(found[2]) >> 8)
         elif _NO_PROXY in self._said and self._remote:
             elsewhere = [host.name for host in self._remote.hosts if not host.is_local]
             check = ssh_check(elsewhere, self._remote.ssh_arguments)

