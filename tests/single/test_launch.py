@@ -126,7 +126,7 @@ def test_an_outer_job_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "built", "placed"),
     [
-        (MPICH, "MPICH 5.0.2", ["-launcher", "fork", "-bind-to", "none"]),
+        (MPICH, "MPICH 5.0.2", ["-launcher", "fork", "-hosts", "localhost", "-bind-to", "none"]),
         (INTEL_MPI, "Intel MPI 2021.17.2", ["-launcher", "fork", "-hosts", "localhost"]),
     ],
 )

@@ -11,6 +11,8 @@ from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.hosts import Host, slots_of
 from hvd_tf._internal.launcher.remote import Remote
 
+# Named, for under a batch system Hydra would otherwise take other hosts from there.
+_HERE = ["-launcher", "fork", "-hosts", "localhost"]
 # For Intel's, in the job's directory: how many ranks each host has.
 _HOSTS_FILE = "hosts"
 
@@ -18,22 +20,21 @@ _HOSTS_FILE = "hosts"
 def of_mpich(directories: Directories | None, remote: Remote | None) -> list[str]:
     """Options of MPICH's. `directories` is None where they are only to be shown."""
     if remote is None:
-        options = ["-launcher", "fork"]
+        options = _HERE
     else:
-        options = ["-launcher", "ssh", "-hosts", slots_of(_as_others_see(remote.hosts))]
-        options += ["-genvlist", ",".join(remote.variables)]
+        hosts = slots_of(_as_others_see(remote.hosts))
+        options = ["-launcher", "ssh", "-hosts", hosts, *_variables_of(remote)]
     return [*options, "-bind-to", "none", *_to_pipes(directories)]
 
 
 def of_intel(directories: Directories | None, remote: Remote | None) -> list[str]:
     """Options of Intel's. `directories` is None where they are only to be shown."""
     if remote is None:
-        # Named, for under a batch system it would otherwise use all of its machines.
-        options = ["-launcher", "fork", "-hosts", "localhost"]
+        options = _HERE
     else:
         # Its -hosts takes no slots.
-        options = ["-launcher", "ssh", "-machinefile", str(_hosts_file(directories))]
-        options += ["-genvlist", ",".join(remote.variables)]
+        hosts = str(_hosts_file(directories))
+        options = ["-launcher", "ssh", "-machinefile", hosts, *_variables_of(remote)]
     return [*options, *_to_pipes(directories)]
 
 
@@ -58,6 +59,10 @@ def variables_of_intel(directories: Directories, remote: Remote | None) -> dict[
 def stream_path(directories: Directories, stream: str, rank: object) -> Path:
     """The named pipe of one rank's "stdout" or "stderr"."""
     return directories.job / f"{stream}.{rank}"
+
+
+def _variables_of(remote: Remote) -> list[str]:
+    return ["-genvlist", ",".join(remote.variables)]
 
 
 def _to_pipes(directories: Directories | None) -> list[str]:
