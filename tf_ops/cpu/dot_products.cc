@@ -3,6 +3,7 @@
 #include "cpu/dot_products.h"
 
 #include "cpu/elementwise.h"
+#include "cpu/independent_iterations.h"
 
 namespace hvd {
 namespace {
@@ -13,13 +14,13 @@ static_assert((kMostWeighed & (kMostWeighed - 1)) == 0);
 // same for vectors of any width, and rounding grows with the logarithm alone.
 double DotProduct(const double* a, const double* b, int64_t count) {
   alignas(64) double sums[kMostWeighed];
-#pragma GCC ivdep
+  HVD_INDEPENDENT_ITERATIONS
   for (int64_t i = 0; i < count; ++i) sums[i] = a[i] * b[i];
   int64_t width = 1;
   while (width < count) width *= 2;
   for (int64_t i = count; i < width; ++i) sums[i] = 0.0;
   for (int64_t half = width / 2; half > 0; half /= 2) {
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < half; ++i) sums[i] += sums[half + i];
   }
   return count > 0 ? sums[0] : 0.0;
@@ -28,11 +29,11 @@ double DotProduct(const double* a, const double* b, int64_t count) {
 void AddWeighed(const double* row, double weight, bool is_first, int64_t count,
                 double* out) {
   if (is_first) {
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) out[i] = weight * row[i];
     return;
   }
-#pragma GCC ivdep
+  HVD_INDEPENDENT_ITERATIONS
   for (int64_t i = 0; i < count; ++i) out[i] += weight * row[i];
 }
 

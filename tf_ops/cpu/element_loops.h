@@ -2,8 +2,9 @@
 // Loops over a few elements of one type: convert, scale, add, divide.
 //
 // For code that works chunk by chunk, compiled for a VectorUnit. Loops are told
-// that elements do not depend on each other (ivdep). That holds although an
-// output may be an input. Chunks stay in the first-level cache.
+// that elements do not depend on each other (HVD_INDEPENDENT_ITERATIONS). That
+// holds although an output may be an input. Chunks stay in the first-level
+// cache.
 #ifndef HVD_CPU_ELEMENT_LOOPS_H_
 #define HVD_CPU_ELEMENT_LOOPS_H_
 
@@ -15,6 +16,7 @@
 
 #include "core/types.h"
 #include "cpu/float16.h"
+#include "cpu/independent_iterations.h"
 
 namespace hvd {
 namespace element_loops {
@@ -134,26 +136,26 @@ void Convert(const From* in, To* out, int64_t count) {
     using Wider = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
     constexpr Wider kLowest = std::numeric_limits<To>::lowest();
     constexpr Wider kHighest = std::numeric_limits<To>::max();
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) {
       out[i] = static_cast<To>(
           std::min(std::max(static_cast<Wider>(in[i]), kLowest), kHighest));
     }
   } else {
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) out[i] = ConvertFloat<To>(in[i]);
   }
 }
 
 template <typename T>
 void Scale(const T* in, T* out, int64_t count, double scale) {
-#pragma GCC ivdep
+  HVD_INDEPENDENT_ITERATIONS
   for (int64_t i = 0; i < count; ++i) out[i] = Scaled(in[i], scale);
 }
 
 template <typename T, typename Operator>
 void Combine(const T* a, const T* b, T* out, int64_t count, Operator op) {
-#pragma GCC ivdep
+  HVD_INDEPENDENT_ITERATIONS
   for (int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
 }
 
@@ -164,7 +166,7 @@ bool DivisibleAsDoubles(const T* values, int64_t count) {
   bool all = true;
   if constexpr (sizeof(T) == 8) {
     constexpr T kMost = T{1} << 52;
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) {
       all &= (values[i] <= kMost) & (values[i] >= -kMost);
     }
@@ -178,7 +180,7 @@ template <typename T>
 void DivideIntegers(T* values, int64_t count, int64_t ranks) {
   if ((ranks & (ranks - 1)) == 0) {
     const int shift = __builtin_ctzll(static_cast<uint64_t>(ranks));
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) {
       // A shift alone would round down.
       const int64_t up = values[i] < 0 ? ranks - 1 : 0;
@@ -186,7 +188,7 @@ void DivideIntegers(T* values, int64_t count, int64_t ranks) {
     }
   } else if (DivisibleAsDoubles(values, count)) {
     const double divisor = static_cast<double>(ranks);
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < count; ++i) {
       values[i] = static_cast<T>(static_cast<double>(values[i]) / divisor);
     }

@@ -64,13 +64,13 @@ struct Multiply {
 struct Smaller {
   template <typename T>
   T operator()(T a, T b) const {
-    return (a <= b) | (a != a) ? a : b;
+    return ((a <= b) | (a != a)) ? a : b;
   }
 };
 struct Larger {
   template <typename T>
   T operator()(T a, T b) const {
-    return (a >= b) | (a != a) ? a : b;
+    return ((a >= b) | (a != a)) ? a : b;
   }
 };
 

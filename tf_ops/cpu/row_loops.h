@@ -8,6 +8,7 @@
 
 #include "cpu/element_loops.h"
 #include "cpu/float16.h"
+#include "cpu/independent_iterations.h"
 
 namespace hvd {
 namespace row_loops {
@@ -38,7 +39,7 @@ void AddRow(const T* row, int64_t count, C* sums) {
   const auto add = [&](int64_t begin, int64_t length) {
     const T* const in = row + begin;
     C* const out = sums + begin;
-#pragma GCC ivdep
+    HVD_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < length; ++i) {
       out[i] = element_loops::Add()(out[i], Widened<C>(in[i]));
     }

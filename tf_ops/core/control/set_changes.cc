@@ -112,7 +112,7 @@ void SetChanges::Refuse(Status why, int serial) {
 }
 
 void SetChanges::Prepare(std::vector<int> ranks) {
-  Preparing& preparing = preparing_.emplace();
+  Preparing& preparing = preparing_.emplace(Preparing{});
   preparing.id = FreeId();
   preparing.set = {++serials_, FreeSlot(), std::move(ranks)};
   preparing.unanswered.insert(preparing.set.ranks.begin(),

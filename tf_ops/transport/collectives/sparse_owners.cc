@@ -74,7 +74,8 @@ class SparseOwnersChunk final : public Chunk {
   }
 
   bool Advance() override {
-    bool moved = Sweep(&sends_) | CollectContributions();
+    bool moved = Sweep(&sends_);
+    moved |= CollectContributions();
     if (missing_contributions_ == 0 && !has_merged_) {
       Merge();
       moved = true;
