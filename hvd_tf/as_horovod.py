@@ -15,6 +15,7 @@ import argparse
 import importlib.util
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,11 +61,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m hvd_tf.as_horovod",
         description="Runs a program that imports horovod, unchanged, with hvd_tf in its place.",
-        usage="%(prog)s [-m module | file] [arguments of the program]",
+        usage="%(prog)s [-m module | file | command] [arguments of the program]",
     )
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, help="run a module, as python -m does")
-    parser.add_argument("file", nargs=rest, help="run a file; what follows is its arguments")
+    parser.add_argument(
+        "file", nargs=rest, help="run a file, or a command of a package's; then its arguments"
+    )
     found = parser.parse_args(arguments)
     program = found.module or found.file
     if not program:
@@ -76,11 +79,24 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         sys.path.insert(0, "")  # as python -m does
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
         return
-    path = Path(program[0])
-    if not path.exists():
-        parser.error(f"there is no file {program[0]}")
-    sys.path.insert(0, str(path.resolve().parent))
-    runpy.run_path(program[0], run_name="__main__")
+    path = _file_of(program[0])
+    if path is None:
+        parser.error(f"there is no file {program[0]}, and no script of Python on PATH")
+    program[0] = path
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    runpy.run_path(path, run_name="__main__")
+
+
+def _file_of(program: str) -> Optional[str]:
+    """The file itself, or the command that a package has installed by this name."""
+    if Path(program).exists():
+        return program
+    command = None if os.sep in program else shutil.which(program)
+    if command is None:
+        return None
+    with open(command, "rb") as file:
+        first = file.readline(4096)
+    return command if first.startswith(b"#!") and b"python" in first else None
 
 
 def _pass_on() -> None:

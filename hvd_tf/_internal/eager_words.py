@@ -26,7 +26,7 @@ _REMEMBERED = 4096
 _IN_PLACE = "hvd_tf.words."  # tf_ops/adapter/eager_words.cc knows it
 _PLACES = 64  # EagerWordsTable::kPlaces
 _ONE = "1"
-_KEYS = ("tensor_name", "prescale_factor", "postscale_factor")
+_KEYS = ("tensor_name", "exact_prescale", "exact_postscale")
 
 _Words = tuple[Any, Any, Any]
 
@@ -42,7 +42,7 @@ _kept: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
 def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     """Calls an operation of `native.ops` that has a `tensor_name`, and perhaps scale factors."""
     get = arguments.get
-    words = (get("tensor_name"), get("prescale_factor"), get("postscale_factor"))
+    words = (get("tensor_name"), get("exact_prescale"), get("exact_postscale"))
     if words in _as_attributes or not tf.executing_eagerly():
         return operation(**arguments)
     is_like_ours = tf.compat.as_str(words[0]).startswith(_IN_PLACE)

@@ -35,8 +35,8 @@ class Reduction(NamedTuple):
         check_op(self.op)
         return {
             "reduce_op": self.op,
-            "prescale_factor": _scale_text(self.prescale_factor),
-            "postscale_factor": _scale_text(self.postscale_factor),
+            "exact_prescale": _scale_text(self.prescale_factor),
+            "exact_postscale": _scale_text(self.postscale_factor),
             "wire_dtype": _WIRE_NAMES[wire_dtype],
             "tensor_name": names.tensor_name,
             "process_set_id": registered_id(self.process_set),

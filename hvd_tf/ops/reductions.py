@@ -185,8 +185,11 @@ def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
 def _gradient_attributes(op: Any) -> dict[str, Any]:
     return {
         "reduce_op": op.get_attr("reduce_op"),
-        "prescale_factor": word_of(op, "prescale_factor"),
-        "postscale_factor": word_of(op, "postscale_factor"),
+        # Two of them: see HVD_REGISTER_REDUCTION.
+        "prescale_factor": op.get_attr("prescale_factor"),
+        "postscale_factor": op.get_attr("postscale_factor"),
+        "exact_prescale": word_of(op, "exact_prescale"),
+        "exact_postscale": word_of(op, "exact_postscale"),
         "wire_dtype": tf.compat.as_str(op.get_attr("wire_dtype")),
         "tensor_name": gradient_tensor_name(op),
         "process_set_id": op.get_attr("process_set_id"),

@@ -122,7 +122,8 @@ def _gathered(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
     tensor_name = gradient_tensor_name(op)
     # TensorFlow may fill in a missing gradient as float32 zeros.
     gradient = tf.cast(tf.convert_to_tensor(gradient), tensor.dtype)
-    scale = float(word_of(op, "prescale_factor")) * float(word_of(op, "postscale_factor"))
+    scale = float(word_of(op, "exact_prescale")) * float(word_of(op, "exact_postscale"))
+    scale *= op.get_attr("prescale_factor") * op.get_attr("postscale_factor")
     if scale != 1.0:
         gradient = gradient * tf.cast(scale, gradient.dtype)
     if op.get_attr("reduce_op") == Sum:

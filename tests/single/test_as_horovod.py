@@ -74,6 +74,20 @@ def test_what_cannot_be_run(tmp_path: Path) -> None:
         assert result.returncode == 2 and words in result.stderr
 
 
+def test_the_command_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "train-it"
+    program.parent.mkdir()
+    code = "import horovod, sys; print(horovod.__file__, sys.argv)"
+    program.write_text(f"#!{sys.executable}\n{code}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    result = run(tmp_path, "train-it", "--steps", "3")
+    assert result.returncode == 0, result.stderr
+    assert "hvd_tf" in result.stdout and f"['{program}', '--steps', '3']" in result.stdout
+    program.write_text("#!/bin/sh\nexit 0\n")
+    assert "no script of Python on PATH" in run(tmp_path, "train-it").stderr
+
+
 WORKERS = """
 import multiprocessing
 import subprocess

@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-// In place of the attributes tensor_name, prescale_factor and postscale_factor.
+// In place of the attributes tensor_name, exact_prescale and exact_postscale.
 struct EagerWords {
   std::string name;
   std::string prescale = "1";

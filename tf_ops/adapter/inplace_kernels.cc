@@ -158,8 +158,9 @@ class ReferenceBroadcastKernel : public VariableBroadcastKernel {
 };
 
 HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplaceResource")
-    .Attr("T: " HVD_ALL_TYPES)
+    .Attr("T: " HVD_ALL_TYPES " = DT_FLOAT")
     .Attr("num_variables: int >= 1")
+    .Attr("variable_names: list(string) = []")
     .Attr("root_rank: int")
     .Input("resources: num_variables * resource")
     .SetIsStateful()
@@ -168,14 +169,16 @@ HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplaceResource")
         "Gives variables the values that they have on the root."
         "\n\nresources: Initialised variables of dtype T, of the same shapes "
         "on every rank."
-        "\nT: The variables' dtype."
+        "\nT: The variables' dtype. Horovod's graphs do not have it."
         "\nnum_variables: How many."
+        "\nvariable_names: Of Horovod's graphs. It has no effect."
         "\nroot_rank: A rank of the job, within the process "
         "set." HVD_COMMON_DOC);
 
 HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplace")
     .Attr("T: " HVD_ALL_TYPES)
     .Attr("num_variables: int >= 1")
+    .Attr("variable_names: list(string) = []")
     .Attr("root_rank: int")
     .Input("variables: Ref(num_variables * T)")
     .Output("outputs: Ref(num_variables * T)")
@@ -189,6 +192,7 @@ HVD_REGISTER_COLLECTIVE("HorovodBroadcastInplace")
         "\n\nvariables: Initialised, of the same shapes on every rank."
         "\noutputs: The same variables, after the broadcast."
         "\nnum_variables: How many."
+        "\nvariable_names: Of Horovod's graphs. It has no effect."
         "\nroot_rank: A rank of the job, within the process "
         "set." HVD_COMMON_DOC);
 

@@ -94,17 +94,20 @@ Status PassInputsOn(tf::OpKernelContext* ctx) {
 }
 
 TfStatus ReductionAttributes::Read(tf::OpKernelConstruction* ctx) {
+  float prescale_factor, postscale_factor;
   std::string prescale, postscale;
   TF_RETURN_IF_ERROR(ctx->GetAttr("reduce_op", &reduce_op_));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("prescale_factor", &prescale));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("postscale_factor", &postscale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("prescale_factor", &prescale_factor));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("postscale_factor", &postscale_factor));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("exact_prescale", &prescale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("exact_postscale", &postscale));
   TF_RETURN_IF_ERROR(ctx->GetAttr("wire_dtype", &wire_dtype_));
   const Result<double> before = ParseScale("prescale_factor", prescale);
   const Result<double> after = ParseScale("postscale_factor", postscale);
   scales_ = before.ok() ? after.status() : before.status();
   if (!scales_.ok()) return absl::OkStatus();
-  prescale_ = before.value();
-  postscale_ = after.value();
+  prescale_ = before.value() * static_cast<double>(prescale_factor);
+  postscale_ = after.value() * static_cast<double>(postscale_factor);
   return absl::OkStatus();
 }
 

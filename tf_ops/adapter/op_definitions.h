@@ -30,27 +30,34 @@ namespace hvd {
   "double, bool}"
 
 // Defines an op of a collective, or of one that reduces, with the attributes
-// that all of them have.
-#define HVD_REGISTER_COLLECTIVE(op)     \
-  REGISTER_OP(op)                       \
-      .Attr("tensor_name: string = ''") \
+// that all of them have. A graph that a program has saved with Horovod has
+// ignore_name_scope and the factors that are floats, which have 24 bits.
+#define HVD_REGISTER_COLLECTIVE(op)            \
+  REGISTER_OP(op)                              \
+      .Attr("tensor_name: string = ''")        \
+      .Attr("ignore_name_scope: bool = false") \
       .Attr("process_set_id: int = 0")
-#define HVD_REGISTER_REDUCTION(op)            \
-  HVD_REGISTER_COLLECTIVE(op)                 \
-      .Attr("reduce_op: int")                 \
-      .Attr("prescale_factor: string = '1'")  \
-      .Attr("postscale_factor: string = '1'") \
+#define HVD_REGISTER_REDUCTION(op)           \
+  HVD_REGISTER_COLLECTIVE(op)                \
+      .Attr("reduce_op: int")                \
+      .Attr("prescale_factor: float = 1.0")  \
+      .Attr("postscale_factor: float = 1.0") \
+      .Attr("exact_prescale: string = '1'")  \
+      .Attr("exact_postscale: string = '1'") \
       .Attr("wire_dtype: {'none', 'fp16', 'bf16'} = 'none'")
 
 #define HVD_COMMON_DOC                                                   \
   "\ntensor_name: The name that ranks match each other's calls by; the " \
   "node's name when empty."                                              \
+  "\nignore_name_scope: Of Horovod's graphs. It has no effect."          \
   "\nprocess_set_id: The ranks that take part; 0 is all of them."
 #define HVD_REDUCE_DOC                                                      \
   "\nreduce_op: A ReduceOp: Average, Sum, Adasum, Min, Max or Product."     \
-  "\nprescale_factor: Each input is multiplied by it; decimal text, which " \
-  "keeps float64's precision."                                              \
+  "\nprescale_factor: Each input is multiplied by it; of Horovod's graphs." \
   "\npostscale_factor: The reduced value is multiplied by it; as above."    \
+  "\nexact_prescale: A further factor of each input; decimal text, which "  \
+  "keeps float64's precision."                                              \
+  "\nexact_postscale: A further factor of the reduced value; as above."     \
   "\nwire_dtype: What a floating-point tensor is cast to on the wire."
 
 #define HVD_REGISTER_CPU_KERNEL(op, kernel) \
