@@ -5,6 +5,7 @@
     hvdrun -np 4 python -m hvd_tf.as_horovod -m package.train --epochs 3
 
 What the program starts finds hvd_tf in Horovod's place too, such as workers of multiprocessing.
+`horovodrun` is hvdrun there.
 
 In Python it is `hvd_tf.install_as_horovod()`, before the first import of horovod.
 """
@@ -24,6 +25,9 @@ from typing import Optional
 _PACKAGE = Path(__file__).parent / "_internal" / "horovod"
 # Where other processes find it.
 _PATH = Path(__file__).resolve().parent / "_internal" / "horovod_path"
+# Where they find horovodrun, and which Python that is to run.
+_COMMANDS = _PATH.with_name("horovod_bin")
+_PYTHON_VARIABLE = "HVD_PYTHON"
 
 
 def install_as_horovod() -> None:
@@ -103,8 +107,10 @@ def _pass_on() -> None:
     """Have processes that this one starts find hvd_tf in place of Horovod."""
     # multiprocessing's workers, which import the program again, take over this process's sys.path.
     sys.path.insert(0, str(_PATH))
-    present = list(filter(None, [os.environ.get("PYTHONPATH")]))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_PATH), *present])
+    for variable, directory in (("PYTHONPATH", _PATH), ("PATH", _COMMANDS)):
+        present = list(filter(None, [os.environ.get(variable)]))
+        os.environ[variable] = os.pathsep.join([str(directory), *present])
+    os.environ[_PYTHON_VARIABLE] = sys.executable
 
 
 if __name__ == "__main__":

@@ -126,6 +126,15 @@ def test_what_the_program_starts(
     assert workers == [f"worker 0.28.1 {own}"] * 3
 
 
+def test_horovodrun_is_hvdrun_for_what_the_program_starts(tmp_path: Path) -> None:
+    """As packages do that start their own workers."""
+    start = "import subprocess; subprocess.run(['horovodrun', '-np', '3', '--dry-run', 'true'])"
+    (tmp_path / "train.py").write_text(start)
+    result = run(tmp_path, "train.py")
+    assert result.returncode == 0, result.stderr
+    assert "mpirun" in result.stdout and result.stdout.rstrip().endswith(" =true")
+
+
 def test_an_imported_horovod_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("WHOSE = 'another'")
