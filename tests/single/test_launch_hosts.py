@@ -14,6 +14,7 @@ from launching import INTEL_MPI, MPICH, facts, fake_mpirun, left_of, run
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 OURS = {"HVD_A": "1", "HOROVOD_B": "2", "TF_C": "3", "XLA_D": "4", "NCCL_E": "5", "OMP_F": "6"}
 OURS.update({"CUDA_G": "7", "PYTHONPATH": "", "LD_LIBRARY_PATH": "/x"})
+OURS.update({"I_MPI_FABRICS": "shm", "MPIR_CVAR_H": "8", "FI_PROVIDER": "tcp", "UCX_TLS": "all"})
 OTHERS = {"HVDX": "1", "TFX": "2", "CLOUD_SECRET_KEY": "sesame", "MYPATH": "3", "LANG": "C"}
 OTHERS["CUDA_VISIBLE_DEVICES"] = "0"  # this host's
 
@@ -85,7 +86,7 @@ def test_hosts_and_variables_of_intel_mpi(tmp_path: Path) -> None:
     assert arguments[1:4] == ["-launcher", "ssh", "-machinefile"]
     assert facts(tmp_path)["hosts"] == f"{socket.gethostname()}:1\nnode1:2\n"
     (names,) = after(arguments, "-genvlist")
-    assert {*OURS, "MINE", "PATH"} <= set(names.split(","))
+    assert {*OURS, "MINE", "PATH", "I_MPI_PIN"} <= set(names.split(","))
     assert not {*OTHERS, "HVD_JOB_DIR"} & set(names.split(","))
     assert facts(tmp_path)["env"]["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] == "-p 2222"
 

@@ -13,6 +13,8 @@ from hvd_tf._internal.launcher.remote import Remote
 
 # Named, for under a batch system Hydra would otherwise take other hosts from there.
 _HERE = ["-launcher", "fork", "-hosts", "localhost"]
+# By it Intel's binds ranks to cores, or does not.
+PINS = "I_MPI_PIN"
 # For Intel's, in the job's directory: how many ranks each host has.
 _HOSTS_FILE = "hosts"
 
@@ -34,7 +36,7 @@ def of_intel(directories: Directories | None, remote: Remote | None) -> list[str
     else:
         # Its -hosts takes no slots.
         hosts = str(_hosts_file(directories))
-        options = ["-launcher", "ssh", "-machinefile", hosts, *_variables_of(remote)]
+        options = ["-launcher", "ssh", "-machinefile", hosts, *_variables_of(remote, PINS)]
     return [*options, *_to_pipes(directories)]
 
 
@@ -61,8 +63,8 @@ def stream_path(directories: Directories, stream: str, rank: object) -> Path:
     return directories.job / f"{stream}.{rank}"
 
 
-def _variables_of(remote: Remote) -> list[str]:
-    return ["-genvlist", ",".join(remote.variables)]
+def _variables_of(remote: Remote, *more: str) -> list[str]:
+    return ["-genvlist", ",".join(sorted({*remote.variables, *more}))]
 
 
 def _to_pipes(directories: Directories | None) -> list[str]:

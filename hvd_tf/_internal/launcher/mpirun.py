@@ -247,7 +247,7 @@ def environment(
     elif mpirun.family == MPICH:
         env.update(hydra_options.variables_of_mpich(remote))
     else:
-        env.setdefault("I_MPI_PIN", "off")  # else it binds each rank
+        env.setdefault(hydra_options.PINS, "off")  # else it binds each rank
         env.update(hydra_options.variables_of_intel(directories, remote))
     env[failure_report.DIRECTORY_VARIABLE] = str(directories.job)
     return env

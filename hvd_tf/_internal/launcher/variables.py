@@ -18,8 +18,10 @@ COMMITS_VARIABLE = commits.DIRECTORY_VARIABLE
 CHOSEN_VARIABLE = commits.CHOSEN_VARIABLE
 JOB_VARIABLE = commits.JOB_VARIABLE
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Ranks that differ in what their MPI or its networks are set to do not find each other.
 _FORWARDED = re.compile(
-    r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA)_[A-Za-z0-9_]+|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"
+    r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA|I_MPI|MPIR_CVAR|FI|UCX)_[A-Za-z0-9_]+"
+    r"|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"
 )
 # It says something about a directory of this host.
 _NEVER_FORWARDED = {failure_report.DIRECTORY_VARIABLE}
