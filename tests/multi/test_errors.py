@@ -156,7 +156,7 @@ def test_a_scale_that_is_no_number(rank, size):
 
     def call():
         return native.ops.horovod_allreduce(
-            tensor=[1.0], reduce_op=hvd.Sum, prescale_factor=text, tensor_name="text"
+            tensor=[1.0], reduce_op=hvd.Sum, exact_prescale=text, tensor_name="text"
         )
 
     error = tf.errors.InvalidArgumentError
