@@ -180,10 +180,12 @@ TEST(stall_a_rank_that_freezes_in_a_batch_takes_it_along) {
   for (int frozen : {0, 2}) {
     PlayUntilOnTime(kMostLate_s, [&] {
       Lines lines;
-      Job job(3, Limits(kWarning_s, kShutdown_s));
+      // Many moves of little memory: under a sanitizer, a rank's first touch of
+      // a megabyte takes longer than a thread may be late.
+      Job job(3, Limits(kWarning_s, kShutdown_s), {}, /*chunk_bytes=*/256);
       job.faults(frozen).FreezeAtMove(40);  // of some hundred
       const double late_s = job.Run([&](int rank, Runtime* runtime) {
-        auto call = Start(runtime, {"big"}, {Filled(300000, 1.0f)});
+        auto call = Start(runtime, {"big"}, {Filled(20000, 1.0f)});
         job.NoteBegun();
         if (rank == frozen) return;
         // The wire may be the first to tell that another rank has given up.
