@@ -2,9 +2,13 @@
 // BackgroundLoop: what comes in one pass is executed in the order of the log.
 #include "core/background_loop.h"
 
+#include <chrono>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,7 @@ enum class Wire {
   kKeeps,        // is never done by itself
   kHasNoMemory,  // starts nothing
   kBreaks,       // at the first look
+  kIsSilent,     // nothing moves
 };
 
 // After many looks the loop is ended.
@@ -39,6 +44,7 @@ class KeepingTransport : public Transport {
     return dones_.size();
   }
   bool Progress() override {
+    if (wire_ == Wire::kIsSilent) return false;
     if (wire_ == Wire::kBreaks && !dones_.empty() && dones_[0] != nullptr) {
       std::exchange(dones_[0], nullptr)(Internal("the wire broke"));
     }
@@ -69,10 +75,27 @@ class KeepingTransport : public Transport {
   int looks_ = 0;
 };
 
+// Nobody rings it. Keeps for how long the loop would spin.
+class SilentBell : public Doorbell {
+ public:
+  void Ring() override {}
+  void Wait(std::chrono::microseconds /*limit*/,
+            std::chrono::microseconds spin) override {
+    spins_us.push_back(spin.count());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (static_cast<int>(spins_us.size()) == end_after) end();
+  }
+  std::vector<int64_t> spins_us;
+  int end_after = 0;
+  std::function<void()> end;
+};
+
 // Rank 1 of two. All messages of `inbox` are there at the first look.
 class OnePeer : public Backend, public Channel {
  public:
-  OnePeer() {
+  explicit OnePeer(
+      std::shared_ptr<Doorbell> bell = std::make_shared<LocalDoorbell>())
+      : bell_(std::move(bell)) {
     topology_.rank = 1;
     topology_.size = 2;
     topology_.host_of = {0, 1};
@@ -91,7 +114,7 @@ class OnePeer : public Backend, public Channel {
   }
   void ForgetNewTransport() override { deeds.push_back("forget"); }
   std::shared_ptr<Doorbell> doorbell() override { return bell_; }
-  bool arrivals_ring() const override { return false; }
+  bool arrivals_ring() const override { return rings; }
   void Abort(int) override {}
 
   void Send(int, SharedBytes message) override {
@@ -112,9 +135,11 @@ class OnePeer : public Backend, public Channel {
 
  private:
   Topology topology_;
-  const std::shared_ptr<Doorbell> bell_ = std::make_shared<LocalDoorbell>();
+  const std::shared_ptr<Doorbell> bell_;
 
  public:
+  bool rings = false;
+  Options options = Options::Defaults();
   std::deque<Envelope> inbox;
   int sender = 0;  // of what is in it
   Deeds deeds;
@@ -169,7 +194,7 @@ std::vector<std::string> Run(OnePeer* peer,
   CommCounters counters;
   SetRegistry registry;
   BackgroundLoop loop(
-      peer, nullptr, &peer->queue, &registry, Options::Defaults(),
+      peer, nullptr, &peer->queue, &registry, peer->options,
       std::make_shared<StackRequests>(std::chrono::duration<double>(60)),
       &counters);
   std::vector<ProcessSetPtr> sets;
@@ -280,6 +305,24 @@ TEST(background_loop_breaks_at_changes_of_sets_that_no_leader_says) {
     }
   }
   SetLogSink(nullptr);
+}
+
+// A peer that is late costs it no more of its time.
+TEST(background_loop_spins_once_for_what_peers_owe_it) {
+  auto bell = std::make_shared<SilentBell>();
+  OnePeer peer(bell);
+  peer.rings = true;
+  peer.wire = Wire::kIsSilent;
+  peer.options.spin_us = 10000;
+  bell->end_after = 30;  // of a millisecond or more
+  bell->end = [&] { peer.queue.PushAnyway(EndCommand{false, "the end"}); };
+  Run(&peer, {"a"});
+  const std::vector<int64_t>& spins_us = bell->spins_us;
+  ASSERT_TRUE(spins_us.size() >= 30);
+  EXPECT_TRUE(spins_us[0] > 60 && spins_us[0] <= 10000);
+  // The second is for what is left of the time.
+  EXPECT_TRUE(spins_us[1] <= spins_us[0] - 1000 || spins_us[1] == 60);
+  for (size_t i = 11; i < 30; ++i) EXPECT_EQ(spins_us[i], 60);
 }
 
 TEST(background_loop_executes_batches_and_values_in_the_order_of_the_log) {

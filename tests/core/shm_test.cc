@@ -35,6 +35,8 @@ std::shared_ptr<ShmHost> NewHost(int ranks, size_t arena_bytes = 65536) {
 
 // --- Ring and doorbell ---
 
+constexpr std::chrono::microseconds kSpin{60};
+
 TEST(a_ring_gives_what_was_put_in) {
   auto host = NewHost(2);
   const std::string sent = [] {
@@ -52,7 +54,7 @@ TEST(a_ring_gives_what_was_put_in) {
       std::string part(count, '\0');
       if (count > 0 && ring.Read(part.data(), count)) Ring(host->doorbell(0));
       got += part;
-      if (ring.readable() == 0) bell.Wait(milliseconds(5000));
+      if (ring.readable() == 0) bell.Wait(milliseconds(5000), kSpin);
     }
   });
   ShmRing ring = host->messages(0, 1);
@@ -61,7 +63,7 @@ TEST(a_ring_gives_what_was_put_in) {
   for (size_t at = 0; at < sent.size();) {
     size_t count = std::min<size_t>(sent.size() - at, random() % 9000);
     if (ring.writable() == 0 && ring.WaitForRoom(1)) {
-      bell.Wait(milliseconds(5000));
+      bell.Wait(milliseconds(5000), kSpin);
       continue;
     }
     count = std::min(count, ring.writable());
@@ -79,9 +81,9 @@ TEST(a_doorbell_rung_before_is_not_waited_for) {
   bell.Ring();
   bell.Ring();
   const auto begin = steady_clock::now();
-  bell.Wait(milliseconds(10000));
+  bell.Wait(milliseconds(10000), kSpin);
   EXPECT_TRUE(steady_clock::now() - begin < milliseconds(5000));
-  bell.Wait(milliseconds(20));  // both rings were seen
+  bell.Wait(milliseconds(20), kSpin);  // both rings were seen
   EXPECT_TRUE(steady_clock::now() - begin >= milliseconds(20));
 }
 
@@ -96,7 +98,7 @@ TEST(no_ring_is_lost) {
     for (int round = 0; round < kRounds; ++round) {
       while (turn < 2 * round + rank) {
         const auto begin = steady_clock::now();
-        bell.Wait(kLimit);
+        bell.Wait(kLimit, kSpin);
         EXPECT_TRUE(steady_clock::now() - begin < kLimit);
       }
       ++turn;
@@ -233,7 +235,7 @@ TEST(messages_of_any_length_arrive_in_order) {
         continue;
       }
       flushing = channel.Flush();
-      if (left > 0 || flushing) bell.Wait(milliseconds(5000));
+      if (left > 0 || flushing) bell.Wait(milliseconds(5000), kSpin);
     }
     EXPECT_EQ(channel.status().message(), "");
   });

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "cpu/spin_time.h"
 
 namespace hvd {
 namespace {
@@ -34,6 +35,8 @@ constexpr microseconds kLongestIdleSleep{10000};
 // A wire that rings needs no polling. These are limits in case a bell is lost.
 constexpr microseconds kRingingBusySleep{50000};
 constexpr microseconds kRingingIdleSleep{1000000};
+// While peers owe nothing, this thread spins no longer than that.
+constexpr microseconds kIdleSpin{60};
 
 // Python's handlers run on the main thread, so this thread blocks the process's
 // signals. It does not block those of a fault of its own. Blocked, these would
@@ -69,6 +72,7 @@ BackgroundLoop::BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
       timeline_(backend->topology(), &channel_, counters),
       options_(options),
       rings_(backend->arrivals_ring()),
+      spin_(SpinTime(options.spin_us)),
       names_(backend->topology().hosts),
       ends_(backend->topology(), &channel_),
       peer_watch_(backend, &channel_, options, std::move(stacks), awake_),
@@ -191,25 +195,30 @@ BackgroundLoop::Clock::duration BackgroundLoop::UntilSetsAreDue() const {
 void BackgroundLoop::Wait() {
   const bool busy = Busy();
   const auto due = std::chrono::ceil<microseconds>(UntilSetsAreDue());
+  const auto waited =
+      std::chrono::duration_cast<microseconds>(Clock::now() - last_moved_);
   if (rings_) {
     const Clock::duration idle =
         std::min(peer_watch_.question_interval().value_or(kLongestPass),
                  timeline_.UntilDue(Clock::now()).value_or(kLongestPass));
+    // Not again and again while a peer is late.
+    const microseconds spin =
+        busy && waited < spin_ ? spin_ - waited : std::min(spin_, kIdleSpin);
     doorbell_->Wait(
         std::min(due, busy ? kRingingBusySleep
                            : std::min(kRingingIdleSleep,
-                                      std::chrono::ceil<microseconds>(idle))));
+                                      std::chrono::ceil<microseconds>(idle))),
+        spin);
     return;
   }
-  const auto waited =
-      std::chrono::duration_cast<microseconds>(Clock::now() - last_moved_);
   if (busy && waited < kPollAtOnce) {
     sched_yield();
     return;
   }
   const microseconds longest = busy ? kLongestBusySleep : kLongestIdleSleep;
   doorbell_->Wait(
-      std::clamp(waited / 4, kShortestSleep, std::min(due, longest)));
+      std::clamp(waited / 4, kShortestSleep, std::min(due, longest)),
+      microseconds(0));
 }
 
 BackgroundLoop::Set* BackgroundLoop::FindSet(int serial) {

@@ -192,7 +192,8 @@ class BackgroundLoop {
   Timeline timeline_;
   std::unique_ptr<Autotuner> autotuner_;  // null: nothing changes any more
   const Options options_;
-  const bool rings_;  // arrivals ring it
+  const bool rings_;                      // arrivals ring it
+  const std::chrono::microseconds spin_;  // before it sleeps
   const PeerNames names_;
 
   std::vector<Set> sets_;                  // the global one first

@@ -15,7 +15,10 @@ class Doorbell {
   virtual ~Doorbell() = default;
   virtual void Ring() = 0;
   // Returns once the bell has been rung since the last Wait, or after `limit`.
-  virtual void Wait(std::chrono::microseconds limit) = 0;
+  // It may spin for about `spin` before it sleeps. Others may have the core
+  // meanwhile.
+  virtual void Wait(std::chrono::microseconds limit,
+                    std::chrono::microseconds spin) = 0;
 };
 
 // A doorbell that this process alone can ring.
@@ -29,7 +32,8 @@ class LocalDoorbell final : public Doorbell {
     bell_.notify_one();
   }
 
-  void Wait(std::chrono::microseconds limit) override {
+  void Wait(std::chrono::microseconds limit,
+            std::chrono::microseconds /*spin*/) override {
     std::unique_lock<std::mutex> lock(mutex_);
     bell_.wait_for(lock, limit, [this] { return rung_; });
     rung_ = false;

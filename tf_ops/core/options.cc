@@ -48,6 +48,8 @@ const Knob kKnobs[] = {
      "1: what peers read is written past the cache; 0: never; -1: as measured"},
     {"HVD_COPY_THREADS", nullptr, &Options::copy_threads, "0", 0, 64,
      "threads of a rank that copy and add large batches; 0: by idle cores"},
+    {"HVD_SPIN_US", nullptr, &Options::spin_us, "0", 0, 1e6,
+     "microseconds that a rank spins for peers before it sleeps; 0: by kernel"},
     {"HVD_JOIN_AVERAGE", nullptr, &Options::join_average, "size", 0, 0,
      "what an average is divided by while ranks have joined"},
     {"HVD_SPARSE_ALGO", nullptr, &Options::sparse_algo, "auto", 0, 0,

@@ -42,6 +42,7 @@ struct Options {
   int64_t shm_chunk_bytes = 0;
   int64_t shm_non_temporal = 0;
   int64_t copy_threads = 0;
+  int64_t spin_us = 0;
   JoinAverage join_average = JoinAverage::kSize;
   SparseAlgo sparse_algo = SparseAlgo::kAuto;
   bool check_numerics = false;

@@ -16,12 +16,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-// How long Wait looks before it sleeps. An answer often comes within this time,
-// and going to sleep and waking up take as long. Other threads may have the
-// core meanwhile. Of 0 to 200 it was among the best for 2 and 4 ranks on two
-// cores (docs/notes/2026-11-22-small-tensors-on-four-ranks.md).
-constexpr microseconds kLook{60};
-
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
                microseconds limit) {
   timespec time;
@@ -46,8 +40,8 @@ void Ring(DoorbellWord* word) {
 ShmDoorbell::ShmDoorbell(DoorbellWord* word, std::shared_ptr<void> memory)
     : word_(word), memory_(std::move(memory)) {}
 
-void ShmDoorbell::Wait(microseconds limit) {
-  const auto end = std::chrono::steady_clock::now() + std::min(limit, kLook);
+void ShmDoorbell::Wait(microseconds limit, microseconds spin) {
+  const auto end = std::chrono::steady_clock::now() + std::min(limit, spin);
   uint32_t rings = word_->rings.load(std::memory_order_acquire);
   while (rings == seen_ && std::chrono::steady_clock::now() < end) {
     sched_yield();

@@ -21,13 +21,14 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 // Any process and thread.
 void Ring(DoorbellWord* word);
 
-// One rank's own bell. Wait polls for a short time, then sleeps on a futex.
+// One rank's own bell. Wait sleeps on a futex.
 class ShmDoorbell final : public Doorbell {
  public:
   // `memory` keeps the memory of the word.
   ShmDoorbell(DoorbellWord* word, std::shared_ptr<void> memory);
   void Ring() override { hvd::Ring(word_); }
-  void Wait(std::chrono::microseconds limit) override;
+  void Wait(std::chrono::microseconds limit,
+            std::chrono::microseconds spin) override;
 
  private:
   DoorbellWord* const word_;
