@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
@@ -34,25 +34,29 @@ def _on_cores(cores: Optional[Collection[int]]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def run_together(
-    commands: Sequence[Sequence[str]],
-    limit_s: Optional[float] = None,
-    cores: Optional[Sequence[Collection[int]]] = None,
-) -> None:
-    """Run them at the same time, each on its own, and wait for all. When one fails, all end.
+@contextmanager
+def together(
+    commands: Sequence[Sequence[str]], cores: Optional[Sequence[Collection[int]]] = None
+) -> Iterator[Callable[[], bool]]:
+    """Run them at the same time, each on its own, until this block ends.
 
     Args:
       commands: what to run.
-      limit_s: how long they may take.
       cores: the processors that each may use. None: those of this process.
 
-    Raises:
-      RuntimeError: one failed, or they took longer than the limit; says what it printed.
+    Yields:
+      What tells whether any of them still runs. It raises RuntimeError when one has failed, which
+      says what that one printed.
     """
-    end_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     children: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, str(number)) for number in range(len(commands))]
+
+        def running() -> bool:
+            found = any(child.poll() is None for child in children)
+            _check(children, outputs)
+            return found
+
         try:
             for number, (command, output) in enumerate(zip(commands, outputs)):
                 with output.open("w") as file, _on_cores(cores and cores[number]):
@@ -61,13 +65,7 @@ def run_together(
                             command, env=alone_environment(), stdout=file, stderr=subprocess.STDOUT
                         )
                     )
-            while any(child.poll() is None for child in children):
-                _check(children, outputs)
-                if time.monotonic() > end_s:
-                    said = outputs[0].read_text()
-                    raise RuntimeError(f"{commands[0]} did not end in {limit_s} s:\n{said}")
-                time.sleep(0.02)
-            _check(children, outputs)
+            yield running
         finally:
             for child in children:
                 child.terminate()  # a launcher ends its ranks; nothing happens to those that ended
@@ -77,6 +75,24 @@ def run_together(
                 except subprocess.TimeoutExpired:
                     child.kill()
                     child.wait()
+
+
+def run_together(commands: Sequence[Sequence[str]], limit_s: float) -> None:
+    """Run them at the same time, each on its own, and wait for all. When one fails, all end.
+
+    Args:
+      commands: what to run.
+      limit_s: how long they may take.
+
+    Raises:
+      RuntimeError: one failed, and it says what that one printed, or they took longer.
+    """
+    end_s = time.monotonic() + limit_s
+    with together(commands) as running:
+        while running():
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"{commands[0]} did not end in {limit_s} s")
+            time.sleep(0.02)
 
 
 def _check(children: Sequence[subprocess.Popen], outputs: Sequence[Path]) -> None:

@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
+from turns import Turn
 
 v1 = tf.compat.v1
 Context = v1.train.SessionRunContext
@@ -79,6 +80,28 @@ class Speed(v1.train.SessionRunHook):
     def steps_per_s(self) -> float:
         """Global steps per second, 0 when the run was not longer than `skip`."""
         return (self.done - self.skip) / self.in_steps_s if self.in_steps_s > 0 else 0.0
+
+
+class Turns(v1.train.SessionRunHook):
+    """Trains turn by turn when told to, and tells how long each took.
+
+    That is without the first step of a turn, which other ranks may have begun before.
+    """
+
+    def __init__(self, turn: Turn, steps: int) -> None:
+        """steps: of a turn, 2 or more."""
+        self.turn, self.steps, self.done, self.began = turn, steps, 0, 0.0
+
+    def before_run(self, run_context: Context) -> None:
+        if self.done % self.steps == 0:
+            self.turn.wait()
+
+    def after_run(self, run_context: Context, run_values: Values) -> None:
+        self.done += 1
+        if self.done % self.steps == 1:
+            self.began = time.perf_counter()
+        elif self.done % self.steps == 0:
+            self.turn.tell(time.perf_counter() - self.began)
 
 
 class Keep(v1.train.SessionRunHook):

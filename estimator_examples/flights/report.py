@@ -54,9 +54,10 @@ def speed(report: Report) -> list[str]:
         f"{report['steps_per_s']:.0f} steps/s"
     ]
     if "speed_up" in report:
+        one, of_all = report["one_worker_examples_per_s"], report["speeds"][-1]["examples_per_s"]
         lines.append(
-            f"{'speed-up':<10}{report['speed_up']:.2f} over 1 worker without hvd_tf "
-            f"({report['one_worker_examples_per_s']:,.0f} examples/s)"
+            f"{'speed-up':<10}{report['speed_up']:.2f} over 1 worker without hvd_tf, in turns with "
+            f"it: {of_all:,.0f} and {one:,.0f} examples/s"
         )
     if "independent_examples_per_s" in report:
         lines.append(

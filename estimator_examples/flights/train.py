@@ -21,11 +21,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tasks
 import tensorflow as tf
+import turns
 from best import Best, best_checkpoint
 from curve import Curve, Row
 from data import SPLITS
 from features import CATEGORICAL
-from hooks import Progress, Speed
+from hooks import Progress, Speed, Turns
 from inputs import InputFn
 from model import model_fn
 from pictures import draw
@@ -61,6 +62,7 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--no-eval", action="store_true", help="only train")
     add("--no-baseline", action="store_true", help="do not measure fewer workers")
     add("--plain", action="store_true", help="one process without hvd_tf")
+    add("--turns", type=Path, help="train only when told to by turns.py's pipes in this folder")
     args = parser.parse_args(line)
     if args.stream and (args.plain or args.steps or args.no_eval):
         parser.error("--stream goes with neither --plain nor --steps nor --no-eval")
@@ -190,6 +192,8 @@ def main() -> None:
         task = tasks.passes(args, hvd, step)
         speed.skip = min(WARM_UP, (args.steps - step) // 2)
         watch = [speed, Progress(args.steps - step)] if first else [speed]
+    if args.turns and first:
+        watch.append(Turns(turns.Turn(args.turns), args.steps // turns.COUNT))
     if first:
         curve.resume(folder, step)
     exporters = [curve, Best(curve)] if task.test else [curve]

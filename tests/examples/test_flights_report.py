@@ -6,7 +6,6 @@ Neither MPI nor TensorFlow is imported.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "estimator_examples
 
 import pictures
 import report as reports
+import turns
 import workers
 
 
@@ -54,7 +54,8 @@ def test_a_reader_sees_first_what_was_reached_and_how_fast() -> None:
         "          of step 200, the best of the evaluations; at the end, step 300: AUC 0.7333, "
         "log loss 0.5234",
         "speed     81,920 examples/s, 40 steps/s",
-        "speed-up  1.28 over 1 worker without hvd_tf (64,000 examples/s)",
+        "speed-up  1.28 over 1 worker without hvd_tf, in turns with it: 81,920 and 64,000 "
+        "examples/s",
         "          1.80 is what 2 such workers reach here, each on its own (115,200 examples/s)",
     ]
     assert [line.split()[0] for line in lines if line.endswith("  best")] == ["200"]
@@ -69,44 +70,82 @@ def test_a_report_without_evaluations_or_comparison() -> None:
     assert lines[0].startswith("speed ") and lines[1] == "" and len(lines) == 3
 
 
-# Stands for train.py: waits until as many of it run as are wanted, and reports a speed.
+# Stands for train.py: notes when its turns begin and end and on which cores, and tells of half a
+# second for each.
 TRAINING = """
-import json, os, pathlib, sys, time
-folder = pathlib.Path(sys.argv[-1].removeprefix("--model-dir="))
-(folder / "runs").touch()
-while len(list(folder.parent.glob("*/runs"))) < {together}:
-    time.sleep(0.01)
-if folder.name == "{failing}":
+import os, pathlib, sys, time
+sys.path.insert(0, {flights!r})
+import turns
+words = dict(word[2:].split("=") for word in sys.argv[1:] if "=" in word)
+assert words["steps"] == str(11 * turns.COUNT + 1) and words["lr"] == "7", words
+own = "-".join(map(str, sorted(os.sched_getaffinity(0))))
+if own == "{failing}":
     sys.exit("out of memory")
-if "{failing}":
-    time.sleep(600)
-pathlib.Path(__file__).with_name("cores." + folder.name).write_text(
-    json.dumps(sorted(os.sched_getaffinity(0)))
-)
-(folder / "report.json").write_text(json.dumps({{"examples_per_s": 100 + int(folder.name)}}))
+log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+turn = turns.Turn(pathlib.Path(words["turns"]))
+for _ in range(turns.COUNT):
+    turn.wait()
+    os.write(log, f"{{own}} begins\\n".encode())
+    time.sleep(0.01)
+    os.write(log, f"{{own}} ends\\n".encode())
+    turn.tell(0.5)
+turn.wait()
+os.write(log, b"over\\n")
 """
 
 
-def training(folder: Path, together: int, failing: str = "") -> Path:
+def training(folder: Path, failing: str = "") -> Path:
     script = folder / "train.py"
-    script.write_text(TRAINING.format(together=together, failing=failing))
+    flights, log = str(Path(workers.__file__).parent), str(folder / "log")
+    script.write_text(TRAINING.format(flights=flights, log=log, failing=failing))
     return script
 
 
-def test_workers_on_their_own_run_at_the_same_time_and_count_all(tmp_path: Path) -> None:
+def test_one_setup_trains_at_a_time_and_its_trainings_add_up(tmp_path: Path) -> None:
     own = os.sched_getaffinity(0)
-    cores = [own, {min(own)}, {max(own)}]
-    assert workers.measure(training(tmp_path, 3), 1, 5, [], cores) == 100 + 101 + 102
-    found = [json.loads((tmp_path / f"cores.{number}").read_text()) for number in range(3)]
-    assert [set(each) for each in found] == cores
+    setups = [workers.Setup(1, [own]), workers.Setup(1, [{min(own)}, {max(own)}])]
+    script = training(tmp_path)
+    found = list(workers.take_turns(setups, script, 11, ["--lr=7"]))
+    assert found == [[20.0, 40.0]] * turns.COUNT
     assert os.sched_getaffinity(0) == own
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[-3:] == ["over"] * 3  # nobody ends while another has its turn
+    alone = "-".join(map(str, sorted(own)))
+    inside = 0
+    for line in lines[:-3]:
+        who, what = line.split(" ")
+        if who == alone:
+            assert inside == 0 or (what, inside) == ("ends", -1), lines
+            inside = -1 if what == "begins" else 0
+        else:
+            inside += 1 if what == "begins" else -1
+            assert 0 <= inside <= 2, lines
 
 
-def test_a_worker_that_fails_is_told_of_and_ends_the_others(tmp_path: Path) -> None:
+def test_a_training_that_fails_is_told_of_and_ends_the_others(tmp_path: Path) -> None:
+    own = os.sched_getaffinity(0)
+    setups = [workers.Setup(1, [own]), workers.Setup(1, [{min(own)}])]
+    script = training(tmp_path, failing=str(min(own)))
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="failed:\nout of memory"):
-        workers.measure(training(tmp_path, 2, failing="0"), 1, 5, [], [{0}, {0}])
+        list(workers.take_turns(setups, script, 11, ["--lr=7"]))
     assert time.monotonic() - began < 300
+
+
+def test_a_training_ends_when_nobody_takes_the_times_any_more(tmp_path: Path) -> None:
+    caller = turns.Caller(tmp_path)
+    turn = turns.Turn(tmp_path)
+    caller.go()
+    turn.wait()
+    caller.close()
+    with pytest.raises(SystemExit, match="has ended"):
+        turn.wait()
+
+
+def test_all_numbers_of_workers_that_a_host_can_run_are_compared() -> None:
+    assert workers.counts(2, 2) == [1, 2]
+    assert workers.counts(6, 6) == [1, 2, 4, 6]
+    assert workers.counts(8, 4) == [1, 2, 4]
 
 
 @pytest.fixture
