@@ -46,14 +46,18 @@ class Caller:
         """It is the other process's turn."""
         os.write(self._go, b".")
 
-    def took_s(self, check: Callable[[], object]) -> float:
-        """How long the turn took, when it is over. Meanwhile check() is called again and again."""
+    def took_s(self, running: Callable[[], bool]) -> float:
+        """How long the turn took, when it is over. `running` is asked meanwhile, as in children.py.
+
+        Raises:
+          RuntimeError: the process has ended.
+        """
         line = b""
         while not line.endswith(b"\n"):
             if select.select([self._took], [], [], 0.02)[0]:
                 line += os.read(self._took, 64)
-            else:
-                check()
+            elif not running():
+                raise RuntimeError("the training ended before its turn was over")
         return float(line)
 
     def close(self) -> None:

@@ -33,9 +33,9 @@ class Setup:
 
     def __str__(self) -> str:
         if self.workers > 1:
-            return f"{self.workers} workers"
+            return f"{self.workers} workers with it"
         count = len(self.cores)
-        return "1 worker without hvd_tf" if count == 1 else f"{count} such at once"
+        return "1 worker without hvd_tf" if count == 1 else f"{count} without it at once"
 
 
 def counts(workers: int, on_host: int) -> list[int]:
