@@ -36,18 +36,22 @@ def _on_cores(cores: Optional[Collection[int]]) -> Iterator[None]:
 
 @contextmanager
 def together(
-    commands: Sequence[Sequence[str]], cores: Optional[Sequence[Collection[int]]] = None
+    commands: Sequence[Sequence[str]],
+    cores: Optional[Sequence[Collection[int]]] = None,
+    limit_s: float = float("inf"),
 ) -> Iterator[Callable[[], bool]]:
     """Run them at the same time, each on its own, until this block ends.
 
     Args:
       commands: what to run.
       cores: the processors that each may use. None: those of this process.
+      limit_s: how long they may take.
 
     Yields:
-      What tells whether any of them still runs. It raises RuntimeError when one has failed, which
-      says what that one printed.
+      What tells whether any of them still runs. It raises RuntimeError when one has failed or they
+      took longer, which says what was printed.
     """
+    end_s = time.monotonic() + limit_s
     children: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, str(number)) for number in range(len(commands))]
@@ -55,6 +59,9 @@ def together(
         def running() -> bool:
             found = any(child.poll() is None for child in children)
             _check(children, outputs)
+            if found and time.monotonic() > end_s:
+                said = outputs[0].read_text()
+                raise RuntimeError(f"{commands[0]} did not end in {limit_s} s:\n{said}")
             return found
 
         try:
@@ -85,13 +92,10 @@ def run_together(commands: Sequence[Sequence[str]], limit_s: float) -> None:
       limit_s: how long they may take.
 
     Raises:
-      RuntimeError: one failed, and it says what that one printed, or they took longer.
+      RuntimeError: one failed, or they took longer; says what was printed.
     """
-    end_s = time.monotonic() + limit_s
-    with together(commands) as running:
+    with together(commands, limit_s=limit_s) as running:
         while running():
-            if time.monotonic() > end_s:
-                raise RuntimeError(f"{commands[0]} did not end in {limit_s} s")
             time.sleep(0.02)
 
 

@@ -21,7 +21,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 // Any process and thread.
 void Ring(DoorbellWord* word);
 
-// One rank's own bell. Wait sleeps on a futex.
+// One rank's own bell. Wait spins, then sleeps on a futex.
 class ShmDoorbell final : public Doorbell {
  public:
   // `memory` keeps the memory of the word.
