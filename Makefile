@@ -151,8 +151,10 @@ endif
 .PHONY: install-test
 install-test: $(addprefix $(DONE)/,$(TEST_STEPS)) # All that test-python needs
 
+# The benchmarks are only compiled, so that the manual's commands go on to work.
 test-core: $(DONE)/tensorflow ## Runs the C++ tests: ranks as threads, and under mpirun
-	@$(call build_core,,build/core,ON -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
+	@$(call build_core,,build/core,ON -DHVD_BUILD_BENCHMARKS=ON \
+	  -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" \
 	  -DHVD_MPI_LIB="$(CURDIR)/$(VENV)/lib")
 	@$(call run_core,build/core)
 

@@ -20,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/spin_time.h"
 #include "transport/collectives/staged_transport.h"
 #include "transport/shm/shm_doorbell.h"
 #include "transport/shm/shm_endpoint.h"
@@ -208,7 +209,9 @@ class Rank {
       done = true;
     });
     while (!done || transport_->in_flight() > 0) {
-      if (!transport_->Progress()) bell_.Wait(std::chrono::milliseconds(100));
+      if (!transport_->Progress()) {
+        bell_.Wait(std::chrono::milliseconds(100), spin_);
+      }
     }
   }
 
@@ -264,6 +267,7 @@ class Rank {
   Counters* const counters_;
   const int rank_;
   ShmDoorbell bell_;
+  const std::chrono::microseconds spin_ = SpinTime(0);
   std::shared_ptr<ShmEndpoint> endpoint_;
   SpinningWindow window_;
   std::unique_ptr<StagedTransport> transport_;
