@@ -144,6 +144,8 @@ def _checked_ranks(ranks: Any) -> list[int]:
         raise ValueError("a ProcessSet needs at least one rank")
     if len(set(checked)) != len(checked):
         raise ValueError(f"a ProcessSet lists each rank once, not {checked}")
+    if checked[-1] >= 2**31:  # C++ would take it for another one
+        raise ValueError(f"no job has a rank {checked[-1]}, which a ProcessSet lists")
     return checked
 
 

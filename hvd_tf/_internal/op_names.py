@@ -88,6 +88,8 @@ def call_names(
         of = "captured" if is_captured else _NOT_IN_WORDS.sub("_", tensor.name)
         return Names(f"{op_type}_{of}", "")
     node = _node_name(name)
+    if node == op_type:  # a kernel of that name is taken for one of an eager call
+        node += "_"
     if ignore_name_scope:
         return Names(node, name)
     if node != name:  # two names may become one node name, and then be numbered

@@ -3,7 +3,6 @@
 #include "core/background_loop.h"
 
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -14,66 +13,10 @@
 
 #include "core/log.h"
 #include "harness.h"
+#include "one_peer.h"
 
 namespace hvd {
 namespace {
-
-// What the loop did on the wire, in order.
-using Deeds = std::vector<std::string>;
-
-enum class Wire {
-  kKeeps,        // is never done by itself
-  kHasNoMemory,  // starts nothing
-  kBreaks,       // at the first look
-  kIsSilent,     // nothing moves
-};
-
-// After many looks the loop is ended.
-class KeepingTransport : public Transport {
- public:
-  KeepingTransport(Deeds* deeds, TensorQueue* queue, Wire wire)
-      : deeds_(deeds), queue_(queue), wire_(wire) {
-    chunks_.bytes = chunks_.most_bytes = 1 << 20;
-  }
-  int rank() const override { return 1; }
-  int size() const override { return 2; }
-  BatchId Start(Batch batch, BatchDone done) override {
-    deeds_->push_back("start " + *batch.segments[0].name);
-    if (wire_ == Wire::kHasNoMemory) throw std::bad_alloc();
-    dones_.push_back(std::move(done));
-    return dones_.size();
-  }
-  bool Progress() override {
-    if (wire_ == Wire::kIsSilent) return false;
-    if (wire_ == Wire::kBreaks && !dones_.empty() && dones_[0] != nullptr) {
-      std::exchange(dones_[0], nullptr)(Internal("the wire broke"));
-    }
-    if (++looks_ == 1000)
-      queue_->PushAnyway(EndCommand{false, "the test hangs"});
-    return looks_ < 1000;
-  }
-  void Cancel(BatchId id, const Status& why) override {
-    deeds_->push_back("cancel " + std::to_string(id));
-    std::exchange(dones_[id - 1], nullptr)(why);
-  }
-  ChunkLimits chunk_limits() const override { return chunks_; }
-  void SetChunkBytes(int64_t bytes) override {
-    deeds_->push_back("chunks of " + std::to_string(bytes));
-  }
-  int in_flight() const override {
-    int count = 0;
-    for (const BatchDone& done : dones_) count += done != nullptr ? 1 : 0;
-    return count;
-  }
-
- private:
-  Deeds* const deeds_;
-  TensorQueue* const queue_;
-  const Wire wire_;
-  ChunkLimits chunks_;
-  std::vector<BatchDone> dones_;
-  int looks_ = 0;
-};
 
 // Nobody rings it. Keeps for how long the loop would spin.
 class SilentBell : public Doorbell {
@@ -88,67 +31,6 @@ class SilentBell : public Doorbell {
   std::vector<int64_t> spins_us;
   int end_after = 0;
   std::function<void()> end;
-};
-
-// Rank 1 of two. All messages of `inbox` are there at the first look.
-class OnePeer : public Backend, public Channel {
- public:
-  explicit OnePeer(
-      std::shared_ptr<Doorbell> bell = std::make_shared<LocalDoorbell>())
-      : bell_(std::move(bell)) {
-    topology_.rank = 1;
-    topology_.size = 2;
-    topology_.host_of = {0, 1};
-    topology_.hosts = {"near", "far"};
-  }
-  const Topology& topology() const override { return topology_; }
-  Channel& channel() override { return *this; }
-  Result<std::vector<std::string>> Exchange(const std::string&) override {
-    return Internal("not here");
-  }
-  Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>&) override {
-    if (slot == full_slot) return std::unique_ptr<Transport>();
-    return std::unique_ptr<Transport>(
-        std::make_unique<KeepingTransport>(&deeds, &queue, wire));
-  }
-  void ForgetNewTransport() override { deeds.push_back("forget"); }
-  std::shared_ptr<Doorbell> doorbell() override { return bell_; }
-  bool arrivals_ring() const override { return rings; }
-  void Abort(int) override {}
-
-  void Send(int, SharedBytes message) override {
-    auto envelope = Decode(*message);
-    ASSERT_TRUE(envelope.ok());
-    const auto* const told = std::get_if<PeerEnds>(&envelope.value().message);
-    if (told != nullptr) end = told->ends.at(0);
-  }
-  bool Receive(int* peer, std::string* message) override {
-    if (inbox.empty()) return false;
-    *peer = sender;
-    *message = Encode(inbox.front());
-    inbox.pop_front();
-    return true;
-  }
-  bool Flush() override { return false; }
-  Status status() const override { return Status::Ok(); }
-
- private:
-  Topology topology_;
-  const std::shared_ptr<Doorbell> bell_;
-
- public:
-  bool rings = false;
-  Options options = Options::Defaults();
-  std::deque<Envelope> inbox;
-  int sender = 0;  // of what is in it
-  Deeds deeds;
-  PeerEndMessage end;  // what it told of its own
-  Wire wire = Wire::kKeeps;
-  int full_slot = -1;  // there is no memory for it yet
-  // Such as "x", whose call is cancelled before the first look.
-  std::string cancelled;
-  TensorQueue queue{bell_};
 };
 
 AgreedBatch BatchOf(const std::string& name) {

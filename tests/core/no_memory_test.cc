@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/background_loop.h"
 #include "core/control/negotiator.h"
 #include "core/executor.h"
+#include "core/log.h"
 #include "harness.h"
+#include "one_peer.h"
 
 namespace {
 // So many more allocations succeed, and then one fails. Negative: none fails.
@@ -36,21 +39,19 @@ void operator delete(void* data, size_t) noexcept { std::free(data); }
 namespace hvd {
 namespace {
 
-// Whether it came to its end with so many allocations.
+// Whether it found as much memory as it wanted: so many allocations.
 template <typename Work>
 bool EndsWith(int allocations, const Work& work) {
   allocations_left = allocations;
   try {
     work();
   } catch (const std::bad_alloc&) {
-    allocations_left = -1;
-    return false;
+    EXPECT_EQ(allocations_left, -1);
   }
-  allocations_left = -1;
-  return true;
+  return std::exchange(allocations_left, -1) >= 0;
 }
 
-// Two entries, and how often each was answered.
+// Two entries, which end by their runners, and how often each was answered.
 struct Entries {
   Entries() {
     for (size_t i = 0; i < 2; ++i) {
@@ -137,6 +138,61 @@ TEST(no_memory_for_a_batch_that_is_to_start) {
     of.ExpectAnswered();
   }
   EXPECT_TRUE(allocations > 3);
+}
+
+// Batch 1 has been carried out. One entry has a runner of its own.
+TEST(no_memory_for_a_batch_that_ends) {
+  bool has_ended = false;
+  int allocations = 0;
+  for (; !has_ended; ++allocations) {
+    Entries of;
+    const Runner at_once = [](std::function<void()> dones) { dones(); };
+    of.entries[0]->runner = &at_once;
+    auto waiting = std::make_unique<WaitingTransport>();
+    WaitingTransport* const transport = waiting.get();
+    Executor executor(LaneTable::HostOnly(std::move(waiting)));
+    ReadyBatch ready;
+    ready.log_number = 1;
+    for (const EntryPtr& entry : of.entries) {
+      ready.tensors.push_back({entry, false});
+      ready.first_dims.emplace_back();
+    }
+    executor.Execute(std::move(ready));
+    has_ended =
+        EndsWith(allocations, [&] { transport->Cancel(1, Status::Ok()); });
+    of.ExpectAnswered();
+  }
+  EXPECT_TRUE(allocations > 2);
+}
+
+// The rank leaves while its tensors wait.
+TEST(no_memory_for_commands_and_the_end) {
+  SetLogSink([](LogLevel, const std::string&) {});
+  bool has_ended = false;
+  int allocations = 0;
+  for (; !has_ended; ++allocations) {
+    Entries of;
+    OnePeer peer;
+    peer.wire = Wire::kIsSilent;
+    CommCounters counters;
+    SetRegistry registry;
+    BackgroundLoop loop(
+        &peer, nullptr, &peer.queue, &registry, peer.options,
+        std::make_shared<StackRequests>(std::chrono::duration<double>(60)),
+        &counters);
+    EXPECT_TRUE(
+        loop.Begin({std::make_shared<ProcessSet>(ProcessSet{{0, 1}, 1, 0, 0})})
+            .ok());
+    for (const EntryPtr& entry : of.entries) {
+      EXPECT_TRUE(peer.queue.Push(EnqueueCommand{0, entry}).ok());
+    }
+    peer.queue.PushAnyway(EndCommand{false, "hvd.shutdown()"});
+    has_ended = EndsWith(allocations, [&] { loop.Run(); });
+    of.ExpectAnswered();
+    EXPECT_FALSE(peer.queue.Push(EnqueueCommand{0, of.entries[0]}).ok());
+  }
+  EXPECT_TRUE(allocations > 20);
+  SetLogSink(nullptr);
 }
 
 }  // namespace

@@ -254,6 +254,23 @@ def test_the_state_of_a_used_optimizer_is_kept(hvd, rank, size, optimizers):
     check_equal(model.get_weights(), alone.get_weights())
 
 
+def test_a_template_for_several_models(hvd, rank, size, optimizers):
+    words, wanted = data(size, 6)
+    mine = slice(rank * ROWS, (rank + 1) * ROWS)
+    template = optimizers.SGD(0.02, momentum=0.9)
+    models = [make_model(), make_model()]
+    for model, steps in zip(models, (slice(0, 2), slice(2, 6))):
+        distributed = hvd_keras.DistributedOptimizer(template)
+        fit(model, words[steps, mine], wanted[steps, mine], optimizer=distributed)
+        alone = make_model()
+        fit(alone, words[steps], wanted[steps], optimizer=optimizers.SGD(0.02, momentum=0.9))
+        check_equal(model.get_weights(), alone.get_weights())
+        assert int(distributed.iterations.numpy()) == steps.stop - steps.start
+        assert len(tf.nest.flatten(distributed.variables)) == len(
+            tf.nest.flatten(alone.optimizer.variables)
+        )
+
+
 def test_configuration_and_copies(hvd, rank, size, optimizers):
     plain = optimizers.SGD(0.05, momentum=0.5, name="mine")
     distributed = hvd_keras.DistributedOptimizer(plain)

@@ -134,6 +134,20 @@ def test_a_name_that_looks_like_a_number_of_another(rank, size):
         np.testing.assert_allclose(session.run(verbs(tf.constant(rank + 1.0))), wanted)
 
 
+def test_the_name_of_the_op_itself(rank, size):
+    """By a node of that name TensorFlow's kernel would be taken for one of an eager call."""
+
+    @tf.function
+    def total_of(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="HorovodAllreduce")
+
+    x = tf.constant(rank + 1.0)
+    nodes = total_of.get_concrete_function(x).graph.as_graph_def().node
+    names = [node.name for node in nodes if node.op == "HorovodAllreduce"]
+    assert len(names) == 1 and names != ["HorovodAllreduce"]
+    assert float(total_of(x)) == total(size)
+
+
 def test_such_a_name_comes_into_a_session_later(rank, size):
     """With a function, which is inlined when the ops of the graph have their numbers."""
 

@@ -61,6 +61,39 @@ def test_a_process_that_never_initialises(tmp_path):
     assert result.returncode == 0 and "fine" in result.outputs[0], result.text
 
 
+ASKING = """
+    import os, signal, threading
+    import hvd_tf as hvd
+
+    hvd.init()
+    is_over = False
+
+    def ask():
+        while not is_over:
+            hvd.global_process_set.size()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(hvd.global_process_set.size() - 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+    is_over = True
+    print("fine")
+"""
+
+
+def test_a_child_that_is_forked_while_threads_ask(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(ASKING))
+    result = run_ranks(program, 1)
+    assert result.returncode == 0 and "fine" in result.outputs[0], result.text
+
+
 FORKING = """
     import os, sys
     import hvd_tf as hvd

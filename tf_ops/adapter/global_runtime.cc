@@ -53,14 +53,22 @@ Global& TheGlobal() {
   return *global;
 }
 
-// Kernels of other threads may be in GetRuntime. In a child that is forked
-// meanwhile the mutex would be locked for ever.
-void BeforeFork() { TheGlobal().runtime_mutex.lock(); }
-void AfterForkInParent() { TheGlobal().runtime_mutex.unlock(); }
+// Other threads may be in GetRuntime, or ask it for a fact. In a child that is
+// forked meanwhile a mutex that they hold would be locked for ever.
+void BeforeFork() {
+  Global& global = TheGlobal();
+  global.runtime_mutex.lock();
+  if (global.runtime != nullptr) global.runtime->BeforeFork();
+}
+void AfterForkInParent() {
+  Global& global = TheGlobal();
+  if (global.runtime != nullptr) global.runtime->AfterFork();
+  global.runtime_mutex.unlock();
+}
 void AfterForkInChild() {
   // 0 where the parent is in another PID namespace.
   TheGlobal().forked_from = std::max(getppid(), pid_t{1});
-  TheGlobal().runtime_mutex.unlock();
+  AfterForkInParent();
 }
 
 // Fails only without memory. Then forks are not noticed.
@@ -106,15 +114,15 @@ constexpr char kHasLane[] = "";
 // TensorFlow copies what it has on a GPU.
 Status DecideGpuLane(Backend* backend, Options* options) {
   std::string mine = "HVD_GPU_LANE is 0";
-  if (options->gpu_lane != 0) mine = PrepareDeviceLanes().message();
+  if (options->gpu_lane) mine = PrepareDeviceLanes().message();
   const auto all = backend->Exchange(mine);
   if (!all.ok()) return all.status();
   const std::vector<std::string>& words = all.value();
   const auto without =
       std::find_if(words.begin(), words.end(),
                    [](const std::string& why) { return why != kHasLane; });
-  options->gpu_lane = without == words.end() ? 1 : 0;
-  if (options->gpu_lane != 0) {
+  options->gpu_lane = without == words.end();
+  if (options->gpu_lane) {
     RegisterGpuKernels();
   } else if (backend->topology().rank == 0 &&
              std::find(words.begin(), words.end(), kHasLane) != words.end()) {

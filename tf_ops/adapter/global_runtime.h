@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one Runtime of the process. It is the only global of the library.
+// The one Runtime of the process.
 //
 // Owner: this file, between InitRuntime and ShutdownRuntime. A kernel that is
 // running holds a reference of its own. Any thread.

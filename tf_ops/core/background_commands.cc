@@ -24,27 +24,30 @@ bool BackgroundLoop::TakeCommands() {
   return !commands_.empty();
 }
 
-void BackgroundLoop::Apply(EnqueueCommand command) {
+void BackgroundLoop::Apply(EnqueueCommand&& command) {
   ends_.Submitted(command.entry->request.key.name);
   if (Set* const set = FindSet(command.serial)) {
-    set->negotiator->Submit(std::move(command.entry));
+    set->negotiator->Submit(command.entry);
+    command.entry.reset();
     return;
   }
   // It has gone since the caller found it.
-  const EntryPtr entry = std::move(command.entry);
-  entry->done(FailedPrecondition(Quoted(entry->request.key.name) +
-                                 " cannot start: its process set was removed "
-                                 "by remove_process_set."));
+  const Status why =
+      FailedPrecondition(Quoted(command.entry->request.key.name) +
+                         " cannot start: its process set was removed by "
+                         "remove_process_set.");
+  std::exchange(command.entry, nullptr)->done(why);
 }
 
-void BackgroundLoop::Apply(JoinCommand command) {
+void BackgroundLoop::Apply(JoinCommand&& command) {
   if (Set* const set = FindSet(command.serial)) {
-    set->negotiator->Join(std::move(command.call));
+    set->negotiator->Join(command.call);
+    command.call.reset();
     return;
   }
-  command.call->done(FailedPrecondition("join cannot start: its process set "
-                                        "was removed by remove_process_set."),
-                     -1);
+  const Status why = FailedPrecondition(
+      "join cannot start: its process set was removed by remove_process_set.");
+  std::exchange(command.call, nullptr)->done(why, -1);
 }
 
 void BackgroundLoop::Apply(CancelCommand command) {
@@ -76,8 +79,9 @@ void BackgroundLoop::Apply(EndScopeCommand command) {
 }
 
 void BackgroundLoop::Apply(EndCommand command) {
-  EndSelf(command);
+  // This first: without memory for the rest, shutdown must not wait for ever.
   stopping_ = stopping_ || !command.failed;
+  EndSelf(command);
 }
 
 void BackgroundLoop::Apply(TimelineCommand command) {

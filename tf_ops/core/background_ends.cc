@@ -51,6 +51,8 @@ void BackgroundLoop::RunOutOfMemory() {
   const Status why = PeerLost("this rank failed: " + text);
   for (const Command& command : std::exchange(commands_, {})) {
     std::visit([&](const auto& value) { FailCaller(value, why); }, command);
+    const auto* const end = std::get_if<EndCommand>(&command);
+    if (end != nullptr && !end->failed) stopping_ = true;
   }
   for (Set& set : sets_) {
     FailReady(&set, why);
@@ -129,7 +131,7 @@ void BackgroundLoop::Break(const std::string& text, bool lost_track) {
 }
 
 void BackgroundLoop::EndSelf(const EndCommand& how, bool lost_track) {
-  if (ends_.is_ending()) return;
+  if (has_told_end_) return;
   auto [end, why] = ends_.Begin(how.failed, how.text, how.restarts);
   queue_->Close(why);
   for (Set& set : sets_) {
@@ -144,6 +146,7 @@ void BackgroundLoop::EndSelf(const EndCommand& how, bool lost_track) {
   }
   timeline_.Leave(how.failed, now_);
   ends_.Tell(std::move(end), now_);
+  has_told_end_ = true;
   ends_.Send(now_);
   flushing_ = channel_.Flush();
 }
@@ -164,6 +167,14 @@ void BackgroundLoop::Drain() {
     if (!on_wire && !moved) break;
     if (!moved) Wait();
   }
+  try {
+    FailRest();
+  } catch (const std::bad_alloc&) {
+    FailRest();
+  }
+}
+
+void BackgroundLoop::FailRest() {
   const Status why = PeerLost("hvd_tf was shut down on this rank.");
   for (Set& set : sets_) {
     set.negotiator->FailAll(why);

@@ -104,14 +104,15 @@ class BackgroundLoop {
   void Wait();
 
   // background_commands.cc: what the framework's threads ask for. True if there
-  // was anything.
+  // was anything. A command that somebody waits for keeps its entry or call
+  // until that is stored or answered. Memory may run out before.
   bool TakeCommands();
-  void Apply(EnqueueCommand command);
-  void Apply(JoinCommand command);
+  void Apply(EnqueueCommand&& command);
+  void Apply(JoinCommand&& command);
   void Apply(CancelCommand command);
   void Apply(AbortStepCommand command);
   void Apply(EndScopeCommand command);
-  void Apply(ChangeSetsCommand command);
+  void Apply(ChangeSetsCommand&& command);
   void Apply(EndCommand command);
   void Apply(TimelineCommand command);
 
@@ -178,6 +179,8 @@ class BackgroundLoop {
   void Break(const std::string& text, bool lost_track = false);
   // After EndSelf: what is on the wire may finish, within a limit.
   void Drain();
+  // Ends what has not.
+  void FailRest();
 
   // Null: there is none, or none any more.
   Set* FindSet(int serial);
@@ -215,6 +218,7 @@ class BackgroundLoop {
   std::string gpu_failure_;
   bool flushing_ = false;  // messages are on their way
   bool stopping_ = false;
+  bool has_told_end_ = false;  // EndSelf has come to its end
 };
 
 }  // namespace hvd

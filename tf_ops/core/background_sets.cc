@@ -98,9 +98,10 @@ Status BackgroundLoop::AddSet(const ProcessSet& process_set, int slot) {
   return Status::Ok();
 }
 
-void BackgroundLoop::Apply(ChangeSetsCommand command) {
+void BackgroundLoop::Apply(ChangeSetsCommand&& command) {
   if (set_call_ != nullptr) {
-    command.call->done(Internal("two calls change process sets at a time."));
+    const Status why = Internal("two calls change process sets at a time.");
+    std::exchange(command.call, nullptr)->done(why);
     return;
   }
   set_call_ = std::move(command.call);

@@ -66,8 +66,9 @@ class Ends {
     ForgetScope();
   }
 
-  // It begins to end. Called once. Returns what peers are to be told, but for
-  // log_seen, and what fails here because of it.
+  // It begins to end. Called once, and again if memory ran out before Tell.
+  // Returns what peers are to be told, but for log_seen, and what fails here
+  // because of it.
   Noted Begin(bool failed, std::string text, bool restarts);
   // From now on peers are told.
   void Tell(PeerEndMessage end, Clock::time_point now);

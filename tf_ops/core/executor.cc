@@ -22,6 +22,11 @@ const Runner* RunnerOf(const Outstanding& tensor) {
   return tensor.cancelled ? nullptr : tensor.entry->runner;
 }
 
+// Mostly there is one.
+bool Contains(const std::vector<const Runner*>& runners, const Runner* runner) {
+  return std::find(runners.begin(), runners.end(), runner) != runners.end();
+}
+
 // The runners of a batch. Each is given all dones of its own entries at once.
 //
 // What follows a done is work for the framework's threads. A done that is
@@ -32,13 +37,23 @@ std::vector<const Runner*> RunnersOf(const std::vector<Outstanding>& tensors) {
   std::vector<const Runner*> runners;
   for (const Outstanding& tensor : tensors) {
     const Runner* const runner = RunnerOf(tensor);
-    // Mostly there is one.
-    if (runner != nullptr &&
-        std::find(runners.begin(), runners.end(), runner) == runners.end()) {
+    if (runner != nullptr && !Contains(runners, runner)) {
       runners.push_back(runner);
     }
   }
   return runners;
+}
+
+// Gives a runner all dones of its entries.
+void RunDones(const std::shared_ptr<const ReadyBatch>& work,
+              const Runner* runner) {
+  // A copy. All may be done, and the original gone, before the call returns.
+  const Runner run = *runner;
+  run([work, runner] {
+    for (const Outstanding& tensor : work->tensors) {
+      if (RunnerOf(tensor) == runner) tensor.entry->done(Status::Ok());
+    }
+  });
 }
 
 }  // namespace
@@ -141,30 +156,43 @@ void Executor::BreakDown(const OnGpu& batch, const Status& why) {
 
 void Executor::Finish(const std::shared_ptr<const ReadyBatch>& work,
                       const Seen& seen, const Status& status) {
-  const uint64_t number = work->log_number;
-  running_.erase(number);
+  running_.erase(work->log_number);
+  std::vector<const Runner*> runners;
+  // Nobody else answers the entries now, whatever happens.
+  bool has_memory = true;
+  try {
+    NoteFinished(*work, seen, status);
+    // A failure must not wait for a thread that perhaps waits for this rank's
+    // end.
+    if (status.ok()) runners = RunnersOf(work->tensors);
+  } catch (const std::bad_alloc&) {
+    has_memory = false;
+  }
+  for (const Runner*& runner : runners) {
+    try {
+      RunDones(work, runner);
+    } catch (const std::bad_alloc&) {
+      has_memory = false;
+      runner = nullptr;
+    }
+  }
+  for (const Outstanding& tensor : work->tensors) {
+    if (tensor.cancelled) continue;
+    const Runner* const runner = RunnerOf(tensor);
+    const bool runs = runner != nullptr && Contains(runners, runner);
+    if (!runs) tensor.entry->done(status);
+  }
+  if (!has_memory) throw std::bad_alloc();
+}
+
+void Executor::NoteFinished(const ReadyBatch& work, const Seen& seen,
+                            const Status& status) {
   if (trace_ != nullptr) {
-    trace_->Finished(serial_, *work,
+    trace_->Finished(serial_, work,
                      {status, seen.rows, seen.times.get(), seen.within_host});
   }
-  if (status.code() == StatusCode::kInternal) NoteBreakdown(number, status);
-  const std::vector<Outstanding>& tensors = work->tensors;
-  // A failure must not wait for a thread that perhaps waits for this rank's
-  // end.
-  std::vector<const Runner*> runners;
-  if (status.ok()) runners = RunnersOf(tensors);
-  for (const Runner* const runner : runners) {
-    // A copy. All may be done, and the original gone, before the call returns.
-    const Runner run = *runner;
-    run([work, runner] {
-      for (const Outstanding& tensor : work->tensors) {
-        if (RunnerOf(tensor) == runner) tensor.entry->done(Status::Ok());
-      }
-    });
-  }
-  for (const Outstanding& tensor : tensors) {
-    if (tensor.cancelled) continue;
-    if (!status.ok() || RunnerOf(tensor) == nullptr) tensor.entry->done(status);
+  if (status.code() == StatusCode::kInternal) {
+    NoteBreakdown(work.log_number, status);
   }
 }
 

@@ -123,9 +123,12 @@ class Executor {
 
   void Begin(const std::shared_ptr<const ReadyBatch>& work);
   void NoteBreakdown(uint64_t number, const Status& status);
-  // The wire is done with the batch.
+  // The wire is done with the batch. Answers each entry, and then throws
+  // std::bad_alloc if it was without memory.
   void Finish(const std::shared_ptr<const ReadyBatch>& work, const Seen& seen,
               const Status& status);
+  void NoteFinished(const ReadyBatch& work, const Seen& seen,
+                    const Status& status);
   Transport& host() const { return *lanes_.of(MemoryKind::kHost); }
 
   const bool check_finite_;

@@ -65,6 +65,9 @@ class Runtime {
   }
   // Null for an unknown id.
   ProcessSetPtr process_set(int id) const { return registry_.Find(id); }
+  // Around a fork of this process. A child may only ask for facts as the above.
+  void BeforeFork() { registry_.BeforeFork(); }
+  void AfterFork() { registry_.AfterFork(); }
 
   // Adds or removes a process set. Every rank of the job makes the same calls
   // in the same order, members or not, while collectives go on. A call blocks

@@ -27,6 +27,10 @@ class SetRegistry {
   void Add(ProcessSetPtr set);
   void Remove(int id);
 
+  // Around a fork, so that the child can read.
+  void BeforeFork() { mutex_.lock(); }
+  void AfterFork() { mutex_.unlock(); }
+
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<const Sets> sets_ = std::make_shared<const Sets>();

@@ -121,7 +121,7 @@ def _arrange(
     kept = _without_others_files(given, everyones, me, undone)
     kept.sort(key=lambda callback: not _is_join(callback))
     owner = next((i for i, theirs in enumerate(everyones) if theirs["backs_up"]), None)
-    if owner is not None and is_list:
+    if owner is not None and all(theirs["is_list"] for theirs in everyones):
         if me != owner:
             kept = _without(kept, {_BACKUP}, undone)
         # Before anything is restored: the callback of Keras 3 leaves out what is not there, and

@@ -37,6 +37,8 @@ from hvd_tf._internal.unique_rows import TakesUniqueRows, TakesUniqueRowsLegacy
 
 GradsAndVars = list[tuple[Gradient, Variable]]
 
+_IS_WRAPPED = "_hvd_is_wrapped"  # of an optimizer that shares its state with a distributed form
+
 
 class _Keras2(TakesUniqueRows, Reducing):
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> GradsAndVars:
@@ -155,6 +157,9 @@ def distribute(
 ) -> Any:
     """The optimizer in a distributed form. They share all state: slots, iterations, rates.
 
+    A template, which is wrapped again before it has any slots, gives each further one a state of
+    its own. Only what `get_config` returns is theirs.
+
     Raises:
       ValueError: it is distributed already, or of a Keras whose backend is not TensorFlow, or both
         it and this one add up passes.
@@ -168,6 +173,8 @@ def distribute(
             f"gradient_accumulation_steps={own_passes}: it counts passes, so leave out one of both"
         )
     base: Any = type(optimizer)
+    if getattr(optimizer, _IS_WRAPPED, False) and not _is_built(optimizer):
+        optimizer = base.from_config(optimizer.get_config())
     if hasattr(base, "_compute_gradients"):
         family: type[Reducing] = _Legacy
     elif hasattr(base, "compute_gradients"):
@@ -196,6 +203,13 @@ def distribute(
     keep_registered_name(derived, base)
     distributed = derived.__new__(derived)
     vars(distributed).update(vars(optimizer))
+    setattr(optimizer, _IS_WRAPPED, True)
     if is_horovod():  # the class has Keras' own, for Keras saves that
         vars(distributed)["__module__"] = MODULE_IN_HOROVOD
     return distributed
+
+
+def _is_built(optimizer: Any) -> bool:
+    """Whether it has slots: of Keras 3, of Keras 2, of its legacy family."""
+    flags = ("built", "_built", "_hypers_created")
+    return any(getattr(optimizer, flag, False) for flag in flags)

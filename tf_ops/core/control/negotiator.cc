@@ -68,8 +68,9 @@ void Negotiator::Submit(EntryPtr entry) {
   if (trace_ != nullptr && error.ok()) {
     trace_->Submitted(serial_, set_id_, *entry);
   }
+  // These come last: if memory runs out before, the caller still has the entry.
+  queue.push_back({entry, !error.ok()});
   if (!error.ok()) entry->done(error);
-  queue.push_back({std::move(entry), !error.ok()});
 }
 
 void Negotiator::Join(JoinCallPtr call) {
@@ -81,7 +82,7 @@ void Negotiator::Join(JoinCallPtr call) {
         -1);
   }
   news_.push_back(hvd::Join{});
-  joins_.push_back(std::move(call));
+  joins_.push_back(std::move(call));  // last, as in Submit
 }
 
 SignatureNumber Negotiator::NumberOf(Entry* entry) const {
@@ -259,15 +260,19 @@ void Negotiator::AnswerAll(const Status& why) {
   if (ended_.ok()) ended_ = why;
   is_answered_ = true;
   news_.clear();
+  // Nothing is marked as answered before its answer has its memory.
   for (JoinCallPtr& call : joins_) {
     if (call == nullptr) continue;
-    std::exchange(call, nullptr)->done(FailureOf("join", why), -1);
+    const Status status = FailureOf("join", why);
+    std::exchange(call, nullptr)->done(status, -1);
   }
   for (auto& [key, queue] : outstanding_) {
     for (Outstanding& lost : queue) {
-      if (std::exchange(lost.cancelled, true)) continue;
+      if (lost.cancelled) continue;
+      const Status status = FailureOf(key.name, why);
       if (trace_ != nullptr) trace_->Failed(*lost.entry);
-      lost.entry->done(FailureOf(key.name, why));
+      lost.cancelled = true;
+      lost.entry->done(status);
     }
   }
 }

@@ -14,14 +14,15 @@ namespace hvd {
 
 // What all ranks of a communicator do together, or two of them.
 //
-// | kind           | `in` has                 | `out` gets | | kAllreduce     |
-// count                    | count                          | | kReducescatter
-// | count for each rank      | count                          | | kReduce |
-// count                    | count, on `peer` only          | | kBroadcast |
-// count, on `peer` only    | count                          | | kAllgather |
-// count                    | count of each rank             | | kSend | count,
-// which are `peer`'s|                                | | kReceive       | |
-// count, of `peer`'s kSend       |
+// Elements that are read and written, where `count` is this rank's:
+//
+//   kAllreduce      reads count                       writes count
+//   kReducescatter  reads the counts of all ranks     writes count
+//   kReduce         reads count                       writes count on `peer`
+//   kBroadcast      reads count on `peer`             writes count
+//   kAllgather      reads count                       writes those of all ranks
+//   kSend           reads count, as `peer` receives   writes nothing
+//   kReceive        reads nothing                     writes count, as sent
 struct CommunicatorCall {
   enum class Kind : uint8_t {
     kAllreduce,

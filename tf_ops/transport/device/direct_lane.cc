@@ -43,6 +43,7 @@ BatchId DirectLane::Start(Batch batch, BatchDone done) {
     return id;
   }
   staged_[id] = 0;
+  // A transport does not call done from Start.
   staged_[id] =
       staging_.Start(std::move(batch),
                      [this, id, done = std::move(done)](const Status& status) {
