@@ -37,8 +37,10 @@ def install(plan: environment.Plan, version: str, destination: Path, in_place: b
 def _build(build: Path, configure: list[str], target: str) -> None:
     forget_foreign_cache(build)
     _run(["cmake", *configure])
-    parallel = ["--parallel", str(os.cpu_count() or 1)]
-    _run(["cmake", "--build", str(build), "--target", target, *parallel])
+    command = ["cmake", "--build", str(build), "--target", target]
+    if "CMAKE_BUILD_PARALLEL_LEVEL" not in os.environ:  # CMake reads that itself
+        command += ["--parallel", str(len(os.sched_getaffinity(0)))]
+    _run(command)
 
 
 def build_directory(plan: environment.Plan) -> Path:

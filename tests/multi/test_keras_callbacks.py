@@ -185,6 +185,42 @@ def test_metrics_of_some_ranks_only_are_an_error_on_all(hvd, rank, size):
         fit(model, rank, [callbacks.MetricAverageCallback()])
 
 
+class OwnLoss(keras.Model):
+    """Has a metric of its own for its loss, and a way of its own to train, as Keras' guide does."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    def call(self, x):
+        return self.dense(x)
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def test_metrics_of_a_models_own_in_the_first_epoch(rank, size):
+    """The broadcast after the first batch leaves each rank its own."""
+    model = OwnLoss()
+    model.compile(optimizer=hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    used = [callbacks.BroadcastGlobalVariablesCallback(0), callbacks.MetricAverageCallback()]
+    x, y = np.zeros([8, 3], np.float32), np.full([8, 1], rank + 1.0, np.float32)
+    history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=used).history
+    average = np.mean([(one + 1.0) ** 2 for one in range(size)])
+    np.testing.assert_allclose(history["loss"], [average, average], rtol=1e-6)
+
+
 def test_each_value_of_a_metric_is_averaged(hvd, rank, size):
     average = callbacks.MetricAverageCallback()
     average.set_model(make_model())

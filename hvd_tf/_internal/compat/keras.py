@@ -124,8 +124,12 @@ def _loss_scale_variables(optimizer: Any) -> list[Any]:
 
 
 def broadcast_variables_of(model: Any, local: Any, optimizer: Any = None) -> list[Any]:
-    """`variables_of`, but for the local ones and states of random numbers."""
-    left_out = {variable_key(variable) for variable in local}
+    """`variables_of`, but for the local ones, states of random numbers, and those of metrics.
+
+    Metrics of a model's own are among its variables in Keras 2. They are of this rank's batches.
+    """
+    of_metrics = [one for metric in getattr(model, "metrics", ()) for one in metric.variables]
+    left_out = {variable_key(variable) for variable in [*local, *of_metrics]}
     return [
         variable
         for variable in variables_of(model, optimizer)
