@@ -54,6 +54,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Returns:
       An optimizer of a class derived from that of `optimizer`, with the same name. It shares all
       state with `optimizer`, so checkpoints of either fit the other.
+      Call either, not both, where `optimizer` has no slots yet. If it is wrapped again before it
+      has any, each further one has a state of its own, made from `get_config`.
 
     Raises:
       ValueError: for anything that is no optimizer of Keras or is distributed already, another op,

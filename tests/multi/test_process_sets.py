@@ -126,7 +126,7 @@ def test_they_stay_unless_they_are_dynamic(hvd, mine):
     assert mine.process_set_id in (1, 2)
 
 
-@pytest.mark.parametrize("wrong", ["no list", [0, "1"], [0, 1.5], [], [0, 0], 3])
+@pytest.mark.parametrize("wrong", ["no list", [0, "1"], [0, 1.5], [], [0, 0], 3, [2**32]])
 def test_what_is_no_set(hvd, wrong):
     with pytest.raises(ValueError):
         hvd.ProcessSet(wrong)
