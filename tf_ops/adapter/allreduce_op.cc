@@ -54,8 +54,8 @@ class AllreduceKernel : public CollectiveKernel {
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
               CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
-      // It is not kept as a tensor, because a second reference would rule out
-      // forwarding.
+      // The input is not kept as a tensor, because a second reference would
+      // rule out forwarding.
       const void* const in = MutableData(ctx->input(i));
       Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, i);
       if (!output.ok()) return output.status();

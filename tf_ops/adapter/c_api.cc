@@ -353,7 +353,7 @@ int hvd_comm_stats(char* text, int capacity) {
 int hvd_wait_for_stack_request() {
   return Catch(0, [] {
     std::shared_ptr<hvd::StackRequests> requests;
-    // It keeps no reference to the runtime, which must be free to end
+    // The wait keeps no reference to the runtime, which must be free to end
     // meanwhile.
     if (const auto runtime = hvd::GetRuntime()) {
       requests = runtime->stack_requests();

@@ -5,7 +5,7 @@
 namespace hvd {
 
 void FailedCalls::Ended(const std::string& name, const Status& status) {
-  // It follows another failure, which says more.
+  // A cancelled call follows another failure, which says more.
   if (status.code() == StatusCode::kCancelled) return;
   const Cause* cause = status.cause();
   if (cause == nullptr && !any_.load(std::memory_order_relaxed)) return;

@@ -119,7 +119,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
                               ? DataType::kInt32
                               : DataType::kInt64;
     const std::shared_ptr<Runtime> runtime = GetRuntime();
-    // It says what goes between hosts.
+    // The option says what goes between hosts. On GPUs nothing of it is used.
     if (runtime != nullptr && memory() == MemoryKind::kHost) {
       signature->sparse_algo = runtime->options().sparse_algo;
     }

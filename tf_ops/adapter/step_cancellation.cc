@@ -33,8 +33,8 @@ Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
   const tf::Rendezvous::Args args;
   const TfStatus sent = rendezvous->Send(parsed, args, tf::Tensor(), false);
   if (sent.ok()) {
-    // It was not aborted: the cancellation came from outside. Take the probe
-    // out again.
+    // The step was not aborted: the cancellation came from outside. Take the
+    // probe out again.
     rendezvous->RecvAsync(
         parsed, args,
         [](const TfStatus&, const tf::Rendezvous::Args&,

@@ -31,7 +31,7 @@ void BackgroundLoop::Apply(EnqueueCommand&& command) {
     command.entry.reset();
     return;
   }
-  // It has gone since the caller found it.
+  // The set has gone since the caller found it.
   const Status why =
       FailedPrecondition(Quoted(command.entry->request.key.name) +
                          " cannot start: its process set was removed by "
@@ -54,8 +54,8 @@ void BackgroundLoop::Apply(CancelCommand command) {
   Set* set = FindSet(command.serial);
   if (set == nullptr) return;  // all of it has failed
   if (set->negotiator->Cancel(command.ticket, command.why)) return;
-  // It may still complete on the wire. The peers learn of the aborted step all
-  // the same.
+  // The call may still complete on the wire. The peers learn of the aborted
+  // step all the same.
   if (const Request* request = set->executor->FindRunning(command.ticket)) {
     set->negotiator->AbortStep(request->key, request->step, command.why);
     // Peers must not take a cancelled batch for one that the failure was found

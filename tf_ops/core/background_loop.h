@@ -81,7 +81,8 @@ class BackgroundLoop {
     std::unique_ptr<Executor> executor;
     // The record of the global set's log that began it. 0: it was there before.
     uint64_t begun_at = 0;
-    // It stays until its log has ended and nothing of it is on the wire.
+    // A removed set stays until its log has ended and nothing of it is on the
+    // wire.
     bool is_removed = false;
   };
 

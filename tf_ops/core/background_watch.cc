@@ -6,8 +6,8 @@
 namespace hvd {
 namespace {
 
-// Their batches then end with the words of this rank's end, and not of data
-// that does not come.
+// A rank whose GPU has failed stays so long. The peers' batches then end with
+// the words of its end, and not of data that does not come.
 constexpr std::chrono::milliseconds kUntilPeersKnow{1000};
 
 }  // namespace

@@ -66,15 +66,15 @@ class Ends {
     ForgetScope();
   }
 
-  // It begins to end. Called once, and again if memory ran out before Tell.
-  // Returns what peers are to be told, but for log_seen, and what fails here
-  // because of it.
+  // This rank begins to end. Called once, and again if memory ran out before
+  // Tell. Returns what peers are to be told, but for log_seen, and what fails
+  // here because of it.
   Noted Begin(bool failed, std::string text, bool restarts);
   // From now on peers are told.
   void Tell(PeerEndMessage end, Clock::time_point now);
   // Begin was called.
   bool is_ending() const { return is_ending_; }
-  // It was, or a peer has failed.
+  // Begin was called, or a peer has failed.
   bool is_job_ending() const;
 
   // --- Messages ---

@@ -107,8 +107,8 @@ void Executor::Begin(const std::shared_ptr<const ReadyBatch>& work) {
   batch.times = seen->times;
   if (trace_ != nullptr) batch.counters = trace_->counters(head.verb);
   if (batch.allocate) batch.allocate = CountingRows(batch.allocate, work, seen);
-  // It has its place first: once the transport has the batch, nothing more may
-  // go wrong here.
+  // The batch has its place in running_ first: once the transport has it,
+  // nothing more may go wrong here.
   Running& running = running_[number];
   running.lane = lane;
   running.batch = work;
@@ -310,7 +310,8 @@ void Executor::CancelAfter(uint64_t log_number, const Status& why) {
     if (number <= log_number || running.is_cancelled) continue;
     running.is_cancelled = true;
     late.push_back(running);
-    // They would leave the wire only if the ended member took part.
+    // Batches without results would leave the wire only if the ended member
+    // took part.
     if (running.lane == &host()) {
       cancelled_on_host_.push_back(running.id);
     } else {

@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-// It is the same on every rank of the set. Hosts are numbered in the order of
-// their first ranks.
+// Which rank runs on which host. The map is the same on every rank of the set.
+// Hosts are numbered in the order of their first ranks.
 struct HostMap {
   std::vector<std::vector<int>> ranks;  // of each host, ascending
   std::vector<int> host;                // of each rank

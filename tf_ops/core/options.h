@@ -28,7 +28,7 @@ inline constexpr uint8_t kJoinAverageCount = 2;
 enum class NcclUse : uint8_t {
   kOff = 0,
   kOn = 1,
-  // It is told that ranks are on different GPUs, although they may share one.
+  // NCCL is told that ranks are on different GPUs, although they may share one.
   kOnSharedGpus = 2,
 };
 

@@ -39,7 +39,7 @@ Result<OutputFile> OutputFile::Open(const std::string& name,
                                     const std::string& path, Links links) {
   constexpr mode_t kMode = 0644;
   const int no_link = links == Links::kRefused ? O_NOFOLLOW : 0;
-  // It is emptied below, once it is known that nobody else writes it.
+  // The file is emptied below, once it is known that nobody else writes it.
   OutputFile file(
       open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | no_link, kMode));
   int error = file.file_ < 0 ? errno : 0;

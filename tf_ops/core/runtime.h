@@ -137,11 +137,11 @@ class Runtime {
   // answer are waited for at most a second. Without a timeline it does nothing.
   void StopTimeline();
 
-  // They change while they are read.
+  // The counters change while they are read.
   const CommCounters& counters() const { return counters_; }
 
-  // A thread that can run Python serves them. They outlive the runtime. Stop
-  // closes them.
+  // A thread that can run Python serves the requests. They outlive the runtime.
+  // Stop closes them.
   std::shared_ptr<StackRequests> stack_requests() const { return stacks_; }
 
   // Ends the whole job.

@@ -54,8 +54,8 @@ void StackRequests::Look(Clock::time_point now) {
     if (handler_ == SIG_DFL || HandlerOf(number) != handler_) number = 0;
   }
   if (number == 0) return;
-  // It is raised in this thread, which blocks all signals. So no other thread
-  // is disturbed, and no call of the program is interrupted.
+  // The signal is raised in this thread, which blocks all signals. So no other
+  // thread is disturbed, and no call of the program is interrupted.
   sigset_t mine;
   sigemptyset(&mine);
   sigaddset(&mine, number);

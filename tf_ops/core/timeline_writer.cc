@@ -72,8 +72,8 @@ std::string TimelineWriter::Head() {
 
 std::string TimelineWriter::Tail() {
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
-    // It is better to have them at a wrong place than not at all, and the file
-    // says that nothing is known of their clock.
+    // It is better to have these chunks at a wrong place than not at all, and
+    // the file says that nothing is known of their clock.
     AddNow(waiting.rank, waiting.chunk, waiting.follows_loss);
   }
   for (const int rank : losers_) rows_.at(rank).EndOpen(&lines_);

@@ -60,7 +60,7 @@ void Trace::Submitted(int serial, int id, const Entry& entry) {
   const Request& request = entry.request;
   SubmittedEvent event;
   event.time_ns = SteadyNow_ns();
-  // It was enqueued before the trace began.
+  // 0: the call was enqueued before the trace began.
   event.enqueued_ns =
       entry.enqueued_ns == 0 ? event.time_ns : entry.enqueued_ns;
   event.serial = serial;
@@ -103,7 +103,7 @@ void Trace::Agreed(int serial, const ReadyBatch& ready) {
   AgreedEvent event{SteadyNow_ns(), serial, ready.log_number, {}};
   event.tickets.reserve(ready.tensors.size());
   for (const Outstanding& tensor : ready.tensors) {
-    // It may have come before the trace, or have found no room.
+    // The tensor may have come before the trace, or have found no room.
     const uint64_t ticket = tensor.entry->ticket;
     if (waiting_.erase(ticket) > 0) event.tickets.push_back(ticket);
   }

@@ -60,7 +60,7 @@ class Trace {
   // The stages of a tensor, in this order. `serial` is that of a process set.
   // Users call that set by `id`.
   void Submitted(int serial, int id, const Entry& entry);
-  // It failed, or was cancelled, before the log agreed on it.
+  // The call failed, or was cancelled, before the log agreed on it.
   void Failed(const Entry& entry);
   void Agreed(int serial, const ReadyBatch& ready);
   // For the transport to fill in. Null where it does not wait for the batch's

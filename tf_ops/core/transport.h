@@ -101,8 +101,8 @@ struct Batch {
   // this has said true. Progress asks it again and again. Meanwhile the batch
   // has its place in the order, and may be cancelled.
   std::function<bool()> inputs_are_ready;
-  // Its inputs may come long after those of hundreds of batches behind it,
-  // which do not wait for it. Those of a set run one after another.
+  // The batch's inputs may come long after those of hundreds of batches behind
+  // it, which do not wait for it. Long batches of a set run one after another.
   bool is_long = false;
   // Not Ok: this rank cannot take part, for example for lack of memory. It
   // still starts the batch. The batch then fails on every rank, with an error

@@ -105,7 +105,8 @@ uint64_t Above(Id id, const IdRange& range) {
 template <typename Id>
 void GroupByBits(const Id* ids, int64_t count, const IdRange& range,
                  RowGroups* groups) {
-  // Its instructions for counting bits are those of the vector unit.
+  // A machine with that vector unit also has instructions that count bits,
+  // which Bitmap uses.
   RunWith(BestVectorUnit(), [&] {
     Bitmap bitmap(range.width);
     for (int64_t i = 0; i < count; ++i) bitmap.Add(Above(ids[i], range));

@@ -80,7 +80,7 @@ void AbortPolicy::Disagree(Pending* pending, const std::vector<int64_t>& steps,
 void AbortPolicy::Withdraw(int rank, const Withdrawal& withdrawal) {
   const Key& key = withdrawal.key;
   if (step_aborts_.FindHit(rank, withdrawal.step) != nullptr) {
-    // Its step is lost already, and the peers know it.
+    // The call's step is lost already, and the peers know it.
     return;
   }
   const SharedStatus why = WhyAborted(rank, withdrawal);

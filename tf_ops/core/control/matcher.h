@@ -74,7 +74,7 @@ class Matcher {
 
   // The rank has no more submissions. What only waits for it is complete.
   void Join(int rank);
-  // It has some again. Also: all have joined, and begin anew.
+  // The rank has submissions again. Also: all have joined, and begin anew.
   void Unjoin(int rank);
   bool has_joined(int rank) const { return has_joined_[rank]; }
   int joined_count() const { return joined_count_; }

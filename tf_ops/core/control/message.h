@@ -45,7 +45,7 @@ struct PeerEndMessage {
   // The cause has said nothing, and others have given it up. Nothing that it
   // takes part in can complete, whatever log_seen says.
   bool gave_up = false;
-  // It has not failed, and starts again: it waits for all others there.
+  // The rank has not failed, and starts again: it waits for all others there.
   bool restarts = false;
 };
 

@@ -54,8 +54,9 @@ void ReportGatherer::AddItem(size_t place, const ReportItem& item,
 void ReportGatherer::Hold(size_t place, int64_t step, SignatureNumber number,
                           Clock::time_point now) {
   auto element = held_.FindOrInsert(number);
-  // It has not taken back what is held, or that would have been passed on. So
-  // this makes no sense. The leader sees it as it is.
+  // The rank submits a second time what is held, and has not taken it back, or
+  // that would have been passed on. So this makes no sense. The leader sees it
+  // as it is.
   if (element->second.count > 0 && element->second.has[place]) {
     PassOnAll();
     element = held_.FindOrInsert(number);

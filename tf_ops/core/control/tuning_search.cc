@@ -139,8 +139,8 @@ std::optional<TuningSearch::Place> TuningSearch::WalkAlong(
 
 std::optional<TuningSearch::Place> TuningSearch::PlayOff() const {
   const std::vector<Place> finalists = Finalists();
-  // They are measured in turns, so that other load on the machine affects all
-  // of them alike.
+  // Finalists are measured in turns, so that other load on the machine affects
+  // all of them alike.
   const auto count = [&](const Place& place) {
     return samples_.at(place).size();
   };

@@ -15,7 +15,7 @@ const VerbRules& ReducescatterRules() {
     made->properties.insert(made->properties.begin(), ShapeProperty());
     made->fuses = ReduceAlike;
     made->scalar_lacks = "rows to scatter";
-    // Its rows would be lost.
+    // The rows of a rank that has joined would be lost.
     made->absent_rank_is_missed = [](const Signature&, int) { return true; };
     return made;
   }();

@@ -38,7 +38,7 @@ struct VerbRules {
   // Elements are combined with those of other ranks. So dtype, wire_dtype,
   // reduce_op and the scales count. Other verbs move bytes.
   bool reduces = false;
-  // It gives every rank whole tensors, so it may weigh them by Adasum.
+  // The verb gives every rank whole tensors, so it may weigh them by Adasum.
   bool offers_adasum = false;
   // The first dimension of each shape may differ between ranks and from call to
   // call. A scalar has none, so it is refused. Outputs are allocated once all

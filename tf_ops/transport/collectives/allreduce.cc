@@ -116,8 +116,8 @@ class ByShardsChunk final : public AllreduceChunk {
 
  protected:
   void Post() override {
-    // It begins with the rank after this one, so that not all ranks send to the
-    // same one first. This rank's own shard comes last.
+    // The loop begins with the rank after this one, so that not all ranks send
+    // to the same one first. This rank's own shard comes last.
     for (int i = 1; i <= work_->size(); ++i) {
       const int owner = (work_->rank() + i) % work_->size();
       Shard& shard = shards_[owner];

@@ -66,8 +66,8 @@ class TwoLevelChunk final : public Chunk {
     for (const Slice& slice : slices_) {
       for (const Part& part : slice.parts) open_parts_ += !part.range.empty();
     }
-    // It begins with the slice after this rank's own, so that not all ranks of
-    // the host send to the same one first. The own slice comes last.
+    // The loop begins with the slice after this rank's own, so that not all
+    // ranks of the host send to the same one first. The own slice comes last.
     for (int i = 1; i <= slice_count(); ++i) {
       const int s = (place_ + i) % slice_count();
       if (slices_[s].range.empty()) continue;

@@ -108,8 +108,8 @@ class AlltoallChunk final : public Chunk {
       pair.awaited = true;
       ++missing_;
     }
-    // It begins with the rank after this one, so that not all ranks send to the
-    // same one first.
+    // The loop begins with the rank after this one, so that not all ranks send
+    // to the same one first.
     for (int i = 1; i < work_->size(); ++i) {
       const int peer = (rank + i) % work_->size();
       const Pair& pair = pairs_[peer];

@@ -22,7 +22,7 @@ BatchWork::BatchWork(Batch batch, uint64_t sequence, int64_t chunk_bytes,
   rank_ = static_cast<int>(
       std::lower_bound(partners.begin(), partners.end(), wire->rank()) -
       partners.begin());
-  // They are one of each host, mostly.
+  // Partners are one rank of each host, mostly.
   partner_hosts_ = EachAlone(static_cast<int>(partners.size()));
 }
 

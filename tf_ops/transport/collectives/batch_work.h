@@ -42,7 +42,7 @@ class BatchWork {
   const HostMap& hosts() const {
     return batch_.partners.empty() ? wire_->hosts() : partner_hosts_;
   }
-  // Their ranks in the set, which the wire and poison have.
+  // The set's number for one of those ranks. The wire and poison use the set's.
   int SetRank(int rank) const {
     return batch_.partners.empty() ? rank
                                    : batch_.partners[static_cast<size_t>(rank)];

@@ -60,7 +60,7 @@ class Phase {
   const HostMap& hosts() const { return work_->hosts(); }
   // Bytes of an element on the wire.
   int64_t element_bytes() const { return packer_.element_bytes(); }
-  // Its place among the batch's phases.
+  // The phase's place among those of the batch.
   int number() const { return number_; }
 
   // Whether its memory may be touched.

@@ -45,8 +45,8 @@ class DirectChunk final : public ReducingChunk {
   void Post() override {
     owns_ = scatter_->Exists(work_->rank(), index_);
     if (owns_) ReceiveContributions();
-    // It begins with the rank after this one, so that not all ranks send to the
-    // same one first.
+    // The loop begins with the rank after this one, so that not all ranks send
+    // to the same one first.
     for (int i = 1; i < work_->size(); ++i) {
       const int owner = (work_->rank() + i) % work_->size();
       if (!scatter_->Exists(owner, index_)) continue;

@@ -127,7 +127,7 @@ class TwoLevelChunk final : public Chunk {
         partial.block = AddArrival(partial.peer, bytes);
       }
     }
-    // It never grows after the constructor, so own_ stays valid.
+    // gatherings_ never grows after the constructor, so own_ stays valid.
     if (gatherings_.empty()) {
       gatherings_.reserve(static_cast<size_t>(work_->size()));
     }

@@ -60,7 +60,8 @@ class SparsePhase : public Phase {
 [[nodiscard]] std::unique_ptr<Phase> NewSparseGatherPhase(
     BatchWork* work, std::shared_ptr<const SparsePlan> plan,
     const std::vector<size_t>& segments, Phase::Next next);
-// They go to their owners, who send the results to all ranks.
+// The rows of these segments go to their owners, who send the results to all
+// ranks.
 [[nodiscard]] std::unique_ptr<Phase> NewSparseOwnersPhase(
     BatchWork* work, std::shared_ptr<const SparsePlan> plan,
     const std::vector<size_t>& segments, Phase::Next next);

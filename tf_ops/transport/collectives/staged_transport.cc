@@ -74,7 +74,7 @@ BatchId StagedTransport::Start(Batch batch, BatchDone done) {
         spare_cores_ != nullptr ? spare_cores_->Threads() : nullptr);
     if (!local_error.ok()) flight.work->FailHere(local_error);
   }
-  // It has its place last. Without memory it leaves nothing half made.
+  // The flight has its place last. Without memory it leaves nothing half made.
   flights_.emplace(id, std::move(flight));
   // Progress begins the first phase. If chunks were packed here, the leader's
   // messages to the peers about the batch would have to wait.
@@ -206,7 +206,8 @@ bool StagedTransport::StartChunks(BatchId id, Flight* flight) {
         break;
       }
     }
-    // It has its place first. The wire uses its memory although Start throws.
+    // The chunk has its place first. The wire uses its memory although Start
+    // throws.
     flight->chunks.push_back(std::move(chunk));
     flight->is_broken = true;
     flight->chunks.back()->Start(std::move(staging));

@@ -55,7 +55,7 @@ class CudaDevice final : public Device {
 
  private:
   const void* const kernel_image_;
-  // They come with the first mark. Null before.
+  // Driver and context come with the first mark. Null before.
   const CudaDriver* driver_ = nullptr;
   CudaContext context_ = nullptr;
   // All streams of the device share them. The first one loads them.

@@ -12,7 +12,7 @@ namespace {
 constexpr char kLibrary[] = "libcuda.so.1";
 
 Result<CudaDriver> Load() {
-  // It stays loaded: its threads may run to the process's end.
+  // The library stays loaded: its threads may run to the process's end.
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = dlerror();

@@ -143,7 +143,7 @@ class NcclCommunicator final : public Communicator {
 
   void Abort() override {
     if (comm_ == nullptr) return;
-    // It frees memory, for which CUDA waits until all that the GPU is at has
+    // NCCL frees memory, for which CUDA waits until all that the GPU is at has
     // ended: also work of other communicators, which may wait for the same
     // peer. So these must be aborted meanwhile. Its operators go with it.
     std::packaged_task<void()> abort(
@@ -194,7 +194,7 @@ class NcclCommunicator final : public Communicator {
     return nccl_->Check(result, "NCCL did not start a batch", comm_);
   }
 
-  // They are kept: a model has one or two.
+  // Operators are kept: a model has one or two.
   Result<int> ScaledSum(DataType dtype, double scale) {
     const auto found = scaled_sums_.find({dtype, scale});
     if (found != scaled_sums_.end()) return found->second;

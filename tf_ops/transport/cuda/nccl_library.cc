@@ -15,7 +15,7 @@ namespace {
 constexpr char kLibrary[] = "libnccl.so.2";
 
 Result<NcclLibrary> Load() {
-  // It stays loaded: its threads may run to the process's end.
+  // The library stays loaded: its threads may run to the process's end.
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = dlerror();

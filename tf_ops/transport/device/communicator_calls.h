@@ -40,7 +40,7 @@ struct CommunicatorCall {
   int64_t count = 0;  // > 0
 };
 
-// They are made as one. Sends wait for no receives.
+// Calls that are made as one. Sends wait for no receives.
 struct CommunicatorCalls {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

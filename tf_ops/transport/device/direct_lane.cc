@@ -80,7 +80,8 @@ bool DirectLane::Progress() {
     at = is_over ? flights_.erase(at) : std::next(at);
   }
   moved |= staging_.Progress();
-  // It may wait until a GPU has done its work, so the GPU must have none.
+  // FreeUnused may wait until a GPU has done its work, so the GPU must have
+  // none.
   const bool is_gpu_free = flights_.empty() && !decision_.uses_gpu() &&
                            (communicator_ == nullptr || broken().ok());
   if (is_gpu_free) staging_.FreeUnused();

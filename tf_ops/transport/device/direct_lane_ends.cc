@@ -58,7 +58,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   if (!flight->done) return;  // it is done for the caller
   if (flight->status.ok()) flight->status = why;
   const bool is_lost = why.code() == StatusCode::kPeerLost;
-  // Its peers may have come to it, and would wait for this GPU.
+  // The peers may have come to the batch, and would wait for this GPU.
   const bool has_come = flight->sizes == nullptr || flight->sizes->has_outputs;
   if (has_come && !is_lost) return;
   if (is_lost) communicator_->Break(why);

@@ -105,7 +105,7 @@ class LaneDecision {
   bool AdvanceTrial();
   bool AdvanceTelling();
   void Connect(const LaneExchange& exchange);
-  // It is connected, or why not.
+  // The communicator is connected, or `status` says why not.
   void EndConnecting(const Status& status);
   void StartTrial();
   std::unique_ptr<LaneTrial> NewTrial();

@@ -45,7 +45,7 @@ BatchId LaneExchange::TellIds(const Pointer& exchange, Transport* host) {
   const auto ranks = static_cast<size_t>(host->size());
   exchange->id_.resize(kIdBytes);
   exchange->ids_.resize(kIdBytes * ranks);
-  // It has its place in the order, and waits for the decision.
+  // The batch has its place in the order, and waits for the decision.
   Batch ids =
       Gather(exchange->id_.data(), exchange->ids_.data(), kIdBytes, ranks);
   ids.inputs_are_ready = [exchange] { return exchange->has_own_id_; };

@@ -13,7 +13,8 @@
 
 namespace hvd {
 
-// Its bytes cross the wire: all ranks are of one build.
+// What a rank offers for the decision. The bytes cross the wire as they are:
+// all ranks are of one build.
 struct LaneOffer {
   static constexpr size_t kGpuBytes = 16;
   static constexpr size_t kTextBytes = 360;

@@ -27,8 +27,8 @@ void LaneTrial::Meeting::Leave() {
   order->End(proposed);
 }
 
-// Its limit is NCCL's alone. A GPU that still has other work to do would keep
-// those of its peers waiting in the trial.
+// The trial's limit of time is for NCCL alone. A GPU that still has other work
+// to do would keep those of its peers waiting in the trial.
 Status LaneTrial::Prepare() {
   auto buffer = setup_.queue->BufferOf(kNumbers * sizeof(float), setup_.ready);
   if (!buffer.ok()) return buffer.status();

@@ -62,14 +62,14 @@ class LaneTrial {
   // A member has ended, and has had the time to complete it. Before the launch
   // the host transport tells that by itself.
   void EndWithMember(const Status& why);
-  // It has no more to do with the GPU: it is over.
+  // The trial has no more to do with the GPU: it is over.
   void Leave() { meeting_->Leave(); }
 
   // Once it is over. Not Ok: it failed.
   const Status& status() const;
   // Another rank's failure may have led to that.
   bool is_guess() const;
-  // It was not launched because another rank could not take part.
+  // The trial was not launched because another rank could not take part.
   bool is_told_by_peer() const;
 
  private:

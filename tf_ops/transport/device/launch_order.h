@@ -38,13 +38,14 @@ class LaunchOrder {
   // All ranks have come. Their largest proposal is `place`.
   void Settle(Place proposed, Place place);
 
-  // Whether it can be launched now.
+  // Whether the batch can be launched now.
   bool IsNext(Place proposed) const;
 
-  // It is launched from now on. Others wait until End.
+  // The batch is launched from now on. Others wait until End.
   void Launch(Place proposed);
 
-  // It is launched, or will never be. More often than once is no harm.
+  // The batch has been launched, or will never be. More often than once is no
+  // harm.
   void End(Place proposed) { pending_.erase(proposed); }
 
   static constexpr Place kSets = Place{1} << 20;

@@ -14,7 +14,7 @@
 
 namespace hvd {
 
-// Its one segment has `count` elements of this rank.
+// A batch of one segment, which has `count` elements of this rank.
 inline Batch SmallBatch(Verb verb, DataType dtype, const void* in, void* out,
                         size_t count) {
   Batch batch;

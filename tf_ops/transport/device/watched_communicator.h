@@ -21,7 +21,7 @@ class WatchedCommunicator {
   void Watch(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
-  // It may take some seconds. Why it was broken is kept.
+  // May take some seconds. Why the communicator was broken is kept.
   void Destroy() { communicator_.reset(); }
 
   // Not Ok: it is of no use any more, since then.
@@ -45,9 +45,9 @@ class WatchedCommunicator {
     return communicator_->Launch(calls, stream);
   }
 
-  // It is not broken, and takes nothing yet: what it was given last may not be
-  // queued. What is queued behind that would not wait for it. Breaks one that
-  // has failed.
+  // The communicator is not broken, and takes nothing yet: what it was given
+  // last may not be queued. What is queued behind that would not wait for it.
+  // Breaks one that has failed.
   bool IsQueueing() {
     if (!broken_.ok()) return false;
     const Result<bool> is_ready = communicator_->IsReady();
@@ -69,8 +69,8 @@ class WatchedCommunicator {
     return !was_broken && !broken_.ok();
   }
 
-  // It is broken, and may still queue what it was given, on memory that a batch
-  // would give back.
+  // The communicator is broken, and may still queue what it was given, on
+  // memory that a batch would give back.
   bool IsGoing() { return !broken_.ok() && !communicator_->IsGone(); }
 
  private:

@@ -107,7 +107,7 @@ void MpiChannel::Note(int code, const char* call, int peer) {
 }
 
 void MpiChannel::Send(int peer, SharedBytes message) {
-  // It has its place first. MPI reads the message although there may be no
+  // The message has its place first. MPI reads it although there may be no
   // memory for a place afterwards.
   SentMail& mail =
       sent_.emplace_back(SentMail{peer, MPI_REQUEST_NULL, std::move(message)});

@@ -12,9 +12,10 @@
 
 namespace hvd {
 
-// It has a fixed size. What process sets reserve comes from its end, and chunks
-// from its beginning. Chunks that can wait leave a quarter of what is not
-// reserved to small chunks. Thread: the rank's background thread.
+// Memory that is shared with peers, of a fixed size. What process sets reserve
+// comes from its end, and chunks from its beginning. Chunks that can wait leave
+// a quarter of what is not reserved to small chunks. Thread: the rank's
+// background thread.
 class ShmArena final : public StagingPool {
  public:
   // `owner` keeps the memory, for the pool and for buffers that outlive it.

@@ -21,8 +21,8 @@ void FutexWait(std::atomic<uint32_t>* word, uint32_t expected,
   timespec time;
   time.tv_sec = static_cast<time_t>(limit.count() / 1000000);
   time.tv_nsec = static_cast<long>(limit.count() % 1000000 * 1000);
-  // It may return early, for a signal, a ring or no reason. So callers look
-  // again.
+  // The call may return early, for a signal, a ring or no reason. So callers
+  // look again.
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &time, nullptr, 0);
 }
 
