@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init, shutdown, rank and size, process sets, and what this build can do."""
+"""init, restart and shutdown. Other modules find rank, size and the like here too."""
 
 from __future__ import annotations
 
@@ -22,14 +22,38 @@ from hvd_tf._internal import (
     presence,
     stacks,
 )
+from hvd_tf._internal.features import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    has_gpu_lane,
+    mpi_built,
+    mpi_enabled,
+    nccl_built,
+    rocm_built,
+)
 from hvd_tf._internal.nccl import load_nccl
 from hvd_tf._internal.op_names import mark_init_thread
+from hvd_tf._internal.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvd_tf._internal.registration import (
     Registration,
     add_process_set,
     forget_all,
     recognise,
     remove_process_set,
+)
+from hvd_tf._internal.world import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_threads_supported,
+    rank,
+    size,
 )
 from hvd_tf.process_sets import ProcessSet, global_process_set, is_communicator
 
@@ -69,24 +93,6 @@ __all__ = [
 _lib = native.lib
 _initialised_by = 0  # the process id
 _latest_arguments: tuple[Any, Any] = (None, None)  # of init
-
-Average: int = _lib.hvd_reduce_op(b"Average")
-"""op of a reduction: the mean over the ranks."""
-Sum: int = _lib.hvd_reduce_op(b"Sum")
-"""op of a reduction: the sum over the ranks."""
-Adasum: int = _lib.hvd_reduce_op(b"Adasum")
-"""op of an allreduce of floating point: a sum that counts once what the ranks have in common.
-
-Two ranks' tensors a and b give `(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b`: their sum if they are
-orthogonal, and their mean if they are equal. More ranks are combined as a binary tree, neighbours
-first. The learning rate need not grow with the number of ranks.
-"""
-Min: int = _lib.hvd_reduce_op(b"Min")
-"""op of a reduction: each element's least value."""
-Max: int = _lib.hvd_reduce_op(b"Max")
-"""op of a reduction: each element's greatest value."""
-Product: int = _lib.hvd_reduce_op(b"Product")
-"""op of a reduction: each element's product over the ranks."""
 
 
 def init(
@@ -218,104 +224,3 @@ if launched.size() > 1:
 # Registered when this module is imported, so that handlers of the program, which are registered
 # later and run earlier, still find MPI alive. mpi4py finalises after all of Python's handlers.
 atexit.register(_at_exit)
-
-
-def is_initialized() -> bool:
-    """Whether `init` was called and `shutdown` was not since."""
-    return bool(_lib.hvd_is_initialized())
-
-
-# The following raise ValueError before init.
-
-
-def rank() -> int:
-    """The number of this process in the job, from 0."""
-    return native.known(_lib.hvd_rank())
-
-
-def size() -> int:
-    """The number of processes in the job."""
-    return native.known(_lib.hvd_size())
-
-
-def local_rank() -> int:
-    """The number of this process among those of its host, from 0."""
-    return native.known(_lib.hvd_local_rank())
-
-
-def local_size() -> int:
-    """The number of processes on this host."""
-    return native.known(_lib.hvd_local_size())
-
-
-def cross_rank() -> int:
-    """The number of this process's host, among the hosts with a process of this local rank."""
-    return native.known(_lib.hvd_cross_rank())
-
-
-def cross_size() -> int:
-    """The number of hosts with a process of this local rank."""
-    return native.known(_lib.hvd_cross_size())
-
-
-def is_homogeneous() -> bool:
-    """Whether every host has the same number of processes."""
-    return bool(native.known(_lib.hvd_is_homogeneous()))
-
-
-def mpi_threads_supported() -> bool:
-    """Whether MPI was initialised with MPI_THREAD_MULTIPLE."""
-    return bool(native.known(_lib.hvd_mpi_threads_supported()))
-
-
-# What this build can do. Callable before init.
-
-
-def mpi_built() -> bool:
-    """Whether the MPI transport was built."""
-    return bool(_lib.hvd_mpi_built())
-
-
-def mpi_enabled() -> bool:
-    """Whether hvd talks over MPI."""
-    return mpi_built()
-
-
-def nccl_built() -> int:
-    """0: no build contains NCCL. It is found when a job runs; `hvdrun --check-build` shows it."""
-    return 0
-
-
-def cuda_built() -> bool:
-    """Whether kernels for GPUs were compiled in. The GPU lane works without them too."""
-    return bool(_lib.hvd_cuda_built())
-
-
-def has_gpu_lane() -> bool:
-    """Whether operations have kernels for GPUs: a driver, and not HVD_GPU_LANE=0, at `init`."""
-    return int(_lib.hvd_has_gpu_lane()) == 1
-
-
-def gloo_built() -> bool:
-    """False: hvd_tf has no Gloo transport."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """False: hvd_tf has no Gloo transport."""
-    return False
-
-
-def ddl_built() -> bool:
-    """False: hvd_tf has no DDL transport."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: hvd_tf has no oneCCL transport."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: hvd_tf has no ROCm lane."""
-    return False

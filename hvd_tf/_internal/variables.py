@@ -18,6 +18,7 @@ from hvd_tf._internal.compat import (
     tf_variable,
     v1,
 )
+from hvd_tf._internal.features import has_gpu_lane
 from hvd_tf._internal.names import (
     BROADCAST_PREFIX,
     difference_of,
@@ -25,7 +26,7 @@ from hvd_tf._internal.names import (
     variable_names,
 )
 from hvd_tf._internal.objects import allgather_object
-from hvd_tf._internal.runtime import ProcessSet, global_process_set, has_gpu_lane, rank
+from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
 
 # The tensors by which ranks compare the names of their variables.
 _NAMES = "broadcast_variables/names"

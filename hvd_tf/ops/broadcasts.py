@@ -11,8 +11,9 @@ import tensorflow as tf
 from hvd_tf._internal import native
 from hvd_tf._internal.compat import is_replicated, tf_variable
 from hvd_tf._internal.eager_words import run_operation
+from hvd_tf._internal.features import has_gpu_lane
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
-from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set, has_gpu_lane
+from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
-from hvd_tf._internal.runtime import has_gpu_lane
+from hvd_tf._internal.features import has_gpu_lane
 
 RANKS = ()
 GPU = (2,)
