@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Optional
 
 from hvd_tf._internal.launcher import build_check, mpirun, process, variables
-from hvd_tf._internal.launcher.attempt import Attempt, command_line, has_pipes, remote_of, say
+from hvd_tf._internal.launcher.attempt import Attempt, command_line, has_pipes, remote_of
 from hvd_tf._internal.launcher.directories import kept_directory
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
 from hvd_tf._internal.launcher.file_limit import FileLimit
 from hvd_tf._internal.launcher.options import EXAMPLE, Options, parse
 from hvd_tf._internal.launcher.output import RankFiles
+from hvd_tf._internal.launcher.saying import say
 
 _USAGE_ERROR = 2
 _STDERR = 2
