@@ -194,7 +194,7 @@ TEST(background_loop_spins_once_for_what_peers_owe_it) {
   auto bell = std::make_shared<SilentBell>();
   OnePeer peer(bell);
   peer.rings = true;
-  peer.wire = Wire::kIsSilent;
+  peer.wire = PeerWire::kIsSilent;
   peer.options.spin_us = 10000;
   bell->end_after = 30;  // of a millisecond or more
   bell->end = [&] { peer.queue.PushAnyway(EndCommand{false, "the end"}); };
@@ -231,7 +231,7 @@ TEST(background_loop_cancels_a_batch_that_its_leader_takes_no_part_in) {
 TEST(background_loop_without_memory_fails_what_it_would_start) {
   SetLogSink([](LogLevel, const std::string&) {});
   OnePeer peer;
-  peer.wire = Wire::kHasNoMemory;
+  peer.wire = PeerWire::kHasNoMemory;
   peer.cancelled = "c";
   peer.inbox.push_back(
       {0, LogMessage{1, {BatchOf("a"), BatchOf("b"), BatchOf("c")}}});
@@ -248,7 +248,7 @@ TEST(background_loop_without_memory_fails_what_it_would_start) {
 TEST(background_loop_takes_no_part_from_the_batch_on_that_broke_down) {
   SetLogSink([](LogLevel, const std::string&) {});
   OnePeer peer;
-  peer.wire = Wire::kBreaks;
+  peer.wire = PeerWire::kBreaks;
   peer.inbox.push_back(
       {0, LogMessage{1, {Skipped{1}, BatchOf("a"), BatchOf("b")}}});
   Run(&peer, {"a", "b"});

@@ -10,18 +10,10 @@
 #include "harness.h"
 #include "transport/collectives/adasum_tree.h"
 #include "typed_values.h"
+#include "vector_units.h"
 
 namespace hvd {
 namespace {
-
-std::vector<VectorUnit> Units() {
-  std::vector<VectorUnit> units = {VectorUnit::kBaseline};
-  if (BestVectorUnit() != VectorUnit::kBaseline) {
-    units.push_back(VectorUnit::kAvx2);
-    units.push_back(BestVectorUnit());
-  }
-  return units;
-}
 
 double Value(int64_t i, int64_t of) {
   return std::sin(static_cast<double>(i * 7 + of)) + 0.3;
@@ -38,11 +30,12 @@ TEST(dot_products_are_right_and_have_the_same_bits) {
       ab += static_cast<long double>(a[i]) * b[i];
       bb += static_cast<long double>(b[i]) * b[i];
     }
-    const Dots first = DotProducts(a.data(), b.data(), count, Units()[0]);
+    const Dots first =
+        DotProducts(a.data(), b.data(), count, VectorUnitsHere()[0]);
     EXPECT_NEAR(first.aa, static_cast<double>(aa), 1e-12);
     EXPECT_NEAR(first.ab, static_cast<double>(ab), 1e-12);
     EXPECT_NEAR(first.bb, static_cast<double>(bb), 1e-12);
-    for (VectorUnit unit : Units()) {
+    for (VectorUnit unit : VectorUnitsHere()) {
       const Dots dots = DotProducts(a.data(), b.data(), count, unit);
       EXPECT_EQ(std::memcmp(&dots, &first, sizeof(dots)), 0);
     }
@@ -63,7 +56,7 @@ TEST(weighed_sums_of_every_floating_type) {
         }
       }
       for (const std::vector<char>& row : data) rows.push_back(row.data());
-      for (VectorUnit unit : Units()) {
+      for (VectorUnit unit : VectorUnitsHere()) {
         std::vector<double> out(static_cast<size_t>(count));
         Weigh(dtype, rows, weights, count, out.data(), unit);
         for (int64_t i = 0; i < count; ++i) {

@@ -173,7 +173,7 @@ TEST(no_memory_for_commands_and_the_end) {
   for (; !has_ended; ++allocations) {
     Entries of;
     OnePeer peer;
-    peer.wire = Wire::kIsSilent;
+    peer.wire = PeerWire::kIsSilent;
     CommCounters counters;
     SetRegistry registry;
     BackgroundLoop loop(

@@ -23,7 +23,7 @@ namespace hvd {
 // What the loop did on the wire, in order.
 using Deeds = std::vector<std::string>;
 
-enum class Wire {
+enum class PeerWire {
   kKeeps,        // is never done by itself
   kHasNoMemory,  // starts nothing
   kBreaks,       // at the first look
@@ -33,7 +33,7 @@ enum class Wire {
 // After many looks the loop is ended.
 class KeepingTransport : public Transport {
  public:
-  KeepingTransport(Deeds* deeds, TensorQueue* queue, Wire wire)
+  KeepingTransport(Deeds* deeds, TensorQueue* queue, PeerWire wire)
       : deeds_(deeds), queue_(queue), wire_(wire) {
     chunks_.bytes = chunks_.most_bytes = 1 << 20;
   }
@@ -41,13 +41,13 @@ class KeepingTransport : public Transport {
   int size() const override { return 2; }
   BatchId Start(Batch batch, BatchDone done) override {
     deeds_->push_back("start " + *batch.segments[0].name);
-    if (wire_ == Wire::kHasNoMemory) throw std::bad_alloc();
+    if (wire_ == PeerWire::kHasNoMemory) throw std::bad_alloc();
     dones_.push_back(std::move(done));
     return dones_.size();
   }
   bool Progress() override {
-    if (wire_ == Wire::kIsSilent) return false;
-    if (wire_ == Wire::kBreaks && !dones_.empty() && dones_[0] != nullptr) {
+    if (wire_ == PeerWire::kIsSilent) return false;
+    if (wire_ == PeerWire::kBreaks && !dones_.empty() && dones_[0] != nullptr) {
       std::exchange(dones_[0], nullptr)(Internal("the wire broke"));
     }
     if (++looks_ == 1000)
@@ -71,7 +71,7 @@ class KeepingTransport : public Transport {
  private:
   Deeds* const deeds_;
   TensorQueue* const queue_;
-  const Wire wire_;
+  const PeerWire wire_;
   ChunkLimits chunks_;
   std::vector<BatchDone> dones_;
   int looks_ = 0;
@@ -131,7 +131,7 @@ class OnePeer : public Backend, public Channel {
   int sender = 0;  // of what is in it
   Deeds deeds;
   PeerEndMessage end;  // what it told of its own
-  Wire wire = Wire::kKeeps;
+  PeerWire wire = PeerWire::kKeeps;
   int full_slot = -1;  // there is no memory for it yet
   // Such as "x", whose call is cancelled before the first look.
   std::string cancelled;

@@ -10,6 +10,7 @@
 #include "harness.h"
 #include "row_sums.h"
 #include "typed_values.h"
+#include "vector_units.h"
 
 namespace hvd {
 namespace {
@@ -68,7 +69,7 @@ void CheckGroups(DataType id_type, const std::vector<int64_t>& ids,
   ASSERT_EQ(groups.ids.size(), sums.size());
   auto id = groups.ids.begin();
   for (const auto& [expected, sum] : sums) EXPECT_EQ(*id++, expected);
-  for (VectorUnit unit : Units()) {
+  for (VectorUnit unit : VectorUnitsHere()) {
     std::vector<char> out(sums.size() * static_cast<size_t>(row_count) *
                           SizeOf(dtype));
     SumGroups(dtype, groups, values.data(), row_count, out.data(), unit);

@@ -14,6 +14,7 @@
 #include "harness.h"
 #include "row_sums.h"
 #include "typed_values.h"
+#include "vector_units.h"
 
 namespace hvd {
 namespace {
@@ -147,7 +148,7 @@ TEST(merged_rows_have_the_same_bits_in_any_part) {
     std::vector<char> first(count * row_bytes), out(first.size());
     MergeRows(reduction, world.parts, {0, static_cast<int64_t>(count)},
               row_count, first.data(), VectorUnit::kBaseline);
-    for (VectorUnit unit : Units()) {
+    for (VectorUnit unit : VectorUnitsHere()) {
       for (size_t i = 0; i < count; ++i) {
         std::vector<RankRows> parts;
         for (const RankRows& part : world.parts) {

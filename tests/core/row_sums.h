@@ -8,19 +8,9 @@
 #include <vector>
 
 #include "core/types.h"
-#include "cpu/vector_unit.h"
 #include "typed_values.h"
 
 namespace hvd {
-
-inline std::vector<VectorUnit> Units() {
-  std::vector<VectorUnit> units = {VectorUnit::kBaseline};
-  if (BestVectorUnit() != VectorUnit::kBaseline) {
-    units.push_back(VectorUnit::kAvx2);
-    units.push_back(BestVectorUnit());
-  }
-  return units;
-}
 
 // What a row of each id adds up to, in float64, which is exact here.
 using Sums = std::map<int64_t, std::vector<double>>;
