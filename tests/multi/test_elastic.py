@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from hvd_tf import keras as hvd_keras
 from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf.elastic import running
 from hvd_tf.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 RANKS = (2,)
 IN_FULL = (3,)
-
-keras = tf.keras
 
 
 def test_objects(hvd, rank, size):
@@ -279,173 +275,3 @@ def test_other_errors_are_raised_at_once(hvd, rank, size):
 
     with pytest.raises(KeyError):
         train(hvd.elastic.ObjectState())
-
-
-# --- Keras ---------------------------------------------------------------------
-
-
-def make_model(seed, passes=1):
-    keras.utils.set_random_seed(seed)
-    inputs = keras.Input([3])
-    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-    distributed = hvd_keras.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
-    model.compile(distributed, "mse")
-    return model
-
-
-def fit(model, state, rank, fail_at=None, epochs=3):
-    """fail_at: the number of the training batch, from 0, in which this rank fails."""
-    rng = np.random.default_rng([17, rank])
-    x = rng.standard_normal((16, 3)).astype(np.float32)
-    y = rng.standard_normal((16, 1)).astype(np.float32)
-    done = []
-
-    class Fail(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            done.append(batch)
-            if len(done) - 1 == fail_at:
-                raise HorovodInternalError
-
-    elastic = hvd_keras.elastic
-
-    @elastic.run
-    def train(state):
-        used = [
-            elastic.UpdateEpochStateCallback(state),
-            elastic.UpdateBatchStateCallback(state),
-            elastic.CommitStateCallback(state, batches_per_commit=100),
-            Fail(),
-        ]
-        arguments = {"batch_size": 4, "shuffle": False, "verbose": 0, "callbacks": used}
-        model.fit(x, y, epochs=epochs, initial_epoch=state.epoch, **arguments)
-
-    train(state)
-    return [variable.numpy() for variable in model.trainable_variables]
-
-
-# With several passes they reduce in batches 1, 3, 5, 7 and so on.
-@pytest.mark.parametrize(("fails_at", "passes"), [(6, 1), (6, 2), (7, 2)])
-def test_fit_goes_on_as_if_nothing_had_been(hvd, rank, size, fails_at, passes):
-    ends = []
-    for fail_at in (None, fails_at if rank == size - 1 else None):
-        model = make_model(seed=rank, passes=passes)
-        state = hvd_keras.elastic.KerasState(model, epoch=0, batch=0)
-        ends.append(fit(model, state, rank, fail_at))
-        assert (state.epoch, state.batch) == (3, 0)
-    # The first model began as that of rank 0, and so did the second.
-    for got, expected in zip(*ends):
-        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_batches_of_an_epoch_that_went_on_count_together(hvd):
-    """Else a second failure would repeat those before the first one."""
-    state = hvd.elastic.ObjectState(batch=0)
-    state.batch = 3
-    counted = hvd_keras.elastic.UpdateBatchStateCallback(state)
-    seen = []
-    counted.on_train_begin()
-    for epoch in range(2):
-        for batch in range(2):
-            counted.on_train_batch_end(batch)
-            seen.append(state.batch)
-        counted.on_epoch_end(epoch)
-        seen.append(state.batch)
-    assert seen == [4, 5, 0, 1, 2, 0]
-
-
-def test_a_restored_state_begins_with_the_first_pass(hvd, rank, size):
-    """Also where ranks stand at different passes: each has sums of its own then."""
-    model = make_model(seed=0, passes=2)
-    x, y = np.ones((4, 3), np.float32), np.full((4, 1), rank, np.float32)
-    state = hvd_keras.elastic.KerasState(model)
-    for again in (state.restore, state.sync):
-        before = model.get_weights()
-        if rank == 0:
-            model.train_on_batch(x, y)
-        again()
-        model.train_on_batch(x, y)
-        for got, expected in zip(model.get_weights(), before):
-            np.testing.assert_array_equal(got, expected)
-        model.train_on_batch(x, y)
-        everyones = hvd.allgather_object(model.get_weights())
-        assert any((got != old).any() for got, old in zip(everyones[0], before))
-        for theirs in everyones:
-            assert all((got == other).all() for got, other in zip(theirs, everyones[0]))
-        state.commit()
-
-
-def test_a_model_without_variables_is_refused(hvd):
-    with pytest.raises(ValueError, match="build it, or call it once"):
-        hvd_keras.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
-
-
-# --- What each rank counts, where one of them has failed before it came as far as the others ------
-
-
-def first_time_on_the_last(hvd, tries):
-    tries.append(1)
-    if len(tries) == 1 and hvd.rank() == hvd.size() - 1:
-        raise HorovodInternalError("an input that could not be opened this time")
-
-
-def test_data_made_before_the_function(hvd, rank, size):
-    unknown = tf.data.Dataset.range(3 + rank).filter(lambda x: x >= 0)
-    dataset, tries = hvd.data.equal_steps(unknown), []
-
-    @hvd.elastic.run
-    def train(state):
-        first_time_on_the_last(hvd, tries)
-        return [[total(hvd, one.numpy()) for one in dataset] for _ in range(2)]
-
-    assert train(hvd.elastic.ObjectState()) == [[0.0, size, 2.0 * size]] * 2
-
-
-@pytest.mark.skipif(
-    not hasattr(keras.optimizers.Adam, "compute_gradients"), reason="Keras 3 has no minimize"
-)
-@pytest.mark.parametrize("mode", ["eager", "function"])
-def test_passes_of_an_optimizer_that_is_in_no_state(hvd, rank, size, mode):
-    weight, tries = tf.Variable(1.0), []
-    inner = keras.optimizers.legacy.SGD(0.1)
-    optimizer = hvd_keras.DistributedOptimizer(inner, backward_passes_per_step=2)
-
-    def step():
-        optimizer.minimize(lambda: weight * float(1 + rank), [weight])
-
-    step = tf.function(step) if mode == "function" else step
-
-    @hvd.elastic.run
-    def train(state):
-        first_time_on_the_last(hvd, tries)
-        for _ in range(3):
-            step()
-            total(hvd, 1)
-
-    train(hvd.elastic.TensorFlowState([weight]))
-    # Two of three passes make a step.
-    np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (1 + size) / 2 * 2, rtol=1e-6)
-
-
-@pytest.mark.parametrize("op", ["Average", "Adasum"])
-def test_passes_of_a_session(hvd, rank, size, op):
-    tries = []
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        weight = tf.compat.v1.get_variable("w", initializer=1.0)
-        inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-        optimizer = hvd.DistributedOptimizer(inner, op=getattr(hvd, op), backward_passes_per_step=2)
-        step = optimizer.minimize(weight * 3.0, var_list=[weight])
-        together = hvd.allreduce(tf.constant(1.0), name="together")
-        session.run(tf.compat.v1.global_variables_initializer())
-        session.run(tf.compat.v1.local_variables_initializer())
-
-        @hvd.elastic.run
-        def train(state):
-            first_time_on_the_last(hvd, tries)
-            for _ in range(2):
-                session.run(step)
-                session.run(together)
-
-        train(hvd.elastic.TensorFlowState([weight], session))
-        # Equal gradients count once with Adasum; the default is a sum over the passes.
-        np.testing.assert_allclose(session.run(weight), 1 - 0.1 * 3 * 2, rtol=1e-6)

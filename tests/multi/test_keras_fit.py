@@ -259,6 +259,18 @@ def test_a_backup_that_is_not_there_yet(hvd, rank, shared):
     assert seen.epochs == [0, 1]
 
 
+def test_a_backup_beside_a_list_of_kerass_own(hvd, rank, shared):
+    """A CallbackList stays as it is, so that the ranks would not meet for what is restored."""
+    model, seen = make_model(), Fail(None)
+    if rank == 0:
+        used = [keras.callbacks.BackupAndRestore(str(shared / "backup")), seen]
+    else:
+        used = keras.callbacks.CallbackList([seen], add_history=True, model=model, epochs=1)
+    x, y = np.ones((8, 3), np.float32), np.ones((8, 1), np.float32)
+    model.fit(x, y, batch_size=4, shuffle=False, callbacks=used, verbose=0)
+    assert seen.epochs == [0] and len(model.history.history["loss"]) == 1
+
+
 @pytest.mark.parametrize("built", ["rank 0", "none"])
 def test_a_model_that_some_ranks_have_built(hvd, rank, size, built):
     """As where rank 0 alone has loaded weights. Else fit builds it in the first step."""
