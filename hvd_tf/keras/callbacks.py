@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for `fit` on several ranks: broadcast, metrics, learning rates, checkpoints."""
+"""All callbacks for `fit`; those for the broadcast and for checkpoints are here."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-import numpy as np
 import tensorflow as tf
 
-from hvd_tf._internal.compat.keras import broadcast_variables_of, run_in_session
-from hvd_tf._internal.facts import check_same, check_same_sets, exchange
-from hvd_tf._internal.keras.epochs import Epochs, steps_of
+from hvd_tf._internal.compat import variables_given
+from hvd_tf._internal.compat.keras import (
+    broadcast_variables_of,
+    create_optimizer_variables,
+    run_in_session,
+)
+from hvd_tf._internal.facts import exchange
+from hvd_tf._internal.keras.epochs import Epochs, joined, peers_of, steps_of
+from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.keras.variable_order import check_order
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.keras.join_callback import JoinCallback
 from hvd_tf.keras.learning_rates import LearningRateScheduleCallback, LearningRateWarmupCallback
+from hvd_tf.keras.metric_average import MetricAverageCallback
+from hvd_tf.process_sets import registered
 
 __all__ = [
     "BestModelCheckpoint",
@@ -34,8 +41,10 @@ Logs = Optional[dict[str, Any]]
 class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
     """Gives every rank the root's model and optimizer, after the first batch.
 
-    Then all variables exist: those of layers that are built late, and the optimizer's slots. States
-    of random numbers stay as they are, so that ranks drop out different units.
+    Then all variables exist: those of layers that are built late, and the optimizer's slots. With
+    JoinCallback it does so before the first batch where all ranks have built the model, because a
+    rank may have no batch. States of random numbers stay as they are, so that ranks drop out
+    different units.
 
     It also sees to it that ranks end their epochs together: where they have unequal numbers of
     batches, it raises ValueError, or the rank with more batches gets a tf.errors.UnknownError. With
@@ -43,21 +52,24 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
     """
 
     def __init__(
-        self, root_rank: int, device: str = "", local_variables: Optional[Sequence[Any]] = None
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: Union[None, Any, Sequence[Any]] = None,
     ) -> None:
         """For one training.
 
         Args:
           root_rank: a rank of the job.
           device: for the broadcasts; "" leaves the choice to TensorFlow.
-          local_variables: variables that stay as they are on each rank.
+          local_variables: a variable, or several, that stay as they are on each rank.
         """
         super().__init__()
         self._supports_tf_logs = True  # it looks at no batch's logs: Keras 2 need not fetch them
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False
-        self._local = list(local_variables or ())
+        self._local = variables_given(local_variables)
         self._batches = 0
         self._epochs = 0
         self._meetings: Optional[Epochs] = None  # none in a loop that does not begin with them
@@ -70,6 +82,26 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         """Raise ValueError on all ranks if they have unequal numbers of batches."""
         self._meetings = Epochs(self.model)
         self._meetings.begin(steps_of(self))
+        self._begin_together()
+
+    def _begin_together(self) -> None:
+        """Have all ranks broadcast in this fit, or none.
+
+        In an earlier fit they may have come to different points: one has failed before its first
+        batch, or had none.
+        """
+        peers = peers_of(self.model)
+        if peers is None:
+            return
+        facts = {"done": self.broadcast_done, "built": self.model.built}
+        everyones = exchange(facts, "fit/broadcast", peers)
+        self.broadcast_done = all(theirs["done"] for theirs in everyones)
+        if self.broadcast_done or self.model not in joined or not tf.executing_eagerly():
+            return
+        # Some may have no batch in the first epoch. Here all of them are.
+        if all(theirs["built"] for theirs in everyones):
+            create_optimizer_variables(self.model.optimizer, self.model.trainable_variables)
+            self._broadcast()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Count its batches."""
@@ -80,6 +112,8 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         self._epochs = epoch + 1
         if self._meetings is not None:
             self._meetings.end_epoch(epoch, self._batches)
+        if self.model in joined:
+            self.broadcast_done = True  # all have the variables of the last rank
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Raise ValueError on all ranks if some go on."""
@@ -92,79 +126,24 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         Raises ValueError on all ranks if one has the model's trainable variables in another order.
         """
         self._batches = batch + 1
-        if self.broadcast_done:
-            return
-        self.broadcast_done = True
+        if not self.broadcast_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
         if size() > 1:
             with tf.device(self.device):
                 if tf.executing_eagerly():
                     check_order(self.model, self._local, self.root_rank)
                 variables = broadcast_variables_of(self.model, self._local)
                 run_in_session(broadcast_variables(variables, self.root_rank))
-
-
-class MetricAverageCallback(tf.keras.callbacks.Callback):
-    """Averages the epoch's metrics over the ranks, weighted by their numbers of samples.
-
-    Put it before callbacks that look at metrics (ReduceLROnPlateau, EarlyStopping, TensorBoard).
-    A metric may have several values, such as one for each class. Each is averaged.
-
-    The average of a metric that is no mean over samples, such as an AUC, is only near to that of
-    all samples together.
-    """
-
-    def __init__(self, device: str = "") -> None:
-        """device: accepted for Horovod's sake. Metrics travel as a few numbers of the host."""
-        super().__init__()
-        self.device = device
-        self._samples: dict[str, float] = {}
-
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Forget the epoch before."""
-        self._samples = {}
-
-    def on_test_begin(self, logs: Logs = None) -> None:
-        """Note the number of samples of the training: a validation resets the metrics."""
-        self._samples.setdefault("train", _samples(self.model))
-
-    def on_test_end(self, logs: Logs = None) -> None:
-        """Note the number of samples of the validation."""
-        self._samples["validation"] = _samples(self.model)
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Replace the metrics in `logs`.
-
-        Raises ValueError on all ranks if they differ in name or shape.
-        """
-        if logs is None or size() == 1:
-            return
-        self._samples.setdefault("train", _samples(self.model))
-        arrays = {name: _numbers(value) for name, value in logs.items()}
-        mine = {name: array.tolist() for name, array in arrays.items() if array is not None}
-        facts = {"metrics": mine, "samples": self._samples}
-        everyones = exchange(facts, "metric_average")
-        check_same_sets(
-            [list(theirs["metrics"]) for theirs in everyones],
-            0,
-            "the metrics",
-            "every rank must compile the model with the same ones",
-        )
-        for theirs in everyones:
-            theirs["shapes"] = {name: np.shape(theirs["metrics"][name]) for name in mine}
-        remedy = "Every rank must compile the model with the same metrics"
-        check_same(everyones, "shapes", "the shape of metrics", remedy)
-        for name in mine:
-            part = "validation" if name.startswith("val_") else "train"
-            weights = [theirs["samples"].get(part, 1.0) for theirs in everyones]
-            if not sum(weights) > 0:
-                weights = [1.0] * len(everyones)
-            values = [np.asarray(theirs["metrics"][name], np.float64) for theirs in everyones]
-            average = sum(w * v for w, v in zip(weights, values)) / sum(weights)
-            logs[name] = average if np.shape(average) else float(average)
+        self.broadcast_done = True
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
-    """Saves the best model so far, on rank 0 only. Set `filepath` before the training."""
+    """Saves the best model so far. Set `filepath` before the training.
+
+    Rank 0 saves it, or the lowest rank of the process set that trains the model.
+    """
 
     def __init__(
         self,
@@ -196,28 +175,15 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
         super().on_train_begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Save, on rank 0, if it is time."""
-        if rank() == 0:
+        """Save, on one rank, if it is time."""
+        if self._saves():
             super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Save, on rank 0, if it is time."""
-        if rank() == 0:
+        """Save, on one rank, if it is time."""
+        if self._saves():
             super().on_epoch_end(epoch, logs)
 
-
-def _samples(model: Any) -> float:
-    """The number of samples that the model's metrics have seen since their last reset."""
-    for metric in model.metrics:
-        if metric.name == "loss" and hasattr(metric, "count"):
-            return float(metric.count.numpy())
-    return 1.0
-
-
-def _numbers(value: Any) -> Optional[np.ndarray]:
-    """A metric's value, or its values. None: it is no number."""
-    try:
-        array = np.asarray(value)
-        return None if array.dtype.kind in "OUSMmc" else array.astype(np.float64)
-    except (TypeError, ValueError):
-        return None
+    def _saves(self) -> bool:
+        optimizer = reducing_of(self.model)
+        return (rank() if optimizer is None else registered(optimizer.process_set).rank) == 0

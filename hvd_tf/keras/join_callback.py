@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
+from hvd_tf._internal.compat import variables_given
 from hvd_tf._internal.keras.joined_epochs import JoinedEpochs
 
 Logs = Optional[dict[str, Any]]
@@ -25,14 +26,14 @@ class JoinCallback(tf.keras.callbacks.Callback):
     HVD_JOIN_AVERAGE=active they are divided by that of the ranks that still have batches.
 
     All ranks make the same number of epochs, which is checked. In Keras 2 every rank needs a batch
-    in each epoch. If `fit` fails on a rank, it raises on all ranks, at the end of the epoch at the
-    latest.
+    in each epoch, and has at most as many in a later one as in its first: Keras counts them there.
+    If `fit` fails on a rank, it raises on all ranks, at the end of the epoch at the latest.
     """
 
-    def __init__(self, local_variables: Optional[Sequence[Any]] = None) -> None:
-        """local_variables: variables that stay as they are on each rank."""
+    def __init__(self, local_variables: Union[None, Any, Sequence[Any]] = None) -> None:
+        """local_variables: a variable, or several, that stay as they are on each rank."""
         super().__init__()
-        self._local = list(local_variables or ())
+        self._local = variables_given(local_variables)
         self._epochs: Optional[JoinedEpochs] = None
 
     def set_model(self, model: Any) -> None:

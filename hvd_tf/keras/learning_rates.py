@@ -60,7 +60,6 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
             self.multiplier: Callable[[float], Any] = multiplier
         else:
             base = float(multiplier)
-            self.staircase = True
             self.multiplier = lambda epoch: base ** (epoch - self.start_epoch)
 
     def on_train_begin(self, logs: Logs = None) -> None:

@@ -70,6 +70,13 @@ def variable_key(variable: Variable) -> Any:
     return variable.ref() if hasattr(variable, "ref") else id(variable)
 
 
+def variables_given(given: Any) -> list[Variable]:
+    """What an argument has that takes None, a variable, or a sequence of them."""
+    if given is None:
+        return []
+    return [given] if hasattr(given, "assign") else list(given)
+
+
 def is_resource_variable(variable: Variable) -> bool:
     """False for the reference variables that TF 1 behaviour still makes."""
     return not str(tf_variable(variable).dtype.name).endswith("_ref")
