@@ -152,7 +152,9 @@ def _column(
 
 
 def _floats(texts: list[str], dtype: tf.DType) -> np.ndarray:
-    return np.array(texts, str).astype(dtype.as_numpy_dtype)
+    # NumPy itself reads text as its own types only, of which bfloat16 is none.
+    own = dtype.as_numpy_dtype if np.dtype(dtype.as_numpy_dtype).kind == "f" else np.float32
+    return np.array(texts, str).astype(own).astype(dtype.as_numpy_dtype)
 
 
 def _integers(texts: list[str], dtype: tf.DType) -> np.ndarray:

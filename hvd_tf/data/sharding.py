@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
+from hvd_tf.data.endless import endless
 from hvd_tf.data.files import Patterns
 from hvd_tf.data.formats import Columns
 from hvd_tf.data.marks import mark_inexact, mark_share
@@ -127,11 +128,7 @@ class _Passes:
 
     def dataset(self, epochs: Optional[int], first_epoch: int) -> tf.data.Dataset:
         if epochs is None:
-            first = tf.data.Dataset.range(first_epoch, first_epoch + 1)
-            later = tf.data.Dataset.range(first_epoch + 1, np.iinfo(np.int64).max)
-            return self._batched(
-                first.flat_map(self._first_pass).concatenate(later.flat_map(self._records))
-            )
+            return self._endless(first_epoch)
         if epochs == 1 and self._shuffle is None:
             passes = self._pass(tf.constant(first_epoch, tf.int64))
         else:
@@ -148,16 +145,28 @@ class _Passes:
             )
         return passes.apply(tf.data.experimental.assert_cardinality(length * epochs))
 
+    def _endless(self, first_epoch: int) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+        if self._share.lengths is not None or self._share.is_infinite:
+            return self._batched(numbers.flat_map(self._records))
+        if not self._share.is_repeatable:
+            most = (self._batch_size or 1) + 1
+            message = (
+                f"rank {self._steps.process_set.rank()} has no record in {most} passes: the source "
+                "has fewer records than ranks, or gives its records once only. Use fewer ranks, "
+                "more data, or epochs=1"
+            )
+            return endless(self._records, self._batched, first_epoch, most, message)
+        first = numbers.take(1).flat_map(self._first_pass)
+        return self._batched(first.concatenate(numbers.skip(1).flat_map(self._records)))
+
     def _pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
         batches = self._batched(self._records(epoch))
         is_certain = self._share.lengths is not None or self._share.is_infinite
         return batches if is_certain else self._steps.agreed(batches)
 
     def _first_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """The first of passes without end, which fails without records.
-
-        TensorFlow would go on to the next pass for ever.
-        """
+        """The first of passes without end, which fails without records: see `endless`."""
         # It is counted before the shuffle, which would read as many records as it holds to give
         # one. It takes as long as a few training steps, so the other passes go without.
         some = self._share.records(epoch).take(1)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal.facts import ERROR, Facts, check_same
@@ -40,6 +41,8 @@ class Share:
     lengths: Optional[list[int]] = None
     """The numbers of records of all ranks, if they are known and finite."""
     is_infinite: bool = False
+    is_repeatable: bool = True
+    """Whether it may be read for a look: a caller's dataset may give its records once only."""
 
 
 def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) -> Share:
@@ -77,6 +80,7 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         lambda epoch: own,
         lengths=dealt_records(length, size) if length >= 0 else None,
         is_infinite=length == INFINITE,
+        is_repeatable=False,
     )
 
 
@@ -103,7 +107,12 @@ def share_of_files(
 
     `shuffle_seed` gives the order of the files. None: they are sorted.
     """
-    facts: Facts = {"settings": settings, "format": None, "files": None}
+    facts: Facts = {
+        "settings": settings,
+        "format": None,
+        "files": None,
+        "columns": _columns_fact(columns),
+    }
     try:
         paths = paths_of(source)
         facts["format"] = format_name(paths, format)
@@ -124,7 +133,18 @@ def share_of_files(
     same = "Every rank must see the same files with the same contents"
     check_same(everyones, "format", "the files' format", same)
     check_same(everyones, "files", "the list of files (path, bytes, records)", same)
+    check_same(everyones, "columns", "columns=", "Pass the same on every rank")
     return _Files(form, paths, sizes, counts).share(len(everyones), steps.process_set, shuffle_seed)
+
+
+def _columns_fact(columns: Columns) -> Any:
+    if isinstance(columns, Mapping):
+        return {str(name): _kind_fact(kind) for name, kind in columns.items()}
+    return columns if columns is None else [str(name) for name in columns]
+
+
+def _kind_fact(kind: Any) -> str:
+    return tf.as_dtype(kind).name if isinstance(kind, (tf.DType, type, np.dtype)) else repr(kind)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def equal_steps(
       process_set: the ranks that take part, this one among them.
 
     Returns:
-      A dataset of the same structure. Iterate over it on all ranks or on none.
+      A dataset of the same structure. Iterate over it on all ranks or on none. Where lengths are
+      unknown, slices of a ragged tensor come as plain tensors, as from TensorFlow's own `map`.
 
     Raises:
       ValueError: on every rank. Lengths are known, and a rank has nothing, or they differ and
@@ -63,10 +64,12 @@ def equal_steps(
     """
     check_uneven(uneven)
     size = checked_size(process_set)
-    if size == 1 or uneven == "keep":
+    if size == 1:
         return dataset
     steps = Steps(uneven, process_set)
     everyones = steps.exchange({"length": length_of(dataset)})
+    if uneven == "keep":
+        return dataset
     lengths = [theirs["length"] for theirs in everyones]
     if all(length == INFINITE for length in lengths):
         return dataset

@@ -376,3 +376,11 @@ def test_ranks_that_ask_for_different_things(rank, size):
 
     with pytest.raises(RuntimeError, match="cannot be a part of a tf.function"):
         traced()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_ranks_that_ask_for_different_ends(rank, size, kept):
+    """Also where one asks for nothing."""
+    uneven = "keep" if rank == kept else "drop"
+    with pytest.raises(ValueError, match="uneven= differs"):
+        hvd.data.equal_steps(with_length(12), uneven=uneven)

@@ -99,3 +99,27 @@ def test_wrong_arguments(folder, rank, size):
     refused(text, dataset, 16, drop_remainder=True)
     endless = hvd.data.shard(dataset, 16, drop_remainder=True, epochs=None)
     assert next(iter(endless)).shape == [16]  # of two passes
+
+
+def test_ranks_that_ask_for_different_columns(folder, rank):
+    written(rank, {folder / "0.csv": b"a,b\n1,2\n3,4\n5,6\n"})
+    path = str(folder / "0.csv")
+    refused("columns= differs", path, columns=["a"] if rank else ["a", "b"])
+    refused("columns= differs", path, columns={"a": tf.int64 if rank else tf.int32})
+    refused("columns= differs", path, columns={"a": rank})
+    assert list(hvd.data.shard(path, columns={"a": np.int64}))
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_numbers_of_csv_of_any_precision(folder, rank, dtype):
+    written(rank, {folder / "0.csv": b"a\n1.5\n-2e3\n\n0.25\n"})
+    dataset = hvd.data.shard(str(folder / "0.csv"), columns={"a": dtype}, uneven="keep")
+    values = sum(hvd.allgather_object([float(one["a"]) for one in dataset]), [])
+    assert sorted(values) == [-2000.0, 0.25, 1.5] and dataset.element_spec["a"].dtype == dtype
+    bad = folder / "1.csv"
+    written(rank, {bad: b"a\n1\nx\n2\n3\n"})
+    if rank == 0:
+        with pytest.raises(tf.errors.OpError, match="line 3: column 'a' is 'x'"):
+            list(hvd.data.shard(str(bad), columns={"a": dtype}, uneven="keep"))
+    else:
+        hvd.data.shard(str(bad), columns={"a": dtype}, uneven="keep")
