@@ -121,7 +121,9 @@ def main() -> None:
         share = rows.training(hvd, data, args.batch)
         steps = args.steps or max(1, args.clicks // (args.batch * size))
         watch += [Progress(steps)] if first else []
-    folder = args.model_dir or Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
+    folder = args.model_dir or Path("model")  # hvd: rank 0's alone is used
+    if first and args.model_dir is None:
+        folder = Path(tempfile.mkdtemp(dir=args.data_dir, prefix="model-"))
     # hvd: only rank 0 has checkpoints
     begun = hvd.broadcast_object(step_of(folder) if first else 0, 0)
     if begun and args.stream:

@@ -17,6 +17,7 @@ from hvd_tf._internal.compat import (
     v1,
     variable_key,
 )
+from hvd_tf._internal.counts import checked_count
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 
 _OF_PASSES = "_hvd_of_passes"  # marks the variables that count passes, and their sums
@@ -183,8 +184,7 @@ def _outermost_graph() -> tf.Graph:
 
 def check_passes(passes: int) -> None:
     """Raises ValueError for less than 1 pass, and for several in an eager program."""
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
+    checked_count("backward_passes_per_step", passes)
     if passes > 1 and executing_eagerly_outside_functions():
         raise ValueError(
             f"backward_passes_per_step={passes} with an optimizer of tf.compat.v1.train "

@@ -129,7 +129,10 @@ class CommitFile:
             self._bear(error, "a commit")
 
     def _replace(self, path: Path, content: Any) -> None:
-        descriptor, draft = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        drafts = f"{path.name}.draft-"
+        for left in path.parent.glob(f"{drafts}*"):
+            left.unlink(missing_ok=True)  # of a rank that was killed here
+        descriptor, draft = tempfile.mkstemp(prefix=drafts, dir=path.parent)  # mode 0600
         try:
             with os.fdopen(descriptor, "wb") as file:
                 pickle.dump(content, file, protocol=5)

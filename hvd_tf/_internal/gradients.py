@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, cast
 
 import tensorflow as tf
 
@@ -18,6 +18,7 @@ from hvd_tf._internal.compat import (
     v1,
     variable_key,
 )
+from hvd_tf._internal.counts import is_count
 from hvd_tf._internal.names import GRADIENT_PREFIX, InstanceName, gradient_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.compression import (
@@ -66,8 +67,8 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
         groups = num_groups if groups is None else groups
     if groups is None:
         return None
-    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
-        return groups
+    if is_count(groups):
+        return int(cast(int, groups))
     if not isinstance(groups, (list, tuple)) or not all(
         isinstance(group, (list, tuple)) for group in groups
     ):

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Optional, TypeVar
 
+import tensorflow as tf
+
 from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.names import DATA_PREFIX
 from hvd_tf._internal.objects import allgather_object, broadcast_object
@@ -41,8 +43,8 @@ class Meeting:
             end_scope(DATA_PREFIX, _text(error))
             try:
                 self._exchange(_text(error))
-            except RuntimeError:
-                pass  # others have failed too: this rank raises its own error
+            except (tf.errors.OpError, RuntimeError):
+                pass  # others have failed too, or are lost: this rank raises its own error
 
     def _exchange(self, failure: str) -> None:
         failures = allgather_object(failure, name=f"{self._what}/meeting")

@@ -37,11 +37,13 @@ class TensorFlowState(ObjectState):
 
         Args:
           variables: None for all global variables of a graph of TF 1.
-          session: of that graph.
+          session: of that graph. None: the default one.
           **kwargs: see `ObjectState`.
         """
-        self._session = session
-        self._variables = list(v1.global_variables() if variables is None else variables)
+        if session is None and not executing_eagerly_outside_functions():
+            session = v1.get_default_session()
+        self.session = session
+        self.variables = list(v1.global_variables() if variables is None else variables)
         self._values: list[np.ndarray] = []
         self._assign: Any = None
         self._broadcast: Any = None
@@ -79,13 +81,13 @@ class TensorFlowState(ObjectState):
 
     def _current_session(self) -> Optional[v1.Session]:
         """Has the variables, which are initialised. None: they are those of eager code."""
-        return self._session
+        return self.session
 
     def _all_variables(self) -> list[Variable]:
-        return self._variables
+        return self.variables
 
     def _shared_variables(self) -> list[Variable]:
-        return self._variables
+        return self.variables
 
     def _content(self) -> list[np.ndarray]:
         return self._values
@@ -136,6 +138,7 @@ class TensorFlowKerasState(TensorFlowState):
         """
         is_eager = executing_eagerly_outside_functions()
         self._graph = None if is_eager else v1.get_default_graph()
+        self.backend = backend
         self._get_session = getattr(backend, "get_session", get_session)
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from hvd_tf._internal.compat import is_keras_optimizer
+from hvd_tf._internal.counts import checked_count
 from hvd_tf._internal.gradients import GradientReducer, Groups, checked_layers
 from hvd_tf._internal.keras.optimizers import distribute
 from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
@@ -66,9 +67,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         raise ValueError(f"optimizer must be an optimizer of Keras. Received: {optimizer!r}")
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum. Received: {op!r}")
-    passes = backward_passes_per_step
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1. Received: {passes!r}")
+    passes = checked_count("backward_passes_per_step", backward_passes_per_step)
     reducer = GradientReducer(
         name or f"Distributed{type(optimizer).__name__}",
         device_dense=device_dense,

@@ -237,6 +237,23 @@ def test_gradients_of_several_passes(hvd, rank, size):
     assert second[0].numpy() == [sum(11.0 + r for r in range(size))]
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_local_gradients_of_several_passes(hvd, rank, size, scales):
+    from horovod.tensorflow import LocalGradientAggregationHelper, _make_allreduce_grads_fn
+
+    reduce = _make_allreduce_grads_fn("local", "", "", None, False, hvd.Sum, 1.0, None)
+    helper = LocalGradientAggregationHelper(
+        2, reduce, False, False, scale_local_gradients=scales, name="local"
+    )
+    shared, own = tf.Variable([0.0]), tf.Variable([0.0])
+    helper.register_local_var(own)
+    for _ in range(2):
+        gradients = [tf.constant([1.0 + rank]), tf.constant([3.0 + rank])]
+        found = helper.compute_gradients([gradients[1], gradients[0]], [own, shared])
+    assert found[1].numpy() == [sum(2.0 + 2 * r for r in range(size))]
+    assert found[0].numpy() == [(6.0 + 2 * rank) / (size if scales else 1)]
+
+
 def test_attributes_that_programs_look_at(hvd, rank, size):
     variable = tf.Variable([1.0])
     optimizers = [hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))]

@@ -56,12 +56,16 @@ def test_variables(hvd, rank, size):
     assert variable.numpy().tolist() == [0.0, 2.0] and state.step == 0
 
 
-def test_variables_of_a_session(hvd, rank, size):
+@pytest.mark.parametrize("is_given", [True, False])
+def test_variables_of_a_session(hvd, rank, size, is_given):
+    """The default session is that of the state where none is given."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.get_variable("x", initializer=[float(rank)])
         add = variable.assign_add([1.0])
         session.run(tf.compat.v1.global_variables_initializer())
-        state = hvd.elastic.TensorFlowState(session=session, step=0)
+        given = {"session": session} if is_given else {}
+        state = hvd.elastic.TensorFlowState(**given, step=0)
+        assert state.session is session and state.variables == [variable]
         state.sync()
         session.run(add)
         state.commit()

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
-from hvd_tf._internal import objects
+from hvd_tf._internal import meeting, objects
 from hvd_tf._internal.meeting import everywhere
 
 RANKS = (2,)
@@ -307,3 +307,15 @@ def test_before_init(hvd):
                 call()
     finally:
         hvd.init()
+
+
+def test_a_ranks_own_error_comes_before_that_of_a_lost_peer(monkeypatch):
+    def lost(*_, **__):
+        raise tf.errors.UnknownError(None, None, "rank 1 has left")
+
+    def action():
+        raise KeyError("its own")
+
+    monkeypatch.setattr(meeting, "allgather_object", lost)
+    with pytest.raises(KeyError, match="its own"):
+        everywhere(action, "input_fn")

@@ -295,8 +295,19 @@ def test_refused_arguments():
     with pytest.raises(ValueError, match="groups"):
         make(groups=0)
     for passes in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="backward_passes_per_step must be at least 1"):
+        with pytest.raises(ValueError, match="backward_passes_per_step must be a whole number"):
             make(backward_passes_per_step=passes)
     for op in (hvd_tf.Average, hvd_tf.Adasum):
         with pytest.raises(ValueError, match="needs a graph"):
             make(backward_passes_per_step=2, op=op)
+
+
+def test_numbers_of_numpy(rank, size):
+    keras_sgd, two = tf.keras.optimizers.SGD(0.1), np.int64(2)
+    made = hvd_tf.DistributedOptimizer(keras_sgd, backward_passes_per_step=two, groups=two)
+    assert made._agg_helper is not None
+    with pytest.raises(ValueError, match=r"must be a whole number of at least 1. Received: 1\.5"):
+        hvd_tf.DistributedOptimizer(keras_sgd, backward_passes_per_step=1.5)
+    with tf.Graph().as_default():
+        plain = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        assert hvd_tf.DistributedOptimizer(plain, backward_passes_per_step=two)._agg_helper

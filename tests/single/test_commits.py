@@ -8,7 +8,10 @@ import os
 import pickle
 import re
 import resource
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +44,28 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
     file.write(1)
     with pytest.raises((pickle.PicklingError, AttributeError)):
         file.write([bytes(1 << 20), lambda: None])
+    assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_killed_rank_has_left_goes_with_the_next_commit(tmp_path: Path) -> None:
+    killed = """
+import os, signal
+from hvd_tf._internal.commits import CommitFile
+
+class Kill:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+CommitFile(0, os.environ).write([bytes(1 << 20), Kill()])
+"""
+    for _ in range(2):
+        env = {**os.environ, **environ(tmp_path)}
+        ended = subprocess.run([sys.executable, "-c", killed], env=env, timeout=60)
+        assert ended.returncode == -signal.SIGKILL
+        assert len(list(tmp_path.iterdir())) == 1
+    file = CommitFile(0, environ(tmp_path))
+    assert file.read() is None
+    file.write(1)
     assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
 
 

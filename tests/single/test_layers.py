@@ -123,7 +123,7 @@ FLOORS = [
     "blame scopes step_data",
     "op_names",
     "eager_words",
-    "features reduce_ops world",
+    "features reduce_ops world counts",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
     "failure_report build_stamp causes commits exceptions exit_status intel_fabric launched "
