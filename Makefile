@@ -174,7 +174,7 @@ build_core = echo "== compiling core tests$(if $(1), for the $(1) sanitizer)" &&
   cmake --build $(2) -- --quiet
 # $(1): build directory, $(2): what starts ctest
 run_core = echo "== $(1)" && export PATH="$(CURDIR)/$(BIN):$$PATH" && \
-  $(2) ctest --test-dir $(1) --output-on-failure -j "$$(nproc)"
+  $(2) ctest --test-dir $(1) --output-on-failure -j $$((2 * $$(nproc)))
 # Older thread sanitizers stop at addresses that newer kernels hand out.
 NO_ASLR = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
