@@ -86,25 +86,26 @@ def _launch(options: Options) -> int:
         if options.output is not None:
             files = RankFiles(options.output, options.ranks)
             stack.callback(files.close)
-        _choose_commits(options, environ, stack)
-        return _run(options, launcher, environ, signals, file_limit, files)
+        kept = _choose_commits(options, environ, stack)
+        return _run(options, launcher, environ, signals, file_limit, files, kept)
 
 
-def _choose_commits(options: Options, environ: dict[str, str], stack: ExitStack) -> None:
+def _choose_commits(options: Options, environ: dict[str, str], stack: ExitStack) -> Optional[Path]:
     """Makes a directory for the commits of a job that is started again, unless the user has."""
     if not options.restarts or environ.get(variables.COMMITS_VARIABLE):
-        return
+        return None
     if options.hosts and not options.hosts[0].is_this_machine():
         say(
             f"rank 0 is on {options.hosts[0].name}, so hvd.elastic keeps no commits for a restart "
             f"and begins anew: set {variables.COMMITS_VARIABLE} to a directory that all hosts share"
         )
-        return
+        return None
     try:
-        chosen = str(stack.enter_context(kept_directory()))
+        chosen = stack.enter_context(kept_directory())
     except OSError as error:
         raise no_temporary_files(error) from None
-    environ[variables.COMMITS_VARIABLE] = environ[variables.CHOSEN_VARIABLE] = chosen
+    environ[variables.COMMITS_VARIABLE] = environ[variables.CHOSEN_VARIABLE] = str(chosen)
+    return chosen
 
 
 def _run(
@@ -114,12 +115,13 @@ def _run(
     signals: process.Signals,
     file_limit: FileLimit,
     files: Optional[RankFiles],
+    kept: Optional[Path],
 ) -> int:
     """Starts the job, and again after a failure where that was asked for."""
     environ.setdefault(variables.JOB_VARIABLE, secrets.token_hex(8))
     for restart in range(options.restarts + 1):
         env = {**environ, variables.RESTART_VARIABLE: str(restart)}
-        outcome = Attempt(options, launcher, env, signals, file_limit, files).run()
+        outcome = Attempt(options, launcher, env, signals, file_limit, files, kept).run()
         if outcome.code == 0 or outcome.stopped or restart == options.restarts:
             break
         say(

@@ -79,7 +79,7 @@ def _slowest(steps: Sequence[Step]) -> Iterator[str]:
     counts = Counter(step.slowest for step in steps if step.slowest is not None)
     if not counts:
         return
-    yield "slowest rank (its tensors came last; by how much, on average)"
+    yield "slowest rank (its tensors came last; by how much, at the median)"
     for rank, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])):
         late_us = median(step.lateness_us[rank] for step in steps if step.slowest == rank)
         yield f"  rank {rank:<6}in {count} of {len(steps)} steps, by {time_text(late_us)}"

@@ -79,7 +79,7 @@ def test_another_launcher_may_start_at_any_moment(
 def test_what_a_killed_launcher_has_left_is_removed(
     place: Path, lock: str | None, age_s: float, stays: bool
 ) -> None:
-    left = place / "hvdrun.left"
+    left = place / "hvdrun.leftover"
     left.mkdir()
     if lock is not None:
         (left / lock).touch()
@@ -95,3 +95,14 @@ def test_what_is_no_launchers_stays(place: Path) -> None:
     (place / "elsewhere" / "lock").touch()
     start_another()
     assert {path.name for path in place.iterdir()} == {"hvdrun.file", "hvdrun.link", "elsewhere"}
+
+
+@pytest.mark.parametrize("name", ["hvdrun.logs", "hvdrun.logs2026", "hvdrun.run-0001"])
+def test_a_directory_of_the_users_stays(place: Path, name: str) -> None:
+    """Whatever it is called, and however old it is."""
+    own = place / name
+    own.mkdir()
+    (own / "rank.0").write_text("x")
+    os.utime(own, (0, 0))
+    start_another()
+    assert (own / "rank.0").read_text() == "x"

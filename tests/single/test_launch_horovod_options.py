@@ -188,6 +188,15 @@ def test_a_configuration_file(tmp_path: Path) -> None:
         assert f"--{name} has nothing to do here" in result.stderr
 
 
+def test_the_command_line_chooses_the_controller(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "config.yaml"
+    path.write_text("controller: gloo\nparams:\n  fusion_threshold_mb: 2.0\n")
+    result = started(tmp_path, "--config-file", str(path), "--mpi")
+    assert "--mpi has nothing to do here" in result.stderr
+    assert facts(tmp_path)["env"]["HVD_FUSION_BYTES"] == str(2 << 20)
+
+
 def test_a_command_line_may_turn_off_what_the_file_asks_for(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     path = tmp_path / "config.yaml"
@@ -201,7 +210,7 @@ def test_a_command_line_may_turn_off_what_the_file_asks_for(tmp_path: Path) -> N
     ("content", "words"),
     [
         ("controller: gloo\n", "--gloo is not offered: leave it out"),
-        ("controller: smoke\n", "controller is no option: check its spelling"),
+        ("controller: smoke\n", "controller: 'smoke' is neither mpi nor gloo"),
         ("params:\n  fusion: 1\n", "params.fusion is no option: check its spelling"),
         ("params:\n  cache_capacity: x\n", "cache_capacity: 'x' is not a whole number"),
         ("params:\n  cache_capacity: ²\n", "cache_capacity: '²' is not a whole number"),

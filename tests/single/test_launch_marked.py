@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,37 @@ def test_what_has_no_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPat
         bare.kill()
         bare.wait()
         ended.wait()
+
+
+# The kernel keeps 15 bytes of a name, here half of a letter.
+HALF_A_LETTER = """
+import ctypes, sys, time
+ctypes.CDLL(None).prctl(15, b"name \\xd0", 0, 0, 0)
+print("ready", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def named(seconds: float, **arguments: Any) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "HVD_MARK": "half a letter"}
+    command = [sys.executable, "-c", HALF_A_LETTER, str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, **arguments)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
+
+
+def test_a_name_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that runs, of one that has ended, and of one that holds an output open."""
+    runs, ended = named(1000), named(0)
+    try:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert process.runs(runs.pid) and not process.runs(ended.pid)
+        assert process.environment(ended.pid) == []
+        assert not process.has_collected_children(runs.pid)
+        (words,) = process.end_strays("HVD_MARK", "half a letter", os.getpid())
+        assert words.encode(errors="surrogateescape") == b"name \xd0 (pid %d)" % runs.pid
+        assert runs.wait(timeout=60) == -signal.SIGKILL
+    finally:
+        for one in (runs, ended):
+            one.kill()
+            one.wait()

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from launching import fake_mpirun, run
 
 from hvd_tf._internal.launcher.mpi_words import MpiWords
+from hvd_tf._internal.launcher.output import Output, of_rank
 
 EDGE = "-" * 74 + "\n"
 NOTICED = (
@@ -28,7 +30,9 @@ def folded(text: str, step: int) -> tuple[str, list[str]]:
     """What is shown of a text that comes in pieces of so many lines, and what is folded."""
     words, lines = MpiWords(), text.encode().splitlines(True)
     pieces = [b"".join(lines[i : i + step]) for i in range(0, len(lines), step)]
-    shown = b"".join(words.fold(KEY, piece) for piece in pieces) + b"".join(words.rest(1))
+    shown = b"".join(words.fold(KEY, piece) for piece in pieces) + b"".join(
+        text for _, text in words.rest(1)
+    )
     return shown.decode(), [block.decode() for block in words.folded]
 
 
@@ -56,7 +60,7 @@ def test_each_rank_has_blocks_of_its_own() -> None:
     assert words.fold((1, 0), EDGE.encode()) == b""
     assert words.fold((1, 1), b"MPI_ABORT was invoked on rank 1\n") != b""
     assert words.fold((1, 0), b"MPI_ABORT was invoked on rank 0\n") == b""
-    assert words.rest(1) != [b""]
+    assert words.rest(1) != []
 
 
 def failing(status: int) -> str:
@@ -79,3 +83,17 @@ def test_verbose_shows_all(tmp_path: Path) -> None:
 def test_it_is_shown_where_hvdrun_has_nothing_to_say(tmp_path: Path) -> None:
     fake_mpirun(tmp_path, failing(3))  # no rank has told of its end
     assert run(tmp_path, ["-np", "1", "true"]).stderr == NOTICED
+
+
+def test_what_was_held_back_is_shown_as_its_ranks(capfd: pytest.CaptureFixture[str]) -> None:
+    source, sink = os.pipe()
+    os.write(sink, EDGE.encode())
+    os.close(sink)
+    output = Output(False, None, None, MpiWords())
+    output.add(source, 1, of_rank(1), own=True)
+    output.start()
+    output.finish(lambda: b"")
+    while not output.finished(timeout_s=0.05):
+        pass
+    output.close()
+    assert capfd.readouterr().out == "[1] " + EDGE

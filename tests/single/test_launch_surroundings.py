@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from launching import facts, fake_mpirun, launcher, left_of, run
 
+from hvd_tf._internal.launcher.rank_main import STDIN
+
 # Open MPI's: it ends like this.
 NEEDS_HOME = """#!/bin/sh
 [ "$HOME" ] || { echo "Error: no home directory" >&2; exit 1; }
@@ -67,3 +69,18 @@ def test_closed_streams_are_none_of_the_files_of_ranks(tmp_path: Path) -> None:
     # The fake does not say whose a line is, so all are mpirun's own.
     written = {path.read_text() for path in (tmp_path / "of").glob("*/*")}
     assert written == {""}
+
+
+def test_a_named_pipe_whose_writers_have_gone_is_an_input_at_its_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / STDIN).symlink_to(f"/proc/{os.getpid()}/fd/{pipe}")
+    reads = (
+        "import sys; from hvd_tf._internal.launcher import rank_main; rank_main.open_stdin(); "
+        "print(repr(sys.stdin.read()))"
+    )
+    env = {**os.environ, "HVD_JOB_DIR": str(tmp_path), "OMPI_COMM_WORLD_RANK": "0"}
+    command = [sys.executable, "-c", reads]
+    result = subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=60, text=True)
+    os.close(pipe)
+    assert result.stdout == "''\n"

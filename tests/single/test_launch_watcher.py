@@ -150,3 +150,27 @@ def test_the_watcher_is_deaf_to_a_terminal(job: Path) -> None:
     process.communicate(timeout=LIMIT_S)
     wait_until_nothing_is_left(job)
     assert [place for place in directories(job) if place.exists()] == []
+
+
+def test_commits_go_with_a_launcher_that_is_killed(job: Path) -> None:
+    fake_mpirun(job, HEARS)
+    process = start(job, ["-np", "1", "--restarts", "2", "true"], stderr=subprocess.STDOUT)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    commits = Path(facts(job)["env"]["HVD_ELASTIC_DIR"])
+    assert commits.is_dir() and commits not in directories(job)
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    wait_until_nothing_is_left(job)
+    assert not commits.exists()
+
+
+def test_commits_stay_from_one_start_to_the_next(job: Path) -> None:
+    body = """
+path = os.path.join(os.environ["HVD_ELASTIC_DIR"], "count")
+done = open(path).read() if os.path.exists(path) else ""
+with open(path, "w") as file: file.write(done + "x")
+note(env=dict(os.environ), done=done); sys.exit(len(done) < 2)
+"""
+    fake_mpirun(job, body)
+    assert run(job, ["-np", "1", "--restarts", "3", "true"]).returncode == 0
+    assert facts(job)["done"] == "xx" and left_of(job) == []

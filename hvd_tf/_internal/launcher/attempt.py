@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from hvd_tf._internal import notices
 from hvd_tf._internal.launcher import (
@@ -45,6 +46,8 @@ class Attempt:
     signals: process.Signals
     file_limit: FileLimit
     files: RankFiles | None
+    kept: Path | None = None
+    """A directory that all starts of the job share, if there is one."""
 
     def run(self) -> Outcome:
         """Runs the job to its end.
@@ -57,7 +60,7 @@ class Attempt:
             stack.callback(watcher.close)
             try:
                 directories = stack.enter_context(private_directories(self.options.ranks))
-                watcher.watch(directories)
+                watcher.watch(directories, self.kept)
                 if sys.stdin is not None:  # it is where the launcher was started without
                     (directories.job / STDIN).symlink_to(f"/proc/{os.getpid()}/fd/0")
                 told = RankNotices(directories.job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -24,6 +25,7 @@ _SEGMENTS_PREFIX = "mpi.hvdrun."
 # Held by the launcher as long as it lives. Not its pid: a container that shares the directory
 # has pids of its own.
 _LOCK = "lock"
+_DRAFT = ".lock"
 # A directory may be that old without a lock: its launcher is about to make one.
 _YOUNG_S = 60.0
 
@@ -77,7 +79,7 @@ def kept_directory() -> Iterator[Path]:
 def _directory(parent: Path, prefix: str) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        draft = path / f".{_LOCK}"
+        draft = path / _DRAFT
         lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,29 +97,33 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
         names = os.listdir(parent)
     except OSError:
         return
-    for path in (parent / name for name in names if name.startswith(prefix)):
+    # As tempfile makes them. A user's may begin so too.
+    made = re.compile(re.escape(prefix) + "[a-z0-9_]{8}")
+    for path in (parent / name for name in names if made.fullmatch(name)):
         try:
-            if _is_abandoned(path):
-                shutil.rmtree(path, ignore_errors=True)
+            _remove_if_abandoned(path)
         except OSError:
             continue  # gone meanwhile, or not ours to judge
 
 
-def _is_abandoned(path: Path) -> bool:
+def _remove_if_abandoned(path: Path) -> None:
     facts = path.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-        return False
+        return
     try:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return time.time() - facts.st_mtime > _YOUNG_S
+        # Its launcher had put nothing else in it.
+        if time.time() - facts.st_mtime > _YOUNG_S and set(os.listdir(path)) <= {_DRAFT}:
+            shutil.rmtree(path, ignore_errors=True)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False  # its launcher is alive
+        return  # its launcher is alive
     finally:
         os.close(lock)
-    return True
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _has_room(directory: Path, wanted_bytes: int) -> bool:

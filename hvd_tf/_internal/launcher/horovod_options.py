@@ -234,8 +234,11 @@ def read(found: argparse.Namespace) -> Found:
     """
     values = {rule.name: getattr(found, rule.name) for rule in _RULES}
     if found.config_file is not None:
+        controllers = {"mpi", "gloo"}  # of which the command line may have the other one
+        if any(values[name] is not None for name in controllers):
+            controllers.clear()
         for name, value in _of_file(found.config_file).items():
-            if values[name] is None:
+            if values[name] is None and (name in controllers or name not in ("mpi", "gloo")):
                 values[name] = value
     variables: dict[str, str] = {}
     notices = []
@@ -264,7 +267,9 @@ def _of_file(path: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in _flat(config_file.read(path)).items():
         rule = rules.get(key)
-        if key == "controller" and str(value).lower() in ("mpi", "gloo"):
+        if key == "controller":
+            if str(value).lower() not in ("mpi", "gloo"):
+                raise LaunchError(f"--config-file {path}: {key}: {value!r} is neither mpi nor gloo")
             values[str(value).lower()] = True  # as the option of that name
             continue
         if rule is None:
@@ -275,7 +280,8 @@ def _of_file(path: str) -> dict[str, Any]:
             values[rule.name] = value
             continue
         try:
-            values[rule.name] = rule.kind(str(value))
+            is_whole = isinstance(value, float) and value.is_integer()
+            values[rule.name] = rule.kind(str(int(value) if is_whole else value))
         except argparse.ArgumentTypeError as error:
             raise LaunchError(f"--config-file {path}: {key}: {error}") from None
     return values

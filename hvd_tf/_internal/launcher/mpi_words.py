@@ -40,9 +40,10 @@ class MpiWords:
             return lines
         return b"".join(self._line(self._blocks[key], line) for line in lines.splitlines(True))
 
-    def rest(self, source: int) -> list[bytes]:
-        """What of this stream was held back, because a block might have gone on."""
-        return [self._release(block) for key, block in self._blocks.items() if key[0] == source]
+    def rest(self, source: int) -> list[tuple[Optional[int], bytes]]:
+        """What of this stream was held back, because a block might have gone on, by rank."""
+        held = [(key[1], block) for key, block in self._blocks.items() if key[0] == source]
+        return [(rank, self._release(block)) for rank, block in held if block]
 
     def _line(self, block: list[bytes], line: bytes) -> bytes:
         is_edge = line.rstrip(b"\r\n") == _DASHES

@@ -70,7 +70,9 @@ def parse(arguments: Sequence[str]) -> Options:
     used = () if found.check_build else _hosts(found)
     ssh_arguments = _ssh_arguments(found)
     no_ssh = ("-p and -i have nothing to do here: all ranks run on this machine",)
-    mpi_arguments = _mpi_arguments(found.mpi_args) + _mpi_arguments(found.binding_args)
+    mpi_arguments = _mpi_arguments("--mpi-args", found.mpi_args) + _mpi_arguments(
+        "--binding-args", found.binding_args
+    )
     if found.share_cores and any(re.match("-+bind-to(=|$)", word) for word in mpi_arguments):
         parser.error("--share-cores and a --bind-to of mpirun bind both: leave one of them out")
     return Options(
@@ -188,8 +190,8 @@ def _ssh_arguments(found: argparse.Namespace) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-def _mpi_arguments(text: str) -> tuple[str, ...]:
+def _mpi_arguments(option: str, text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise LaunchError(f"--mpi-args {text!r}: {error}: close what was opened") from None
+        raise LaunchError(f"{option} {text!r}: {error}: close what was opened") from None

@@ -234,23 +234,29 @@ class Output:
         if stream.pending:
             self._pass_on(stream, bytes(stream.pending) + b"\n")
             stream.pending.clear()
-        if self._fold:
-            self._write(stream.sink, b"".join(self._fold.rest(stream.source)))
+        for rank, text in self._fold.rest(stream.source) if self._fold else ():
+            self._write(stream.sink, self._shown(rank, text))
 
     def _pass_on(self, stream: _Stream, lines: bytes) -> None:
         shown = []
-        stamp = _stamp() if self._timestamp else b""
         for rank, text in stream.split(lines):
             if self._watch:
                 text = self._watch(rank, text)
             if not text:
                 continue
             if rank is not None and self._files:
-                self._files.write(rank, stream.sink, _headed(stamp, text))
+                self._files.write(rank, stream.sink, _headed(self._stamp_now(), text))
             if self._fold and not (text := self._fold.fold((stream.source, rank), text)):
                 continue
-            shown.append(_headed(stamp if rank is None else b"%s[%d] " % (stamp, rank), text))
+            shown.append(self._shown(rank, text))
         self._write(stream.sink, b"".join(shown))
+
+    def _shown(self, rank: int | None, text: bytes) -> bytes:
+        stamp = self._stamp_now()
+        return _headed(stamp if rank is None else b"%s[%d] " % (stamp, rank), text)
+
+    def _stamp_now(self) -> bytes:
+        return _stamp() if self._timestamp else b""
 
     def _write(self, sink: int, data: bytes) -> None:
         view = memoryview(data)

@@ -199,7 +199,8 @@ def end_strays(variable: str, value: str, reader: int) -> list[str]:
         held = [name for name in _open_files(pid) if name in read or name.startswith("/dev/pts/")]
         if pid != reader and any(name.startswith(("pipe:", "/dev/pts/")) for name in held):
             with suppress(OSError):
-                ended.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})")
+                name = os.fsdecode(Path(f"/proc/{pid}/comm").read_bytes().strip())
+                ended.append(f"{name} (pid {pid})")
             _signal(pid, signal.SIGKILL)
     return ended
 
@@ -216,7 +217,7 @@ def _open_files(pid: int) -> list[str]:
 def runs(pid: int) -> bool:
     """Whether there is such a process, which has not ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return _facts(pid)[0] != b"Z"
     except OSError:
         return False
 
@@ -228,8 +229,7 @@ def has_collected_children(pid: int) -> bool:
       OSError: there is no such process.
     """
     # Page faults of those children, of which the shortest program has some.
-    faults = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]
-    return int(faults) > 0
+    return int(_facts(pid)[8]) > 0
 
 
 def end_marked(variable: str, value: str, patience_s: float) -> None:
@@ -290,11 +290,22 @@ def _marked(variable: str, value: str) -> list[int]:
 
 def _may_have_environment(pid: int) -> bool:
     """Raises OSError where there is no such process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    size, code, begin, end = (int(fields[field]) for field in (20, 23, 47, 48))
+    facts = _facts(pid)
+    size, code, begin, end = (int(facts[place]) for place in (20, 23, 47, 48))
     # The kernel's own processes and those that have ended have no memory at all. The address of
     # a new program's code is the last that the kernel sets, after its environment.
     return size > 0 and (code == 0 or begin < end)
+
+
+def _facts(pid: int) -> list[bytes]:
+    """What the kernel's file `stat` has behind the process's name, from its state on.
+
+    The kernel cuts that name to 15 bytes, also within a letter.
+
+    Raises:
+      OSError: there is no such process.
+    """
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _signal(pid: int, number: int) -> None:

@@ -121,7 +121,9 @@ def open_stdin() -> None:
         sources.insert(0, os.path.join(directory, STDIN))
     for source in sources:
         try:
-            file = os.open(source, os.O_RDONLY | os.O_NOCTTY)
+            # A named pipe whose writers have gone is at its end. Its open would wait for another.
+            file = os.open(source, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            os.set_blocking(file, True)
         except OSError:
             continue  # it is a socket, or the launcher has no input
         go_to_place_of(source, file)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from hvd_tf._internal import failure_report
 from hvd_tf._internal.launcher import mpich_segments, process
@@ -33,9 +34,12 @@ class Watcher:
             _child(source)
         os.close(source)
 
-    def watch(self, directories: Directories) -> None:
-        """Names the job's directories, of which that of the job marks its processes as well."""
-        names = (directories.job, directories.segments)
+    def watch(self, directories: Directories, kept: Path | None) -> None:
+        """Names the job's directories, of which that of the job marks its processes as well.
+
+        kept: one that all starts of the job share. It goes only if the launcher is killed.
+        """
+        names = (directories.job, directories.segments, *([kept] if kept else []))
         with suppress(BrokenPipeError):  # somebody has ended it
             os.write(self._pipe, b"".join(os.fsencode(name) + b"\0" for name in names))
 
@@ -65,7 +69,7 @@ def _wait_and_tidy(source: int) -> None:
     while chunk := os.read(source, 1 << 12):
         told += chunk
     names = [os.fsdecode(name) for name in told.split(b"\0")[:-1]]
-    if not names or not any(map(os.path.isdir, names)):
+    if not any(map(os.path.isdir, names[:2])):
         return  # the launcher has done all itself
     process.end_marked(failure_report.DIRECTORY_VARIABLE, names[0], _GRACE_S)
     for name in names:
