@@ -298,7 +298,10 @@ def runs(tool: str) -> str:
     """
     if (path := shutil.which(tool)) is None:
         return ""
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    except OSError:  # a script whose interpreter has gone
+        return ""
     return done.stdout if done.returncode == 0 else ""
 
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -51,6 +52,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except LaunchError as error:
         say(str(error))
         return _USAGE_ERROR
+    except KeyboardInterrupt:  # before the job, which has handlers of its own
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever reads what this launcher prints has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _open_missing_streams() -> None:
@@ -63,7 +69,8 @@ def _open_missing_streams() -> None:
 def _show_build(options: Options) -> int:
     """Prints it; 1 where hvd_tf does not work here."""
     facts = build_check.facts(os.environ)
-    print(json.dumps(facts, indent=2) if options.as_json else build_check.report(facts).rstrip())
+    text = json.dumps(facts, indent=2) if options.as_json else build_check.report(facts).rstrip()
+    print(text, flush=True)
     return int(facts["problem"] is not None)
 
 

@@ -117,7 +117,7 @@ def run(
         "-i": ssh_identity_file,
         "--output-filename": output_filename,
         "--mpi-args": mpi_args,
-        "--network-interfaces": network_interfaces or network_interface,
+        "--network-interfaces": _joined(network_interfaces or network_interface),
     }
     words = []
     for name, value in options.items():
@@ -194,3 +194,8 @@ def _pickled(func: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
             f"run: the function or an argument cannot be pickled: {error}{remedy}"
         ) from error
     return data
+
+
+def _joined(names: Any) -> Any:
+    """A list of names as the option has it, with commas."""
+    return names if names is None or isinstance(names, str) else ",".join(map(str, names))

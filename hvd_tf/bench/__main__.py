@@ -28,6 +28,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """
     # The default would end this process alone. An exception ends its jobs too.
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _stop)
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         numbers = session.measure(options, _say)

@@ -114,3 +114,18 @@ def test_arguments_of_a_class_of_the_program_are_known_again() -> None:
     first, second = (subprocess.check_output(command, text=True).split() for _ in range(2))
     assert first == second
     assert len(set(first)) == 2
+
+
+def test_interfaces_as_a_list(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def note(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", note)
+    for interfaces in (["eth0", "eth1"], "eth0,eth1"):
+        with pytest.raises(RuntimeError, match="the job failed with status 1"):
+            hvd_tf.run(run_functions.train, network_interfaces=interfaces)
+    assert all("--network-interfaces=eth0,eth1" in command for command in commands)
+    assert len(commands) == 2

@@ -123,3 +123,26 @@ def program(path: Path) -> Path:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_what_it_has_started(number: signal.Signals) -> None:
+    """By an exception, so that its jobs end with it."""
+    program = """
+import time
+from hvd_tf.bench import __main__ as bench
+def measure(options, say):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("ended", flush=True)
+bench.session.measure = measure
+raise SystemExit(bench.main([]))
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (128 + number, "ended\n")

@@ -334,3 +334,13 @@ def test_nvcc_is_looked_for_where_cuda_is(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("HVD_NVCC")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "empty"))
     assert native.nvcc() == ""
+
+
+def test_a_tool_whose_interpreter_has_gone_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "cmake"
+    tool.write_text("#!/no/such/python\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment.runs("cmake") == "" and not environment.cmake_is_usable()

@@ -106,3 +106,21 @@ def test_a_directory_of_the_users_stays(place: Path, name: str) -> None:
     os.utime(own, (0, 0))
     start_another()
     assert (own / "rank.0").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("owner", "stays"),
+    [
+        ("another start\nanother name", True),
+        ("{boot}\nanother name", False),  # a container's
+        ("another start\n{name}", False),  # before this machine was started anew
+    ],
+)
+def test_locks_of_other_machines_are_not_judged(place: Path, owner: str, stays: bool) -> None:
+    """Some file systems have locks for each machine alone."""
+    left = place / "hvdrun.leftover"
+    left.mkdir()
+    boot = directories._BOOT.read_text().strip()
+    (left / "lock").write_text(owner.format(boot=boot, name=os.uname().nodename))
+    start_another()
+    assert left.exists() == stays

@@ -147,6 +147,7 @@ def test_a_host_file(tmp_path: Path, option: str) -> None:
         (["-H=-oProxyCommand:4"], ["no host name"]),
         (["-H", "me@node1:4"], ["'me@node1'", "~/.ssh/config"]),
         (["-H", "[::1]:4"], ["~/.ssh/config"]),
+        (["-H", "fe80::1:4"], ["an IPv6 address belongs in ~/.ssh/config"]),
         (["-H", "node1;id:4"], ["no host name"]),
         (["-H", "node1:4", "--hostfile", "x"], ["not allowed with"]),
         (["--hostfile", "{tmp}/none"], ["{tmp}/none", "No such file"]),

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launching import facts, fake_mpirun, launcher, left_of, run
+from launching import facts, fake_mpirun, launcher, left_of, run, start
 
 from hvd_tf._internal.launcher.rank_main import STDIN
 
@@ -84,3 +85,23 @@ def test_a_named_pipe_whose_writers_have_gone_is_an_input_at_its_end(tmp_path: P
     result = subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=60, text=True)
     os.close(pipe)
     assert result.stdout == "''\n"
+
+
+def test_nobody_reads_what_it_prints(tmp_path: Path) -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    with start(tmp_path, ["--check-build"], stdout=sink) as process:
+        os.close(sink)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (128 + signal.SIGPIPE, b"")
+
+
+def test_ctrl_c_before_the_job_begins(tmp_path: Path) -> None:
+    fake_mpirun(tmp_path, "note()")
+    change = """
+from hvd_tf._internal.launcher import build_check
+def stop(): raise KeyboardInterrupt
+build_check.problem = stop
+"""
+    result = run(tmp_path, ["-np", "1", "true"], change=change)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGINT, "")

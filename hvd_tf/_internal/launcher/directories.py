@@ -26,6 +26,7 @@ _SEGMENTS_PREFIX = "mpi.hvdrun."
 # has pids of its own.
 _LOCK = "lock"
 _DRAFT = ".lock"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 # A directory may be that old without a lock: its launcher is about to make one.
 _YOUNG_S = 60.0
 
@@ -83,6 +84,7 @@ def _directory(parent: Path, prefix: str) -> Iterator[Path]:
         lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(lock, _owner())
             # Another launcher may look at any moment. It must see a held lock or none.
             draft.rename(path / _LOCK)
             yield path
@@ -118,12 +120,26 @@ def _remove_if_abandoned(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         return
     try:
+        # Where a file system has locks for each host alone, another host's would seem to be free.
+        # Containers of one machine have different names, and a machine has been started anew.
+        owner = set(os.read(lock, 256).split(b"\n"))
+        if owner != {b""} and owner.isdisjoint(_owner().split(b"\n")):
+            return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return  # its launcher is alive
     finally:
         os.close(lock)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _owner() -> bytes:
+    """This machine's start and name."""
+    try:
+        boot = _BOOT.read_bytes().strip()
+    except OSError:
+        boot = b"unknown"
+    return boot + b"\n" + os.uname().nodename.encode()
 
 
 def _has_room(directory: Path, wanted_bytes: int) -> bool:

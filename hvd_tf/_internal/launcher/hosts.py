@@ -64,6 +64,8 @@ def parse(text: str) -> list[Host]:
     pairs = []
     for item in text.split(","):
         name, colon, slots = item.strip().partition(":")
+        if ":" in slots:
+            name, colon = item.strip(), ""  # an IPv6 address
         pairs.append((name, slots if colon else "1"))
     return _checked(pairs, f"-H {text}")
 

@@ -231,7 +231,10 @@ def watch(pid: int, notices: Notices) -> int:
         number = signal.sigwaitinfo(signal.valid_signals()).si_signo
         # One who sends the group a signal has sent it to the command too.
         if number != signal.SIGCHLD and not _in_my_group(pid):
-            os.kill(pid, number)
+            try:
+                os.kill(pid, number)
+            except PermissionError:
+                pass  # it has become another user's, as by sudo
         status = _news(pid, notices)
         if status is None:
             told = told or number in _ASK_FOR_THE_END
