@@ -4,6 +4,7 @@
 #ifndef HVD_TESTS_CORE_GPU_CALLS_H_
 #define HVD_TESTS_CORE_GPU_CALLS_H_
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "core/lanes.h"
 #include "core/runtime.h"
+#include "faults.h"
 #include "harness.h"
 #include "run_ranks.h"
 #include "runtime_calls.h"
@@ -119,20 +121,24 @@ struct GpuJob {
     return FakeKernelImage();
   };
   std::vector<std::string> hosts;  // of each rank. Empty: all on one
+  std::vector<std::shared_ptr<Faults>> faults;  // of each rank. Empty: none
   LanesOfTest::ChangeOwner change_owner = [](LaneOwner*) {};
 };
 
 // The body gets a GPU of the rank's own, which works by itself. `find` finds
-// the rank's NCCL.
-inline void RunOnGpus(
+// the rank's NCCL. Returns by how much the thread of a GPU was late: see
+// PlayUntilOnTime.
+inline double RunOnGpus(
     int size, const std::function<void(int, Runtime*, TestGpu*)>& body,
     const std::function<Result<const NcclLibrary*>(int rank)>& find,
     const GpuJob& job = {}) {
   ThreadWorld world(size, job.hosts, 4096);
+  std::vector<double> pauses_s(static_cast<size_t>(size));
   RunRanks(size, [&](int rank) {
     TestGpu gpu;
     gpu.gpu().WorkAlone();
-    auto backend = world.Open(rank);
+    auto backend = job.faults.empty() ? world.Open(rank)
+                                      : world.Open(rank, job.faults[rank]);
     auto lanes = std::make_unique<CudaLanes>(
         backend->doorbell(), [&, rank] { return find(rank); },
         job.connect_limit, job.kernels(rank));
@@ -142,7 +148,9 @@ inline void RunOnGpus(
     EXPECT_EQ(runtime.Start(job.sets).message(), "");
     body(rank, &runtime, &gpu);
     runtime.Stop();
+    pauses_s[rank] = gpu.gpu().longest_pause_s();
   });
+  return *std::max_element(pauses_s.begin(), pauses_s.end());
 }
 
 inline Result<const NcclLibrary*> NoNccl(int /*rank*/) {

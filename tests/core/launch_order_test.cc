@@ -30,9 +30,11 @@ TEST(batches_of_one_set_go_in_their_order) {
   EXPECT_FALSE(order.IsNext(second));
   order.End(first);
   EXPECT_TRUE(order.IsNext(second));
+  EXPECT_FALSE(order.empty());
   order.End(second);
   order.End(second);
   EXPECT_FALSE(order.IsNext(second));
+  EXPECT_TRUE(order.empty());
 }
 
 TEST(a_batch_that_is_settled_later_may_go_behind) {

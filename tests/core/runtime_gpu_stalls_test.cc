@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nccl_jobs.h"
+#include "rounds.h"
 
 namespace hvd {
 namespace {
@@ -39,13 +40,13 @@ void Await(const Lines& lines, const std::string& words) {
 }
 
 // Rank 1's GPU does not come to a tensor, and nobody stops anything.
-void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
-                            const GpuJob& job) {
+double PlayLagThatEndsTheJob(const Find& find, bool is_direct,
+                             const GpuJob& job) {
   FakeNccl::Reset();
   const Lines lines;
   std::promise<void> ended;
   const auto end = ended.get_future().share();
-  RunOnGpus(
+  const double late_s = RunOnGpus(
       2,
       [&](int rank, Runtime* runtime, TestGpu* gpu) {
         if (is_direct) {
@@ -79,6 +80,14 @@ void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
       find, job);
   EXPECT_TRUE(Count(lines, "waited for the GPU of rank 1 (localhost)") > 0);
   EXPECT_EQ(Count(lines, "waited for the GPU of rank 0"), 0);
+  return late_s;
+}
+
+void CheckLagThatEndsTheJob(const Find& find, bool is_direct,
+                            const GpuJob& job) {
+  // Late by a warning's time, the GPU of rank 0 is rightly named as well.
+  PlayUntilOnTime(job.options.stall_warning_s / 2,
+                  [&] { return PlayLagThatEndsTheJob(find, is_direct, job); });
 }
 
 TEST(a_gpu_that_hangs_is_named_where_tensors_are_staged) {

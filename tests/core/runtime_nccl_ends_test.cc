@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "nccl_jobs.h"
+#include "rounds.h"
 
 namespace hvd {
 namespace {
@@ -436,6 +438,37 @@ TEST(an_error_after_a_batch_was_said_to_be_done) {
         }
       },
       Nccl, WithOptions(InStreamOrder()));
+}
+
+// What follows in the streams of rank 0 waits for its GPU, which waits for a
+// rank that does not answer.
+TEST(a_frozen_peer_of_a_batch_that_was_said_to_be_done) {
+  FakeNccl::Reset();
+  GpuJob job = WithOptions(InStreamOrder());
+  job.options.stall_warning_s = 0;
+  job.options.stall_shutdown_s = 1;
+  job.faults = NewFaults(2);
+  std::promise<void> ended;
+  const auto end = ended.get_future().share();
+  RunOnGpus(
+      2,
+      [&](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 2, runtime, gpu));
+        // Its kernel does not come to the GPU.
+        if (rank == 1) gpu->ComputeOnce(std::make_shared<bool>(false));
+        GpuCall sum(gpu, runtime, "sum", Filled(100, 1.0f + rank));
+        EXPECT_EQ(sum.Wait().message(), "");
+        if (rank == 1) {
+          job.faults[1]->Freeze();
+          end.wait();
+          job.faults[1]->Thaw();
+          return;
+        }
+        // The framework's stream comes here, whatever the values are.
+        (void)sum.Values();
+        ended.set_value();
+      },
+      Nccl, job);
 }
 
 }  // namespace

@@ -142,6 +142,8 @@ void FakeGpu::Queue(Stream* stream, Work work) {
     const Lock lock(mutex_);
     stream->queue_.push_back(std::move(work));
     ++queued_;
+    if (is_idle_) due_ = Clock::now();
+    is_idle_ = false;
   }
   has_work_.notify_all();
 }
@@ -257,14 +259,17 @@ void FakeGpu::WorkAlone() {
   worker_ = std::thread([this] {
     Lock lock(mutex_);
     while (!is_ending_) {
+      const auto now = Clock::now();
+      longest_pause_ = std::max(longest_pause_, now - std::min(due_, now));
+      due_ = now;
       // Work may be queued while a step runs other work without the lock.
       const uint64_t seen = queued_;
       if (StepLocked(&lock)) continue;
       const auto has_more = [&] { return is_ending_ || queued_ != seen; };
-      const bool is_idle = std::all_of(
+      is_idle_ = std::all_of(
           streams_.begin(), streams_.end(),
           [](const auto& stream) { return stream->queue_.empty(); });
-      if (is_idle) {
+      if (is_idle_) {
         has_work_.wait(lock, has_more);
       } else {
         // What it waits for may be another GPU's to do.
@@ -272,6 +277,11 @@ void FakeGpu::WorkAlone() {
       }
     }
   });
+}
+
+double FakeGpu::longest_pause_s() const {
+  const Lock lock(mutex_);
+  return std::chrono::duration<double>(longest_pause_).count();
 }
 
 // --- Faults ---

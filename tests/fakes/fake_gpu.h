@@ -5,6 +5,7 @@
 #ifndef HVD_TESTS_FAKES_FAKE_GPU_H_
 #define HVD_TESTS_FAKES_FAKE_GPU_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -84,6 +85,9 @@ class FakeGpu {
   void Step();
   // From now on a thread does that, whenever there is work.
   void WorkAlone();
+  // How long that thread did not look although there was work. Longer than
+  // some 0.1 ms where it was not scheduled.
+  double longest_pause_s() const;
 
   // --- Faults ---
   // The next copy of any stream fails.
@@ -99,6 +103,7 @@ class FakeGpu {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
 
   bool IsOnGpu(const void* address) const;
   std::byte* ShadowOf(const void* device) const;
@@ -118,7 +123,10 @@ class FakeGpu {
   mutable std::mutex mutex_;
   std::condition_variable has_work_;
   bool is_ending_ = false;
-  uint64_t queued_ = 0;                    // pieces of work, ever
+  uint64_t queued_ = 0;  // pieces of work, ever
+  bool is_idle_ = true;  // the worker waits for work
+  Clock::time_point due_ = Clock::time_point::max();  // when it should look
+  Clock::duration longest_pause_{};
   std::map<size_t, size_t> used_;          // begin and end on the GPU
   std::map<uintptr_t, uintptr_t> pinned_;  // begin and end
   std::vector<std::unique_ptr<Stream>> streams_;

@@ -93,6 +93,8 @@ void BackgroundLoop::EndSet(Set* set, const PeerEndMessage& end,
   ExecuteReady(set);
   const auto number = end.log_seen.find(set->process_set.serial);
   if (end.gave_up) {
+    // Of batches that are done for their callers GPUs may wait for the rank.
+    set->executor->MemberEnded(why, true);
     set->negotiator->FailAll(why);
     set->executor->CancelAfter(0, why);
     return;
@@ -142,6 +144,8 @@ void BackgroundLoop::EndSelf(const EndCommand& how, bool lost_track) {
       last = std::min(last, breakdown->log_number - 1);
     }
     if (lost_track) last = 0;
+    // Peers end as well, and this rank's GPU may wait for theirs.
+    if (how.failed) set.executor->MemberEnded(why, true);
     set.negotiator->EndAt(set.negotiator->log_seen(), why);
   }
   timeline_.Leave(how.failed, now_);
@@ -186,6 +190,7 @@ void BackgroundLoop::FailRest() {
     }
     set.executor->Abandon(why);
   }
+  for (Set& set : sets_) set.executor->Close(why);
   FailSetCallIfEnded();
 }
 

@@ -304,6 +304,12 @@ void Executor::MemberEnded(const Status& why, bool has_failed) {
   }
 }
 
+void Executor::Close(const Status& why) {
+  for (const auto& lane : lanes_.transports) {
+    if (lane != nullptr) lane->Close(why);
+  }
+}
+
 void Executor::CancelAfter(uint64_t log_number, const Status& why) {
   std::vector<Running> late;
   for (auto& [number, running] : running_) {

@@ -87,6 +87,8 @@ class Executor {
 
   // See Transport::MemberEnded.
   void MemberEnded(const Status& why, bool has_failed);
+  // See Transport::Close.
+  void Close(const Status& why);
 
   // Ends the batches of log records behind `log_number`, because a member takes
   // no part in them. 0 ends all.

@@ -191,6 +191,11 @@ class Transport {
     (void)has_failed;
   }
 
+  // Progress is not called any more. What a GPU still does with peers is broken
+  // off, because memory cannot be given back before that: also that of other
+  // transports. So all of a job are closed before one of them goes.
+  virtual void Close(const Status& why) { (void)why; }
+
   // How many batches of this rank still need Progress. They are not done, or
   // they are done here but still serve their peers.
   virtual int in_flight() const = 0;

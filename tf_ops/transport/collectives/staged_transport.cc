@@ -89,7 +89,7 @@ bool StagedTransport::Progress() {
     for (auto at = flights_.begin(); at != flights_.end();) {
       Flight& flight = at->second;
       moved |= AdvanceFlight(at->first, &flight);
-      Settle(&flight, &calls);
+      TakeDone(&flight, &calls);
       at = Finished(flight) ? flights_.erase(at) : std::next(at);
     }
   }
@@ -106,7 +106,7 @@ void StagedTransport::Cancel(BatchId id, const Status& why) {
   if (flight.work != nullptr) flight.work->Fail({why.code(), rank()});
   flight.status = why;
   std::vector<Call> calls;
-  Settle(&flight, &calls);
+  TakeDone(&flight, &calls);
   for (Call& call : calls) call.done(call.status);
 }
 
@@ -231,7 +231,7 @@ void StagedTransport::CheckMemoryWillCome(Urgency urgency) const {
   if (!some_is_used) throw std::bad_alloc();
 }
 
-void StagedTransport::Settle(Flight* flight, std::vector<Call>* calls) {
+void StagedTransport::TakeDone(Flight* flight, std::vector<Call>* calls) {
   if (!flight->done) return;
   if (flight->status.ok() && flight->work->is_detached()) {
     const Status& own = flight->work->local_error();
@@ -254,7 +254,7 @@ bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
       flight.work->Fail({StatusCode::kInternal, rank()});
     }
     if (flight.status.ok()) flight.status = why;
-    Settle(&flight, calls);
+    TakeDone(&flight, calls);
   }
   return calls->size() > before;
 }

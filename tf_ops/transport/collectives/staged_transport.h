@@ -95,7 +95,7 @@ class StagedTransport final : public Transport {
   void EndPhase(Flight* flight);
   // If the batch is done for its caller, adds the call of `done`, which is made
   // later.
-  void Settle(Flight* flight, std::vector<Call>* calls);
+  void TakeDone(Flight* flight, std::vector<Call>* calls);
   bool Finished(const Flight& flight) const;
   // Whether the batch is one of in_flight().
   bool Counts(const Flight& flight) const {

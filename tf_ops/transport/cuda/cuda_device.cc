@@ -282,7 +282,7 @@ CudaStream StreamOf(const DeviceStream& stream) {
 
 Result<std::unique_ptr<DeviceStream>> CudaDevice::NewStream(
     const std::shared_ptr<const void>& ready) {
-  if (driver_ == nullptr) {
+  if (kernels_ == nullptr) {
     driver_ = MarkOf(ready).driver;
     context_ = MarkOf(ready).context;
     const InCudaContext within(driver_, context_);

@@ -35,6 +35,10 @@ DirectLane::~DirectLane() {
   communicator_.reset();
 }
 
+void DirectLane::Close(const Status& why) {
+  if (communicator_ != nullptr && !flights_.empty()) communicator_->Break(why);
+}
+
 BatchId DirectLane::Start(Batch batch, BatchDone done) {
   const BatchId id = next_id_++;
   if (communicator_ == nullptr) decision_.Notice(batch);
@@ -59,7 +63,7 @@ void DirectLane::Meet(bool all_came) {
 }
 
 void DirectLane::Leave(Flight* flight) {
-  flight->phase = Phase::kOver;
+  flight->stage = Stage::kOver;
   *flight->is_left = true;
   queue_->order().End(flight->proposed);
   LeaveHosts(flight);
@@ -83,26 +87,30 @@ bool DirectLane::Progress() {
   // FreeUnused may wait until a GPU has done its work, so the GPU must have
   // none.
   const bool is_gpu_free = flights_.empty() && !decision_.uses_gpu() &&
+                           queue_->is_free() &&
                            (communicator_ == nullptr || broken().ok());
-  if (is_gpu_free) staging_.FreeUnused();
+  if (is_gpu_free) {
+    staging_.FreeUnused();
+    queue_->FreeUnused();
+  }
   // These come last, because they may start and cancel batches.
   for (const auto& [done, status] : calls) done(status);
   return moved || !calls.empty();
 }
 
 bool DirectLane::Step(Flight* flight) {
-  switch (flight->phase) {
-    case Phase::kMeeting:
+  switch (flight->stage) {
+    case Stage::kMeeting:
       return FindOutputs(flight);
-    case Phase::kMet:
+    case Stage::kMet:
       if (broken().ok()) {
         return queue_->order().IsNext(flight->proposed) && Launch(flight);
       }
       Leave(flight);
       return true;
-    case Phase::kLaunched:
+    case Stage::kLaunched:
       return Record(flight);
-    case Phase::kRunning: {
+    case Stage::kRunning: {
       const Result<bool> reached = flight->finished->IsReached();
       if (reached.ok() && !reached.value()) return communicator_->HasFailed();
       if (!reached.ok() && flight->status.ok()) {
@@ -114,7 +122,7 @@ bool DirectLane::Step(Flight* flight) {
       Leave(flight);
       return true;
     }
-    case Phase::kBetween:
+    case Stage::kBetween:
       return StepBetween(flight);
     default:
       return false;
@@ -136,7 +144,7 @@ bool DirectLane::Launch(Flight* flight) {
   const bool is_second = flight->is_second_half();
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
   flight->launched_at = Clock::now();
-  flight->phase = Phase::kLaunched;
+  flight->stage = Stage::kLaunched;
   BatchTimes* const times = flight->batch.times.get();
   if (times != nullptr && !is_second) {
     times->among_gpus = true;
@@ -166,7 +174,7 @@ Status DirectLane::Queue(Flight* flight) {
         FuseInto(flight->buffer->memory.get(), batch, size());
     HVD_RETURN_IF_ERROR(stream->CopyElements(fusion.in, fusion.pack));
     return communicator_->Launch(
-        flight->is_first_half() ? ShardOf(*flight).scatter : fusion.calls,
+        flight->is_first_half() ? GpuShardOf(*flight).scatter : fusion.calls,
         stream);
   }
   const FlightSizes none;
@@ -216,7 +224,7 @@ bool DirectLane::Record(Flight* flight) {
   auto event = queue_->stream()->Record(wake_);
   if (event.ok()) {
     flight->finished = std::move(event.value());
-    flight->phase = Phase::kRunning;
+    flight->stage = Stage::kRunning;
     if (owner_.completes_in_stream && !flight->is_first_half()) {
       HoldFramework(flight);
     }
@@ -249,7 +257,7 @@ std::vector<BatchId> DirectLane::with_gpu() const {
   }
   for (const auto& [id, flight] : flights_) {
     const bool is_there =
-        flight->phase == Phase::kLaunched || flight->phase == Phase::kRunning;
+        flight->stage == Stage::kLaunched || flight->stage == Stage::kRunning;
     if (is_there) found.push_back(id);
   }
   std::sort(found.begin(), found.end());

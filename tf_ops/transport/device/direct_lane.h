@@ -66,6 +66,7 @@ class DirectLane final : public Transport {
   void Cancel(BatchId id, const Status& why) override;
   void Meet(bool all_came) override;
   void MemberEnded(const Status& why, bool has_failed) override;
+  void Close(const Status& why) override;
   int in_flight() const override;
   int own_in_flight() const override { return decision_.own_in_flight(); }
   int count_of(BatchId id) const override;
@@ -76,7 +77,7 @@ class DirectLane final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Phase = Flight::Phase;
+  using Stage = Flight::Stage;
 
   // --- Batches of the communicator ---
   bool IsForGpus(const Batch& batch) const;
@@ -113,7 +114,7 @@ class DirectLane final : public Transport {
   void HoldFramework(Flight* flight);
 
   // --- Allreduces by host, whose shards go between the hosts ---
-  GpuShard ShardOf(const Flight& flight) const;
+  GpuShard GpuShardOf(const Flight& flight) const;
   Status FindMemoryOfShard(Flight* flight);
   void StartTrip(const FlightPtr& flight);
   Status QueueShardOut(const Flight& flight);

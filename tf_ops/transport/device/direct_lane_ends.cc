@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kAfterAnEnd{6}, kAfterAFailure{1};
 }  // namespace
 
 bool DirectLane::IsOver(Flight* flight) {
-  if (flight->phase != Phase::kOver) return false;
+  if (flight->stage != Stage::kOver) return false;
   if (broken().ok() || !flight->status.ok()) return true;
   // Cancel may bring the name of a peer that is lost.
   if (Clock::now() < communicator_->broken_at() + kUntilAPeerIsNamed)
@@ -43,7 +43,7 @@ void DirectLane::EndWithMember() {
   decision_.EndWithMember(member_end_);
   for (const auto& [id, flight] : flights_) {
     // The host transport's own peers tell it.
-    if (flight->phase == Phase::kMeeting) continue;
+    if (flight->stage == Stage::kMeeting) continue;
     communicator_->Break(member_end_);
     if (flight->status.ok()) flight->status = member_end_;
   }
@@ -63,7 +63,7 @@ void DirectLane::Cancel(BatchId id, const Status& why) {
   if (has_come && !is_lost) return;
   if (is_lost) communicator_->Break(why);
   if (flight->sizes != nullptr) host_->Cancel(flight->sizes->host_id, why);
-  if (flight->phase == Phase::kMeeting) host_->Cancel(flight->before, why);
+  if (flight->stage == Stage::kMeeting) host_->Cancel(flight->before, why);
   if (is_lost) host_->Cancel(flight->behind, why);
   // What was not launched is not going to be.
   (void)Step(flight.get());

@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-GpuShard DirectLane::ShardOf(const Flight& flight) const {
+GpuShard DirectLane::GpuShardOf(const Flight& flight) const {
   const HostMap& hosts = owner_.hosts;
   const auto own = static_cast<size_t>(rank());
   const auto host = static_cast<size_t>(hosts.host[own]);
@@ -26,7 +26,7 @@ Status DirectLane::FindMemoryOfShard(Flight* flight) {
   const auto shards = static_cast<int>(decision_.GpuPeers().size());
   HVD_RETURN_IF_ERROR(TakeBuffer(flight, FusionBytes(flight->batch, shards)));
   auto pinned =
-      queue_->pinned().Take(static_cast<size_t>(ShardOf(*flight).bytes));
+      queue_->pinned().Take(static_cast<size_t>(GpuShardOf(*flight).bytes));
   if (!pinned.ok()) return pinned.status();
   flight->pinned = std::move(pinned.value());
   return Status::Ok();
@@ -37,7 +37,7 @@ void DirectLane::StartTrip(const FlightPtr& flight) {
   const auto trip = flight->trip = std::make_shared<ShardTrip>();
   void* const shard = flight->pinned.get();
   Batch sums = SmallBatch(Verb::kAllreduce, batch.wire_dtype, shard, shard,
-                          static_cast<size_t>(ShardOf(*flight).count));
+                          static_cast<size_t>(GpuShardOf(*flight).count));
   // The unpacking divides.
   sums.reduce_op =
       batch.reduce_op == ReduceOp::kAverage ? ReduceOp::kSum : batch.reduce_op;
@@ -67,7 +67,7 @@ void DirectLane::StartTrip(const FlightPtr& flight) {
         if (trip->status.ok()) trip->status = status;
         if (!status.ok()) return;
         queue_->order().Settle(flight->proposed, trip->place);
-        flight->phase = Phase::kMet;
+        flight->stage = Stage::kMet;
       });
   to_go_on_.push_back(flight);
 }
@@ -79,7 +79,7 @@ bool DirectLane::GoOn() {
     ShardTrip* const trip = flight->trip.get();
     if (!trip->has_sums) break;
     moved = true;
-    if (flight->phase != Phase::kBetween || !trip->status.ok()) continue;
+    if (flight->stage != Stage::kBetween || !trip->status.ok()) continue;
     flight->proposed = trip->place = queue_->order().BeginAgain(owner_.set_id);
     trip->has_place = true;
   }
@@ -89,7 +89,7 @@ bool DirectLane::GoOn() {
 bool DirectLane::HandOver(Flight* flight) {
   if (!flight->is_first_half() || !broken().ok()) return false;
   flight->trip->is_copied = true;
-  flight->phase = Phase::kBetween;
+  flight->stage = Stage::kBetween;
   return true;
 }
 
@@ -111,13 +111,13 @@ void DirectLane::LeaveHosts(Flight* flight) {
 }
 
 Status DirectLane::QueueShardOut(const Flight& flight) {
-  const GpuShard shard = ShardOf(flight);
+  const GpuShard shard = GpuShardOf(flight);
   return queue_->stream()->CopyBytes(
       {{shard.begin, flight.pinned.get(), shard.bytes}});
 }
 
 Status DirectLane::QueueGather(const Flight& flight) {
-  const GpuShard shard = ShardOf(flight);
+  const GpuShard shard = GpuShardOf(flight);
   DeviceStream* const stream = queue_->stream();
   HVD_RETURN_IF_ERROR(
       stream->CopyBytes({{flight.pinned.get(), shard.begin, shard.bytes}}));

@@ -242,7 +242,7 @@ void DirectLane::StartBefore(const FlightPtr& flight, const Status& error) {
         if (flight->status.ok()) flight->status = status;
         if (!status.ok()) return Leave(flight.get());
         queue_->order().Settle(flight->proposed, flight->place);
-        flight->phase = Phase::kMet;
+        flight->stage = Stage::kMet;
       });
 }
 

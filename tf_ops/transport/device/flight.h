@@ -50,7 +50,7 @@ struct FlightSizes {
 // their end needs the lane, so the host transport ends none after that has
 // gone: it only drops them. Background thread only.
 struct Flight {
-  enum class Phase {
+  enum class Stage {
     kMeeting,   // its number is on the host transport
     kMet,       // to be launched in its turn
     kLaunched,  // given to the communicator, maybe not yet to the GPU
@@ -67,7 +67,7 @@ struct Flight {
     const bool has_sizes = sizes != nullptr && !sizes->is_known;
     int of_trip = 0;
     if (trip != nullptr) of_trip = !trip->has_sums + !trip->is_over;
-    return 1 + (phase == Phase::kMeeting ? 1 : 0) + (has_sizes ? 1 : 0) +
+    return 1 + (stage == Stage::kMeeting ? 1 : 0) + (has_sizes ? 1 : 0) +
            of_trip;
   }
 
@@ -82,7 +82,7 @@ struct Flight {
   // The framework's streams wait for it, so it can be called.
   bool is_held_for = false;
   std::shared_ptr<FlightSizes> sizes;  // null: they are known
-  Phase phase = Phase::kMeeting;
+  Stage stage = Stage::kMeeting;
   LaunchOrder::Place proposed = 0;
   LaunchOrder::Place place = 0;  // the largest proposal, in the end
   // What goes before it and behind it, on the host transport.

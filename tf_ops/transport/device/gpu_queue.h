@@ -57,6 +57,13 @@ class GpuQueue {
   PinnedMemory& pinned() { return pinned_; }
   LaunchOrder& order() { return order_; }
 
+  // Whether the GPU has no work of any set that waits for peers.
+  bool is_free() const { return order_.empty(); }
+  // See PinnedMemory.
+  void FreeUnused() {
+    if (pinned_.kept_bytes() > 0) pinned_.FreeOne();
+  }
+
   // Whether a set's reason not to use the GPU in this way is news.
   bool IsNews(const std::string& reason) {
     if (reason == last_reason_) return false;

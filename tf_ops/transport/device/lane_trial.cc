@@ -22,7 +22,7 @@ LaneTrial::LaneTrial(Setup setup) : setup_(std::move(setup)) {
 }
 
 void LaneTrial::Meeting::Leave() {
-  phase = Phase::kOver;
+  stage = Stage::kOver;
   is_left = true;
   order->End(proposed);
 }
@@ -60,7 +60,7 @@ void LaneTrial::StartComing(const Status& error) {
   coming_ = setup_.host->Start(
       std::move(byte), [meeting = meeting_, nothing](const Status&) {
         // If it has failed, so does what follows.
-        if (meeting->phase == Phase::kMeeting) {
+        if (meeting->stage == Stage::kMeeting) {
           meeting->proposed = meeting->order->Begin(meeting->set_id);
           meeting->place = meeting->proposed;
         }
@@ -80,7 +80,7 @@ void LaneTrial::StartBefore(const Status& error) {
         if (meeting->status.ok()) meeting->status = status;
         if (!status.ok()) return meeting->Leave();
         meeting->order->Settle(meeting->proposed, meeting->place);
-        meeting->phase = Phase::kMet;
+        meeting->stage = Stage::kMet;
       });
 }
 
@@ -94,25 +94,25 @@ void LaneTrial::StartBehind() {
 }
 
 int LaneTrial::host_batches() const {
-  return 1 + (meeting_->phase == Phase::kMeeting ? 1 : 0) +
+  return 1 + (meeting_->stage == Stage::kMeeting ? 1 : 0) +
          (meeting_->all_have_come ? 0 : 1);
 }
 
 bool LaneTrial::Advance() {
-  switch (meeting_->phase) {
-    case Phase::kMeeting:
+  switch (meeting_->stage) {
+    case Stage::kMeeting:
       return Come();
-    case Phase::kMet:
+    case Stage::kMet:
       if (setup_.communicator->broken().ok()) {
         return setup_.queue->order().IsNext(meeting_->proposed) && Launch();
       }
       Leave();
       return true;
-    case Phase::kLaunched:
+    case Stage::kLaunched:
       return Record();
-    case Phase::kRunning:
+    case Stage::kRunning:
       return AwaitEnd();
-    case Phase::kOver:
+    case Stage::kOver:
       return false;
   }
   return false;
@@ -139,7 +139,7 @@ bool LaneTrial::Launch() {
   setup_.queue->order().Launch(meeting_->proposed);
   const Status status = Queue();
   launched_at_ = Clock::now();
-  meeting_->phase = Phase::kLaunched;
+  meeting_->stage = Stage::kLaunched;
   // Peers wait for this GPU.
   if (!status.ok()) communicator->Break(status);
   return true;
@@ -178,7 +178,7 @@ bool LaneTrial::Record() {
     return true;
   }
   finished_ = std::move(event.value());
-  meeting_->phase = Phase::kRunning;
+  meeting_->stage = Stage::kRunning;
   // The GPU keeps the order from here on.
   setup_.queue->order().End(meeting_->proposed);
   return true;
@@ -204,7 +204,7 @@ bool LaneTrial::PassLimit() {
 
 void LaneTrial::EndWithMember(const Status& why) {
   // The host transport's own peers tell it.
-  if (meeting_->phase == Phase::kMeeting) return;
+  if (meeting_->stage == Stage::kMeeting) return;
   setup_.communicator->Break(why);
   if (meeting_->status.ok()) meeting_->status = why;
 }

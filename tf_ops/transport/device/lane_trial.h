@@ -58,7 +58,7 @@ class LaneTrial {
 
   // True if anything moved.
   bool Advance();
-  bool is_over() const { return meeting_->phase == Phase::kOver; }
+  bool is_over() const { return meeting_->stage == Stage::kOver; }
   // A member has ended, and has had the time to complete it. Before the launch
   // the host transport tells that by itself.
   void EndWithMember(const Status& why);
@@ -73,7 +73,7 @@ class LaneTrial {
   bool is_told_by_peer() const;
 
  private:
-  enum class Phase {
+  enum class Stage {
     kMeeting,   // its number is on the host transport
     kMet,       // to be launched in its turn
     kLaunched,  // given to the communicator, maybe not yet to the GPU
@@ -87,7 +87,7 @@ class LaneTrial {
 
     LaunchOrder* order = nullptr;  // of the queue, which outlives all batches
     int set_id = 0;
-    Phase phase = Phase::kMeeting;
+    Stage stage = Stage::kMeeting;
     bool has_come = true;        // this GPU, or it never will
     bool all_have_come = false;  // or cannot
     // This GPU has done with it, or will never have to do with it.

@@ -48,6 +48,9 @@ class LaunchOrder {
   // harm.
   void End(Place proposed) { pending_.erase(proposed); }
 
+  // No set has a batch that is begun, or that the GPU is at.
+  bool empty() const { return pending_.empty(); }
+
   static constexpr Place kSets = Place{1} << 20;
 
  private:

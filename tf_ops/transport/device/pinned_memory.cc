@@ -25,7 +25,6 @@ PinnedMemory::PinnedMemory(std::shared_ptr<Device> device,
 Result<std::shared_ptr<std::byte>> PinnedMemory::Take(size_t bytes) {
   const size_t size = BlockBytes(bytes);
   Result<std::shared_ptr<void>> found = Find(size);
-  FreeOne();
   if (!found.ok()) return found.status();
   auto* const data = static_cast<std::byte*>(found.value().get());
   const auto give_back = [unused = unused_, block = std::move(found.value()),

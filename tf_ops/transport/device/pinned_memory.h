@@ -34,8 +34,9 @@ class PinnedMemory {
   // pointer goes, even if this object has gone before.
   Result<std::shared_ptr<std::byte>> Take(size_t bytes);
 
-  // Frees a block that nobody has needed for so long, if there is one. Take
-  // does so too.
+  // Frees a block that nobody has needed for so long, if there is one. A driver
+  // waits for that until the GPU has done its work. So the GPU must have none
+  // that waits for peers, whose failures this thread could not hear of.
   void FreeOne();
 
   size_t kept_bytes() const { return unused_->bytes; }
