@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -331,6 +332,39 @@ TEST(pieces_of_a_large_batch_overlap) {
     EXPECT_EQ(status.message(), "");
     EXPECT_TRUE(is(2, 2));
     self->Drive([&] { return self->host->in_flight() == 0; });
+  });
+}
+
+// Its program may go on with the variable as soon as that has been read.
+TEST(a_root_writes_nothing) {
+  std::atomic<bool> is_changed{false};
+  OnRanks(2, [&](Rank* self) {
+    float value = 1.0f + self->rank;
+    const auto memory = self->gpu->Allocate(sizeof(value));
+    self->gpu->gpu().Write(memory.get(), &value, sizeof(value));
+    if (self->rank == 1) self->Drive([&] { return is_changed.load(); });
+    Batch batch;
+    batch.verb = Verb::kBroadcast;
+    batch.memory = MemoryKind::kCuda;
+    Segment& segment = batch.segments.emplace_back();
+    segment.in = segment.out = memory.get();
+    segment.count = segment.rows = 1;
+    segment.ready = self->gpu->Mark();
+    bool done = false;
+    self->lane->Start(std::move(batch), [&](const Status& why) {
+      EXPECT_EQ(why.message(), "");
+      done = true;
+    });
+    if (self->rank == 0) {
+      self->Pass();  // it has been read
+      value = 5.0f;
+      self->gpu->gpu().Write(memory.get(), &value, sizeof(value));
+      is_changed = true;
+    }
+    self->Drive([&] { return done; });
+    self->Drive([&] { return self->host->in_flight() == 0; });
+    self->gpu->gpu().Read(&value, memory.get(), sizeof(value));
+    EXPECT_EQ(value, self->rank == 0 ? 5.0f : 1.0f);
   });
 }
 

@@ -210,8 +210,9 @@ Status HostStaging::CopyIn(Flight* flight, const Batch& host_batch,
                            Piece* piece) {
   const auto element = static_cast<int64_t>(SizeOf(host_batch.dtype));
   // What a broadcast overwrites need not be copied.
-  const bool has_inputs =
-      host_batch.verb != Verb::kBroadcast || host_batch.root == rank();
+  const bool is_broadcast = host_batch.verb == Verb::kBroadcast;
+  const bool is_root = is_broadcast && host_batch.root == rank();
+  const bool has_inputs = !is_broadcast || is_root;
   std::vector<CopySegment> copies;
   for (const SegmentPart& part : piece->parts) {
     const Segment host = PartOf(host_batch, part);
@@ -225,7 +226,8 @@ Status HostStaging::CopyIn(Flight* flight, const Batch& host_batch,
       copies.push_back(
           {gpu.in, const_cast<void*>(host.in), gpu.count * element});
     }
-    if (host.out != nullptr) {
+    // A root's tensor is the caller's, who may change it once it has been read.
+    if (host.out != nullptr && !(is_root && gpu.out == gpu.in)) {
       piece->copies_out.push_back(
           {host.out, gpu.out,
            OutputCount(host_batch, gpu, rank(), size()) * element});
