@@ -16,6 +16,8 @@ REGISTER = "pass it to hvd.init(process_sets=...) or hvd.add_process_set on ever
 class ProcessSet:
     """Some of the job's ranks. Pass it to `init` or `add_process_set`, then to collectives.
 
+    A copy is the same set, so that an optimizer may be copied before `init` registers its set.
+
     Attributes:
       process_set_id: a small int, the same on every rank; None while it is not registered.
       ranks: the members' ranks in the job, ascending; None for a communicator before init.
@@ -70,6 +72,17 @@ class ProcessSet:
         if value == native.UNKNOWN_PROCESS_SET:
             raise ValueError(f"process set {self.process_set_id} is unknown; {REGISTER}")
         return native.known(value)
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ProcessSet:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self is global_process_set:
+            return "global_process_set"  # by its name in this module
+        return super().__reduce_ex__(protocol)
 
     def __str__(self) -> str:
         return (

@@ -101,7 +101,7 @@ def _broadcast_eagerly(
     def together() -> None:  # in one graph all are under way at once
         _broadcast_op(variables, names, root_rank, process_set, inplace)
 
-    together()
+    together.get_concrete_function()()  # a graph also where functions run eagerly
 
 
 def _agreed_names(variables: list[Variable], root_rank: int, process_set: ProcessSet) -> list[str]:

@@ -104,6 +104,17 @@ def test_keras_variables(rank, size):
         np.testing.assert_array_equal(variable.numpy(), np.full(variable.shape, float(size - 1)))
 
 
+def test_replicated_variables_where_functions_run_eagerly(rank):
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        variables = [tf.Variable(float(rank + i), name="replicated") for i in range(3)]
+    tf.config.run_functions_eagerly(True)
+    try:
+        hvd_tf.broadcast_variables(variables, 1)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert [variable.numpy() for variable in variables] == [1.0, 2.0, 3.0]
+
+
 def test_many_variables_at_once(rank):
     variables = [tf.Variable(tf.fill([i % 7, 3], float(rank * i)), name="w") for i in range(200)]
     hvd_tf.broadcast_variables([*variables, variables[3]], 1)  # one of them twice

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,6 +58,14 @@ def test_what_they_know(hvd, rank, size, mine, other):
     assert hvd.process_set_included_op(other.process_set_id).numpy() == 0
     assert hvd.size_op(other.process_set_id).numpy() == size // 2
     assert str(hvd.sets["even"]).startswith("ProcessSet(process_set_id=1, ranks=[0")
+
+
+def test_copies_are_the_same_set(hvd, mine):
+    everyone = hvd.global_process_set
+    for process_set in (everyone, mine):
+        assert copy.deepcopy([process_set]) == [process_set] == copy.copy([process_set])
+    assert pickle.loads(pickle.dumps(everyone)) is everyone
+    assert pickle.loads(pickle.dumps(mine)).ranks == mine.ranks
 
 
 def test_collectives(hvd, rank, size, mine):
