@@ -50,7 +50,8 @@ class _Reducing:
           output_gradients: one for each element of `target`, or None.
           use_generic_names: ranks match gradients by their places, not by the variables' names.
             Also takes a tf.UnconnectedGradients: it has this place in TensorFlow's own method.
-          unconnected_gradients: what a source that the target does not depend on gets.
+          unconnected_gradients: what a source that the target does not depend on gets, also as
+            "none" or "zero".
 
         Returns:
           Gradients in the structure of `sources`, each of its source's shape and dtype, or None.
@@ -109,12 +110,13 @@ class _Reducing:
         use_generic_names: Any,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> list[Gradient]:
-        if isinstance(use_generic_names, tf.UnconnectedGradients):
+        if isinstance(use_generic_names, (str, tf.UnconnectedGradients)):
             unconnected_gradients = use_generic_names
+        # A tape of the program's own may have no such argument.
+        chosen = tf.UnconnectedGradients(unconnected_gradients)
+        more = [] if chosen is tf.UnconnectedGradients.NONE else [chosen]
         own: Any = super()
-        return tf.nest.flatten(
-            own.gradient(target, sources, output_gradients, unconnected_gradients)
-        )
+        return tf.nest.flatten(own.gradient(target, sources, output_gradients, *more))
 
     def _reduced(
         self, gradients: list[Gradient], sources: list[Variable], use_generic_names: Any

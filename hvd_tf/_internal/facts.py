@@ -23,7 +23,7 @@ Facts = dict[str, Any]
 
 TRAINED_ALREADY = (
     "Estimator.train(max_steps=N) returns at once on a rank whose checkpoint is already at step N. "
-    "Ask rank 0 for the step before training, and skip it on every rank."
+    "Call hvd.estimator.train(estimator, ...) instead, by which no rank trains then."
 )
 
 ERROR = "error"

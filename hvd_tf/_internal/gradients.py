@@ -218,7 +218,7 @@ class GradientReducer:
         names = gradient_names(variables) if names is None else names
         keys = [variable_key(variable) for variable in variables]
         dense: list[int] = []
-        instance = self._instance.for_call(this_set.serial)
+        instance = self._instance.for_call(this_set.serial, variables)
         prefix = f"{GRADIENT_PREFIX}{instance}/"
         with v1.name_scope(f"{self._instance.name}_Allreduce"):
             for i, gradient in enumerate(result):

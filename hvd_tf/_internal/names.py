@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from hvd_tf._internal.compat import (
     Variable,
     graph_chain,
     tf_variable,
+    v1,
 )
 
 DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
@@ -141,33 +142,45 @@ def difference_of(names: set[str], of_root: set[str], at_most: int = 3) -> str:
 
 
 class InstanceName:
-    """A name for one optimizer, different from that of every other in the same graph.
+    """A name for one optimizer, different from those of others that are at work beside it.
 
-    Instances are numbered for each outermost graph, in the order in which they first ask for a name
-    there. So a rank that builds further graphs, for example for an evaluation, has the same numbers
-    as the others.
+    In a graph of TF 1 instances are numbered in the order in which they first ask for a name there.
+    So a rank that builds further graphs, for example for an evaluation, has the same numbers as the
+    others.
+
+    Eager code and tf.function may make optimizers on one rank alone: it loads the model, or its
+    function of hvd.elastic.run failed before it came to a reduction. There an instance counts as
+    the earlier one whose first variables had the same shapes. The two are not at work at once,
+    unless they are in one graph, which tells them apart itself (tf_ops/adapter/matched_names.h).
     """
 
-    # By outermost graph: how many instances have the same name and process set. Serials, because
-    # the members of a set that has the id of a removed one may have made different calls in that.
-    _instances: WeakKeyDictionary[tf.Graph, Counter[tuple[str, int]]] = WeakKeyDictionary()
+    # By outermost graph: who has the same name and process set. Serials, because the members of a
+    # set that has the id of a removed one may have made different calls in that.
+    _instances: WeakKeyDictionary[tf.Graph, dict[tuple[str, int], list[Hashable]]] = (
+        WeakKeyDictionary()
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
 
-    def for_call(self, set_serial: int) -> str:
-        """The name for the operations of one call, in the current graph.
+    def for_call(self, set_serial: int, variables: Sequence[Variable]) -> str:
+        """The name for the operations of one call for these variables, in the current graph.
 
         A second call has the same one. Both calls' operations may run at once in a graph, which
-        tells operations of one name apart itself (tf_ops/adapter/matched_names.h). Only the graph
-        that runs can do so: it may have the operations of several traces, and the same trace twice.
+        tells operations of one name apart itself. Only the graph that runs can do so: it may have
+        the operations of several traces, and the same trace twice.
         """
         *_, outermost = graph_chain()
         if outermost not in self._ordinals:
-            counts = self._instances.setdefault(outermost, Counter())
-            key = (self.name, set_serial)
-            self._ordinals[outermost] = counts[key]
-            counts[key] += 1
+            of_graph = self._instances.setdefault(outermost, {})
+            others = of_graph.setdefault((self.name, set_serial), [])
+            if v1.executing_eagerly_outside_functions():
+                known_by: Hashable = tuple((str(v.shape), str(v.dtype)) for v in variables)
+            else:
+                known_by = len(others)
+            if known_by not in others:
+                others.append(known_by)
+            self._ordinals[outermost] = others.index(known_by)
         ordinal = self._ordinals[outermost]
         return self.name + (f"_{ordinal}" if ordinal else "")

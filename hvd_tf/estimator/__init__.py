@@ -17,6 +17,7 @@ from hvd_tf.estimator.input_sharding import shard_input_fn
 from hvd_tf.estimator.scaling import scale_learning_rate, scale_steps
 from hvd_tf.estimator.schedules import piecewise, warm_up
 from hvd_tf.estimator.train_and_evaluate import train_and_evaluate
+from hvd_tf.estimator.training import train
 
 __all__ = [
     "EndTogetherHook",
@@ -32,6 +33,7 @@ __all__ = [
     "shard_input_fn",
     "tf_estimator",
     "tf_estimator_v1",
+    "train",
     "train_and_evaluate",
     "warm_up",
 ]

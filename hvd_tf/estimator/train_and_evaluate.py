@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -16,13 +16,13 @@ from hvd_tf._internal.compat.estimator import tf_estimator
 from hvd_tf._internal.facts import check_same, exchange
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
 from hvd_tf._internal.meeting import everywhere, on_rank_0
-from hvd_tf._internal.objects import broadcast_object
 from hvd_tf._internal.runtime import Sum, global_process_set, rank
 from hvd_tf._internal.step_data import data_of_step
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
 from hvd_tf.estimator.saving import EVALUATE, SAVE, Saver, Schedule
+from hvd_tf.estimator.training import is_trained, missing_hooks
 
 _WHAT = "train_and_evaluate"
 # hvd_tf's own hooks. No rank may lack one that another rank has.
@@ -64,8 +64,7 @@ def train_and_evaluate(
       RuntimeError: on the other ranks, if an evaluation or an export fails on one.
     """
     _check_same(train_spec, eval_spec)
-    if _is_trained(estimator, train_spec.max_steps):
-        v1.logging.info(f"{_WHAT}: the checkpoint has reached max_steps={train_spec.max_steps}")
+    if is_trained(estimator, train_spec.max_steps, _WHAT):
         return None, []
     trainer = _Trainer(estimator)
     saver = (
@@ -75,7 +74,7 @@ def train_and_evaluate(
     )
     schedule = Schedule(estimator.config, eval_spec.throttle_secs)
     evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
-    hooks = [*_added(train_spec.hooks), *train_spec.hooks]
+    hooks = [*missing_hooks(train_spec.hooks), *train_spec.hooks]
     together = next(hook for hook in hooks if isinstance(hook, EndTogetherHook))
     together.call_when_asked(evaluations.run)
     trainer.estimator.train(
@@ -225,17 +224,6 @@ class _Evaluations:
         ]
 
 
-def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRunHook]:
-    """The hooks that every rank needs and the user has not given."""
-    needed = {
-        BroadcastGlobalVariablesHook: lambda: BroadcastGlobalVariablesHook(0),
-        EndTogetherHook: EndTogetherHook,
-    }
-    return [
-        make() for kind, make in needed.items() if not any(isinstance(hook, kind) for hook in hooks)
-    ]
-
-
 def _check_same(train_spec: Any, eval_spec: Any) -> None:
     """Raise on every rank if a specification is not one, or differs between ranks."""
 
@@ -259,11 +247,3 @@ def _check_same(train_spec: Any, eval_spec: Any) -> None:
     everyones = exchange(everywhere(facts, _WHAT), f"{_WHAT}/arguments")
     for fact in everyones[0]:
         check_same(everyones, fact, f"{_WHAT}: {fact}", "Give the same on every rank")
-
-
-def _is_trained(estimator: Any, max_steps: Optional[int]) -> bool:
-    """Whether rank 0's checkpoint has reached max_steps. Estimator.train would do nothing then."""
-    step = 0
-    if rank() == 0 and max_steps is not None and estimator.latest_checkpoint():
-        step = int(estimator.get_variable_value(v1.GraphKeys.GLOBAL_STEP))
-    return max_steps is not None and broadcast_object(step, 0, name=f"{_WHAT}/step") >= max_steps

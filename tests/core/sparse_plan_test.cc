@@ -42,7 +42,7 @@ TEST(ids_take_the_fewest_bytes) {
   EXPECT_TRUE(Passed({5, 99999}, 100000, 8) == Ids({5, 99999}));
   EXPECT_TRUE(Passed({5, (int64_t{1} << 31) - 1}, int64_t{1} << 31, 8) ==
               Ids({5, (int64_t{1} << 31) - 1}));
-  EXPECT_TRUE(Passed({5, huge}, -1, 16) == Ids({5, huge}));
+  EXPECT_TRUE(Passed({5, huge + 1}, -1, 16) == Ids({5, huge + 1}));
   EXPECT_TRUE(Passed({5, huge}, huge + 1, 16) == Ids({5, huge}));
   EXPECT_TRUE(Passed({3, int64_t{1} << 40}, (int64_t{1} << 40) + 1, 16) ==
               Ids({3, int64_t{1} << 40}));

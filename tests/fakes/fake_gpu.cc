@@ -15,7 +15,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kAlignment = 256;
+constexpr size_t kAlignment = 256;  // as TensorFlow wants it, on the host too
 constexpr int kPoison = 0xa5;
 
 void Need(bool holds, const char* what) {
@@ -82,7 +82,8 @@ void* FakeGpu::AllocatePinned(size_t bytes) {
   const Lock lock(mutex_);
   if (!has_pinned_) return nullptr;
   pinned_bytes_ += bytes;
-  void* const block = std::aligned_alloc(64, RoundUp(bytes, 64));
+  void* const block =
+      std::aligned_alloc(kAlignment, RoundUp(bytes, kAlignment));
   Need(block != nullptr, "pinned memory");
   std::memset(block, kPoison, bytes);
   const auto begin = reinterpret_cast<uintptr_t>(block);

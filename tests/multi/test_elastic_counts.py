@@ -38,6 +38,38 @@ def test_data_made_before_the_function(hvd, rank, size):
     assert train(hvd.elastic.ObjectState()) == [[0.0, size, 2.0 * size]] * 2
 
 
+@pytest.mark.parametrize("family", ["keras", "v1"])
+@pytest.mark.parametrize("begins_anew", ["elastic", "init"])
+def test_an_optimizer_made_in_the_function(hvd, rank, size, family, begins_anew):
+    """The failed rank has not come to its first reduction, in which the others wait."""
+    weight, tries = tf.Variable(1.0), []
+
+    def train(state):
+        if family == "keras":
+            optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        else:
+            plain = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+            optimizer = hvd.DistributedOptimizer(plain)
+        first_time_on_the_last(hvd, tries)
+        with tf.GradientTape() as tape:
+            loss = weight * float(1 + rank)
+        if family == "keras" and hasattr(optimizer, "apply"):  # Keras 3
+            optimizer.apply(tape.gradient(loss, [weight]), [weight])
+        else:
+            optimizer.minimize(lambda: weight * float(1 + rank), var_list=[weight])
+        return weight.numpy()
+
+    if begins_anew == "elastic":
+        result = hvd.elastic.run(train)(hvd.elastic.TensorFlowState([weight]))
+    else:
+        with pytest.raises((HorovodInternalError, tf.errors.UnknownError)):
+            train(None)
+        hvd.shutdown()
+        hvd.init()
+        result = train(None)
+    np.testing.assert_allclose(result, 1 - 0.1 * (1 + size) / 2, rtol=1e-6)
+
+
 @pytest.mark.skipif(
     not hasattr(keras.optimizers.Adam, "compute_gradients"), reason="Keras 3 has no minimize"
 )

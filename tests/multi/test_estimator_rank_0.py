@@ -151,6 +151,43 @@ def test_saving_listeners_are_passed_on_rank_0(folder, rank):
             estimator.train(share, steps=1, saving_listeners=[listener])
 
 
+@pytest.mark.parametrize("configured", [True, False])
+def test_train_knows_on_all_ranks_when_it_is_done(folder, rank, size, configured):
+    """Estimator.train would return on rank 0, and leave the others alone."""
+
+    def trained(**arguments):
+        directory = folder if rank == 0 else tempfile.mkdtemp(dir=folder)  # as None does
+        estimator = tfe.Estimator(model_fn, model_dir=directory, params={})
+        estimator = make_estimator(folder) if configured else estimator
+        steps, listener = Steps(), Listener()
+        given = {"hooks": [steps], "saving_listeners": [listener], **arguments}
+        assert hvd.estimator.train(estimator, share, **given) is estimator
+        assert bool(listener.steps) == (rank == 0 and steps.made > 0)
+        assert hvd.allgather_object(steps.made) == [steps.made] * size
+        return steps.made, estimator.get_variable_value("weights") if rank == 0 else None
+
+    assert trained(max_steps=3)[0] == 3
+    made, weights = trained(max_steps=3)
+    assert made == 0
+    assert trained(max_steps=5)[0] == 2
+    made, later = trained(steps=2)
+    assert made == 2 and (rank > 0 or not np.array_equal(weights, later))
+
+
+def test_train_ends_with_the_shortest_share(folder, rank, size):
+    def uneven():
+        return share().take(2 + rank)
+
+    steps = Steps()
+    hvd.estimator.train(make_estimator(folder), uneven, hooks=[steps])
+    assert hvd.allgather_object(steps.made) == [2] * size
+
+
+def test_train_with_other_arguments_on_a_rank(folder, rank):
+    with pytest.raises(ValueError, match="train: max_steps.*Give the same on every rank"):
+        hvd.estimator.train(make_estimator(folder), share, max_steps=3 + rank)
+
+
 @pytest.mark.skipif(
     not hasattr(tf.data.experimental, "CheckpointInputPipelineHook"), reason="this one has none"
 )

@@ -297,25 +297,37 @@ def test_instance_names():
     first, second, other = InstanceName("SGD"), InstanceName("SGD"), InstanceName("Adam")
     with tf.Graph().as_default():
         # A graph that runs tells apart what both calls have added to it.
-        assert [first.for_call(0), first.for_call(0)] == ["SGD", "SGD"]
-        assert [second.for_call(0), other.for_call(0)] == ["SGD_1", "Adam"]
+        assert [first.for_call(0, []), first.for_call(0, [])] == ["SGD", "SGD"]
+        assert [second.for_call(0, []), other.for_call(0, [])] == ["SGD_1", "Adam"]
         # Another process set matches names by itself.
-        assert InstanceName("SGD").for_call(1) == "SGD"
+        assert InstanceName("SGD").for_call(1, []) == "SGD"
     with tf.Graph().as_default():  # nothing is left from other graphs
-        assert [second.for_call(0), first.for_call(0)] == ["SGD", "SGD_1"]
+        assert [second.for_call(0, []), first.for_call(0, [])] == ["SGD", "SGD_1"]
+    vector, matrix = [tf.Variable([1.0])], [tf.Variable([[1.0]])]
     eager, later = InstanceName("Eager"), InstanceName("Eager")
-    assert [eager.for_call(0) for _ in range(3)] == ["Eager"] * 3
+    assert [eager.for_call(0, variables) for variables in (vector, matrix)] == ["Eager"] * 2
     traced = []
 
     @tf.function
     def step(x):
-        traced.append([eager.for_call(0), later.for_call(0), eager.for_call(0)])
+        traced.append([eager.for_call(0, vector), later.for_call(0, matrix)])
         return x
 
     step(tf.zeros(1))
     step(tf.zeros(2))  # a retrace gets the same names
-    assert traced == [["Eager", "Eager_1", "Eager"]] * 2
-    assert later.for_call(0) == "Eager_1"
+    assert traced == [["Eager", "Eager_1"]] * 2
+    assert later.for_call(0, vector) == "Eager_1"
+    for variables, name in [(vector, "Eager"), (matrix, "Eager_1"), (vector * 2, "Eager_2")]:
+        assert InstanceName("Eager").for_call(0, variables) == name
+
+
+def test_an_optimizer_that_one_rank_alone_has_made_anew(rank, size):
+    """As a rank does that loads its model between two trainings."""
+    variable, reducer = tf.Variable(tf.zeros((3, 2)), name="w"), GradientReducer("reloaded")
+    for _ in range(2):
+        [result] = reducer.reduce([tf.constant(values_of(rank))], [variable])
+        np.testing.assert_allclose(result, np.mean(all_values(size), axis=0), rtol=1e-6, atol=1e-7)
+        reducer = GradientReducer("reloaded") if rank == 0 else reducer
 
 
 def test_ranks_that_trace_differently_still_meet(rank, size):

@@ -72,6 +72,14 @@ def test_slices_of_every_dtype_add_up_to_the_bit(dtype, index, rank, size):
         np.testing.assert_array_equal(tf.cast(got.values, tf.float64), sums)
 
 
+def test_any_index_of_a_table_that_is_not_known(rank, size):
+    highest = 2**63 - 1
+    slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([highest, rank], tf.int64))
+    got = hvd.allreduce(slices, op=hvd.Sum, name="any index")
+    assert got.indices.numpy().tolist() == [*range(size), highest]
+    np.testing.assert_array_equal(got.values[:, 0], [*[1] * size, size])
+
+
 def test_slices_that_cannot_be_rows_of_the_table(rank, size):
     """Whoever has them, all ranks hear why."""
     wrong = [

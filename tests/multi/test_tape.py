@@ -117,6 +117,7 @@ def test_any_structure_of_sources(hvd, rank, size, mode):
         tape = hvd.DistributedGradientTape(tape)
         both = tape.gradient(loss, {"w": w, "rest": (b, [x])})
         zeros = tape.gradient(loss, [unused], None, tf.UnconnectedGradients.ZERO)
+        zeros += tape.gradient(loss, [unused], None, "zero")
         zero = tape.gradient(loss, unused, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         assert tape.gradient(loss, [unused]) == [None]
         triple = tape.gradient([loss], w, output_gradients=[tf.constant(3.0)])
@@ -129,7 +130,23 @@ def test_any_structure_of_sources(hvd, rank, size, mode):
     np.testing.assert_allclose(triple, 3 * expected, rtol=1e-6)
     np.testing.assert_allclose(both["rest"][0], [ROWS])
     np.testing.assert_allclose(both["rest"][1][0], np.ones((ROWS, 3)))
-    assert zeros[0] == zero == 0.0
+    assert [float(one) for one in [*zeros, zero]] == [0.0] * 3
+
+
+def test_a_tape_class_of_the_programs_own(hvd, rank, size, mode):
+    class Doubled(tf.GradientTape):
+        def gradient(self, target, sources, output_gradients=None):
+            return [2 * one for one in super().gradient(target, sources, output_gradients)]
+
+    w = tf.Variable(tf.ones([3, 1]), name="w")
+
+    def gradients():
+        with Doubled() as tape:
+            loss = tf.reduce_sum(tf.constant(inputs(rank)) @ w)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [w])
+
+    [reduced] = in_mode(mode, gradients)
+    np.testing.assert_allclose(reduced, 2 * mean_gradient(range(size)), rtol=1e-6)
 
 
 def test_two_tapes_in_one_step(hvd, rank, size, mode):

@@ -255,8 +255,8 @@ def test_unknown_names_are_found() -> None:
     names = public_names(ROOT / "hvd_tf")
     text = "hvd.init() hvd.data.shard(x) hvd.estimator.evaluate hvd.Compression.fp16 hvd.Sum."
     assert unknown_names(text, names) == []
-    text = "hvd.add_process_group hvd.data.split() hvd.estimator.train"
-    wrong = ["hvd.add_process_group", "hvd.data.split", "hvd.estimator.train"]
+    text = "hvd.add_process_group hvd.data.split() hvd.estimator.fit"
+    wrong = ["hvd.add_process_group", "hvd.data.split", "hvd.estimator.fit"]
     assert unknown_names(text, names) == wrong
     assert unknown_names("hvd_tf.bench hvd_tf.benches", names) == ["hvd_tf.benches"]
     code = (

@@ -197,6 +197,9 @@ std::string Expected(const Knob& knob) {
   if (std::holds_alternative<SparseAlgo Options::*>(knob.field)) {
     return NamesBelow<SparseAlgo>(kSparseAlgoCount);
   }
+  if (std::holds_alternative<LogLevel Options::*>(knob.field)) {
+    return "debug, info, warning, error or a whole number from 0 to 3";
+  }
   std::string text = std::holds_alternative<double Options::*>(knob.field)
                          ? "a number"
                          : "a whole number";
@@ -213,12 +216,17 @@ std::string Expected(const Knob& knob) {
 Result<Options> Options::Parse(
     const std::function<const char*(const char*)>& get) {
   Options options;
+  // Templates of job managers leave variables empty that nobody has set.
+  const auto given = [&get](const char* name) {
+    const char* text = get(name);
+    return text != nullptr && *text != '\0' ? text : nullptr;
+  };
   for (const Knob& knob : kKnobs) {
     const char* name = knob.name;
-    const char* text = get(knob.name);
+    const char* text = given(knob.name);
     if (text == nullptr && knob.alias != nullptr) {
       name = knob.alias;
-      text = get(knob.alias);
+      text = given(knob.alias);
     }
     if (text == nullptr) text = knob.fallback;
     const bool is_valid = std::visit(
@@ -230,10 +238,10 @@ Result<Options> Options::Parse(
     }
   }
   // Horovod's switch turns both limits off. Ours go before it.
-  const char* switch_text = get(kStallCheckDisable);
+  const char* switch_text = given(kStallCheckDisable);
   if (switch_text != nullptr && std::strtol(switch_text, nullptr, 10) > 0) {
-    if (get("HVD_STALL_WARNING_S") == nullptr) options.stall_warning_s = 0;
-    if (get("HVD_STALL_SHUTDOWN_S") == nullptr) options.stall_shutdown_s = 0;
+    if (given("HVD_STALL_WARNING_S") == nullptr) options.stall_warning_s = 0;
+    if (given("HVD_STALL_SHUTDOWN_S") == nullptr) options.stall_shutdown_s = 0;
   }
   // A user who asks for an early end still gets the warning before it.
   if (options.stall_shutdown_s > 0 &&

@@ -18,6 +18,15 @@ def backend_of_keras_3() -> str:
     return str(sys.modules["keras"].backend.backend())
 
 
+def trainer_of_keras_3(method: str) -> Any:
+    """The class with this method of a Keras 3 model, or None. Its name is Keras' own, and changes.
+
+    Keras has been imported.
+    """
+    classes = sys.modules["keras"].Model.__mro__
+    return next((cls for cls in classes if method in vars(cls)), None)
+
+
 def build_optimizer(optimizer: Any, variables: Any) -> None:
     """Make the variables of an optimizer as its own `apply` does. Nothing if they are there.
 
@@ -65,11 +74,13 @@ def keep_registered_name(derived: Any, base: Any) -> None:
 def patch_trainer(marker: Any) -> None:
     """Have compile(jit_compile="auto") of Keras 3 choose False for optimizers of a class.
 
-    XLA cannot compile their reduction. Does nothing the second time.
+    XLA cannot compile their reduction. Does nothing the second time, or where Keras chooses in
+    another place: then the reduction says what to do.
     """
-    from keras.src.trainers.trainer import Trainer
-
-    original = Trainer._resolve_auto_jit_compile
+    trainer = trainer_of_keras_3("_resolve_auto_jit_compile")
+    if trainer is None:
+        return
+    original = trainer._resolve_auto_jit_compile
 
     @functools.wraps(original)
     def resolve(self: Any) -> bool:
@@ -79,7 +90,7 @@ def patch_trainer(marker: Any) -> None:
             return False
         return bool(original(self))
 
-    Trainer._resolve_auto_jit_compile = resolve
+    trainer._resolve_auto_jit_compile = resolve
 
 
 # --- What callbacks need, of any Keras ---

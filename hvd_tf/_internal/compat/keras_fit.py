@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Optional
 
-from hvd_tf._internal.compat.keras import keras_2_module
+from hvd_tf._internal.compat.keras import keras_2_module, trainer_of_keras_3
 
 # Callbacks write files in these methods, beside those that `fit` calls, and in these properties.
 SAVE_METHOD = "_save_model"  # of ModelCheckpoint, whose other methods call it
@@ -17,9 +17,7 @@ FILE_WRITERS = ("_train_writer", "_val_writer")
 def trainer_class(optimizer_class: Any) -> Any:
     """The class that has `fit`, in the Keras that an optimizer's class comes from, or None."""
     if not any(hasattr(optimizer_class, f"{part}compute_gradients") for part in ("", "_")):
-        from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-
-        return TensorFlowTrainer
+        return trainer_of_keras_3("fit")
     training = keras_2_module(optimizer_class, "engine.training")
     return None if training is None else training.Model
 

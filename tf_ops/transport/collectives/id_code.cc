@@ -80,15 +80,15 @@ bool IdCode::Decode(const std::byte* in, std::vector<int64_t>* ids) const {
     return ids->size() == before + static_cast<size_t>(rows_) &&
            ids->back() < table_rows_;
   }
-  const int64_t limit =
-      table_rows_ < 0 ? std::numeric_limits<int64_t>::max() : table_rows_;
+  const int64_t highest =
+      table_rows_ < 0 ? std::numeric_limits<int64_t>::max() : table_rows_ - 1;
   int64_t last = -1;
   bool is_sound = true;
   for (int64_t i = 0; i < rows_; ++i) {
     const int64_t id = kind_ == Kind::kAll     ? i
                        : kind_ == Kind::kList4 ? Load<int32_t>(in, i)
                                                : Load<int64_t>(in, i);
-    is_sound &= last < id && id < limit;
+    is_sound &= last < id && id <= highest;
     ids->push_back(last = id);
   }
   return is_sound;
