@@ -175,12 +175,14 @@ class InstanceName:
         if outermost not in self._ordinals:
             of_graph = self._instances.setdefault(outermost, {})
             others = of_graph.setdefault((self.name, set_serial), [])
-            if v1.executing_eagerly_outside_functions():
-                known_by: Hashable = tuple((str(v.shape), str(v.dtype)) for v in variables)
-            else:
-                known_by = len(others)
+            is_eager = v1.executing_eagerly_outside_functions()
+            known_by = _shapes_of(variables) if is_eager else len(others)
             if known_by not in others:
                 others.append(known_by)
             self._ordinals[outermost] = others.index(known_by)
         ordinal = self._ordinals[outermost]
         return self.name + (f"_{ordinal}" if ordinal else "")
+
+
+def _shapes_of(variables: Sequence[Variable]) -> Hashable:
+    return tuple((str(variable.shape), str(variable.dtype)) for variable in variables)

@@ -20,6 +20,7 @@ from typing import Any, Optional
 from hvd_tf._internal.launcher import mpirun, process
 from hvd_tf._internal.launcher.directories import private_directories
 from hvd_tf.bench.errors import BenchError
+from hvd_tf.bench.guardian import Guardian
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = Path(__file__).with_name("worker") / "rank_main.py"
@@ -66,6 +67,8 @@ class Job:
             directory = tempfile.TemporaryDirectory(prefix="hvd-bench.")
             self._directory = Path(self._stack.enter_context(directory))
             (self._directory / "plan.json").write_text(json.dumps(plan))
+            guardian = Guardian(_MARK, self._token, self._directory)
+            self._stack.callback(guardian.close)
             command = [launch.python, str(_WORKER), str(self._directory)]
             arguments, env = _prepare(launch, int(plan["ranks"]), command, self._stack)
             log = self._stack.enter_context((self._directory / "log").open("wb"))

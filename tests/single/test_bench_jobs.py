@@ -48,6 +48,29 @@ time.sleep(600)"""
     wait_until_gone([int(pid.read_text())])  # the kernel ends what is killed in its own time
 
 
+def test_a_killed_bench_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Not even ranks that it had stopped."""
+    body = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    launch = other_launch(tmp_path, body)
+    program = f"""
+import time
+from hvd_tf.bench import jobs
+job = jobs.Job(jobs.{launch!r}, {{"ranks": 2}}, limit_s=60)
+print(job._process.pid, job._directory, flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid, directory = process.stdout.readline().split()
+        process.kill()
+    wait_until_gone([int(pid)])
+    deadline_s = time.monotonic() + 60
+    while Path(directory).exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_a_job_ends_after_a_signal_within_a_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,11 @@ def built(tmp_path: Path) -> dict[str, object]:
     return info
 
 
+def test_the_version_is_that_of_the_build(tmp_path: Path, built: dict[str, object]) -> None:
+    """And not what pip knows of the tree, which is of the last build for any TensorFlow."""
+    assert run(tmp_path, ["--version"]).stdout == f"hvdrun {built['hvd_tf']}\n"
+
+
 def test_as_json(tmp_path: Path, built: dict[str, object]) -> None:
     result = run(tmp_path, ["--check-build", "--json"])
     found = json.loads(result.stdout)

@@ -135,7 +135,7 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes new_starts",
     "launch": "launcher failure_report",
-    "launcher": "failure_report notices presence build_stamp commits config_file nccl",
+    "launcher": "failure_report notices presence build_stamp commits config_file nccl version",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
     # Reads files, on machines without TensorFlow too.

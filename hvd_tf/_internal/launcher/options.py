@@ -14,6 +14,7 @@ from typing import NoReturn, Optional
 from hvd_tf._internal.launcher import argument_types, horovod_options, hosts, variables
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import Host
+from hvd_tf._internal.version import __version__
 
 EXAMPLE = "hvdrun -np 2 python train.py"
 _RANK_COUNT = argument_types.whole("number of ranks", 1)
@@ -103,14 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
 class _Version(argparse.Action):
     def __call__(self, *_: object) -> NoReturn:
-        # Imported here, for it takes longer than all the rest.
-        from importlib import metadata
-
-        try:
-            number = metadata.version("hvd_tf")
-        except metadata.PackageNotFoundError:
-            number = "(not installed)"
-        print(f"hvdrun {number}")
+        print(f"hvdrun {__version__ or '(not built)'}")
         raise SystemExit(0)
 
 
