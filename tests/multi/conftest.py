@@ -6,6 +6,7 @@ The outer process reads this file too, so TensorFlow is imported by the fixtures
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,34 @@ def layers_numbered_anew() -> None:
         tf.keras.backend.reset_uids()
     else:
         tf.keras.backend.clear_session(free_memory=False)
+
+
+class _AutoGraphWarnings(logging.Handler):
+    """That AutoGraph, which rewrites what a tf.function calls, cannot read a function of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "AutoGraph could not transform" in text and "hvd_tf." in text:
+            self.found.append(text)
+
+
+@pytest.fixture(scope="session")
+def autograph_warnings() -> list[str]:
+    handler = _AutoGraphWarnings()
+    logging.getLogger("tensorflow").addHandler(handler)
+    return handler.found
+
+
+@pytest.fixture(autouse=True)
+def autograph_reads_all(autograph_warnings: list[str]) -> Iterator[None]:
+    """It warns once of each function, so any test may be the first."""
+    autograph_warnings.clear()
+    yield
+    assert autograph_warnings == []
 
 
 # Once for each module, so that a file may have an `hvd` of its own.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -329,25 +328,6 @@ def test_an_optimizer_that_one_rank_alone_has_made_anew(rank, size):
         [result] = reducer.reduce([tf.constant(values_of(rank))], [variable])
         np.testing.assert_allclose(result, np.mean(all_values(size), axis=0), rtol=1e-6, atol=1e-7)
         reducer = GradientReducer("reloaded") if rank == 0 else reducer
-
-
-def test_autograph_can_read_what_a_step_calls(rank):
-    """It rewrites what a tf.function calls, and warns of what it cannot rewrite."""
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    variable, reducer = tf.Variable(tf.zeros((3, 2)), name="w"), GradientReducer("read")
-
-    @tf.function
-    def step(x):
-        return reducer.reduce([x, tf.IndexedSlices(x, [0, 1, 1], [3, 2])], [variable] * 2)
-
-    tf.get_logger().addHandler(handler)
-    try:
-        step(tf.constant(values_of(rank)))
-    finally:
-        tf.get_logger().removeHandler(handler)
-    assert [text for text in said if "AutoGraph" in text] == []
 
 
 def test_ranks_that_trace_differently_still_meet(rank, size):
