@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.facts import TRAINED_ALREADY, check_same_sets, exchange_at
+from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same_sets, exchange_at
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
-from hvd_tf._internal.scopes import end_training
+from hvd_tf._internal.scopes import end_training, has_gradients
 
+_START = "start a training session"
 _LEFT_EARLY = f"If that rank did not train at all: {TRAINED_ALREADY}"
 
 
@@ -79,7 +81,8 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
 
     def end(self, session: v1.Session) -> None:
         """Tell the peers that this rank's loop has ended, and at which step."""
-        if size() == 1:
+        # Predictions within a training end at another time on each rank, and the training goes on.
+        if size() == 1 or not has_gradients(session.graph):
             return
         step = v1.train.get_global_step(session.graph)
         where = "" if step is None else f" at global step {session.run(step)}"
@@ -111,6 +114,12 @@ def announced_hooks(graph: tf.Graph) -> list[str]:
     return list(_announced_in(graph))
 
 
+def tell_start_failed(why: str) -> None:
+    """Instead of BroadcastGlobalVariablesHook: this rank has no session. All ranks raise why."""
+    with suppress(ValueError):  # this rank has its own error
+        exchange_at(_START, {ERROR: why}, TRAINED_ALREADY)
+
+
 def _announced_in(graph: tf.Graph) -> list[str]:
     return _announced.setdefault(graph, [])
 
@@ -120,7 +129,7 @@ def _check_announced(graph: tf.Graph, root_rank: int) -> None:
         f"{count} {text}" if count > 1 else text
         for text, count in sorted(Counter(_announced_in(graph)).items())
     ]
-    everyones = exchange_at("start a training session", {"hooks": mine}, TRAINED_ALREADY)
+    everyones = exchange_at(_START, {"hooks": mine}, TRAINED_ALREADY)
     check_same_sets(
         [theirs["hooks"] for theirs in everyones],
         root_rank,

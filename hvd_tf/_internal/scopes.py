@@ -31,6 +31,11 @@ def end_training(text: str) -> None:
     end_scope(GRADIENT_PREFIX, text)
 
 
+def has_gradients(graph: tf.Graph) -> bool:
+    """Whether a step of this graph of TF 1 may reduce gradients."""
+    return any(name.startswith(GRADIENT_PREFIX) for name in collectives_of(graph))
+
+
 def end_steps(graph: tf.Graph, text: str) -> None:
     """The same of all other collectives that a step of this graph of TF 1 may have."""
     for name in collectives_of(graph):

@@ -20,17 +20,18 @@ class Saver(v1.train.CheckpointSaverHook):
     def __init__(
         self, model_dir: str, saver_of_model: Callable[[], Any], listeners: Sequence[Any]
     ) -> None:
-        """saver_of_model: the model's own saver, or None. Called when the model is built."""
+        """saver_of_model: the model's own saver, or None. Called when there is a session."""
         # The interval is never used.
         super().__init__(model_dir, save_steps=1, listeners=list(listeners))
         self._saver_of_model = saver_of_model
 
-    def begin(self) -> None:
+    def after_create_session(self, session: v1.Session, coord: Any) -> None:
+        """Save, with the model's own saver: the scaffold is complete by now."""
         # Estimator makes a saver of its own if the model has none.
         saver = self._saver_of_model()
         if saver is not None:
             self._saver = saver
-        super().begin()
+        super().after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> None:
         """Leaves when to save to `Schedule`."""

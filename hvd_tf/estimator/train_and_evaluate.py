@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -13,16 +14,16 @@ from hvd_tf import ops
 from hvd_tf._internal import compat
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.compat.estimator import tf_estimator
-from hvd_tf._internal.facts import check_same, exchange
+from hvd_tf._internal.facts import ERROR
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, announce_hook
-from hvd_tf._internal.meeting import everywhere, on_rank_0
+from hvd_tf._internal.meeting import on_rank_0
 from hvd_tf._internal.runtime import Sum, global_process_set, rank
 from hvd_tf._internal.step_data import data_of_step
 from hvd_tf.estimator.end_together import EndTogetherHook
 from hvd_tf.estimator.evaluation import evaluate
 from hvd_tf.estimator.hooks import LearningRateHook, MetricAverageHook
 from hvd_tf.estimator.saving import EVALUATE, SAVE, Saver, Schedule
-from hvd_tf.estimator.training import is_trained, missing_hooks
+from hvd_tf.estimator.training import is_trained, meet, train_to
 
 _WHAT = "train_and_evaluate"
 # hvd_tf's own hooks. No rank may lack one that another rank has.
@@ -74,18 +75,12 @@ def train_and_evaluate(
     )
     schedule = Schedule(estimator.config, eval_spec.throttle_secs)
     evaluations = _Evaluations(estimator, eval_spec, train_spec.max_steps)
-    hooks = [*missing_hooks(train_spec.hooks), *train_spec.hooks]
+    hooks = [*_added(train_spec.hooks), *train_spec.hooks]
     together = next(hook for hook in hooks if isinstance(hook, EndTogetherHook))
     together.call_when_asked(evaluations.run)
-    trainer.estimator.train(
-        train_spec.input_fn,
-        max_steps=train_spec.max_steps,
-        hooks=[
-            *hooks,
-            *([saver] if saver else []),
-            _DecisionHook(schedule, saver, evaluations, together),
-        ],
-    )
+    hooks += [saver] if saver else []
+    hooks.append(_DecisionHook(schedule, saver, evaluations, together))
+    train_to(trainer.estimator, train_spec.input_fn, hooks, None, train_spec.max_steps)
     return evaluations.results, evaluations.exported
 
 
@@ -224,26 +219,34 @@ class _Evaluations:
         ]
 
 
+def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRunHook]:
+    """The hooks that every rank needs and the user has not given."""
+    needed = {
+        BroadcastGlobalVariablesHook: lambda: BroadcastGlobalVariablesHook(0),
+        EndTogetherHook: EndTogetherHook,
+    }
+    return [
+        make() for kind, make in needed.items() if not any(isinstance(hook, kind) for hook in hooks)
+    ]
+
+
 def _check_same(train_spec: Any, eval_spec: Any) -> None:
     """Raise on every rank if a specification is not one, or differs between ranks."""
-
-    def facts() -> dict[str, Any]:
-        for argument, given, kind in (
-            ("train_spec", train_spec, tf_estimator.TrainSpec),
-            ("eval_spec", eval_spec, tf_estimator.EvalSpec),
-        ):
-            if not isinstance(given, kind):
-                raise TypeError(
-                    f"{_WHAT}: {argument} must be a tf.estimator.{kind.__name__}. Received: "
-                    f"{given!r}"
-                )
-        return {
+    for argument, given, kind in (
+        ("train_spec", train_spec, tf_estimator.TrainSpec),
+        ("eval_spec", eval_spec, tf_estimator.EvalSpec),
+    ):
+        if not isinstance(given, kind):
+            wrong = f"{_WHAT}: {argument} must be a tf.estimator.{kind.__name__}"
+            with suppress(ValueError):  # of all ranks, with these words
+                meet(_WHAT, {ERROR: wrong})
+            raise TypeError(f"{wrong}. Received: {given!r}")
+    meet(
+        _WHAT,
+        {
             "train_spec.max_steps": train_spec.max_steps,
             "eval_spec.steps": eval_spec.steps,
             "eval_spec.name": eval_spec.name,
             "eval_spec.exporters": [exporter.name for exporter in eval_spec.exporters],
-        }
-
-    everyones = exchange(everywhere(facts, _WHAT), f"{_WHAT}/arguments")
-    for fact in everyones[0]:
-        check_same(everyones, fact, f"{_WHAT}: {fact}", "Give the same on every rank")
+        },
+    )

@@ -7,6 +7,7 @@ Each rank's RunConfig is that of a chief, and other ranks' model_dir is empty.
 from __future__ import annotations
 
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -179,8 +180,106 @@ def test_train_ends_with_the_shortest_share(folder, rank, size):
         return share().take(2 + rank)
 
     steps = Steps()
-    hvd.estimator.train(make_estimator(folder), uneven, hooks=[steps])
+    hooks = [steps, hvd.estimator.EndTogetherHook()]
+    hvd.estimator.train(make_estimator(folder), uneven, hooks=hooks)
     assert hvd.allgather_object(steps.made) == [2] * size
+
+
+def test_train_ends_where_rank_0_does(folder, rank, size):
+    """Another rank may have a directory of its own, with a later checkpoint."""
+    own = f"{folder}/{rank}"
+    estimator = tfe.Estimator(model_fn, model_dir=own, params={})
+    steps = Steps()
+    if rank > 0:
+        with tf.Graph().as_default(), v1.Session() as session:
+            step = v1.train.create_global_step()
+            v1.get_variable("weights", [3, 1]), v1.get_variable("rate", [])
+            session.run([v1.global_variables_initializer(), step.assign(9)])
+            v1.train.Saver().save(session, f"{own}/model.ckpt", step)
+    hvd.estimator.train(estimator, share, hooks=[steps], max_steps=3)
+    assert hvd.allgather_object(steps.made) == [3] * size
+
+
+@pytest.mark.parametrize("call", ["train", "train_and_evaluate"])
+def test_an_input_that_fails_on_a_rank_may_be_tried_again(folder, rank, size, call):
+    tries = []
+
+    def fails_once():
+        tries.append(1)
+        if len(tries) == 1 and rank == size - 1:
+            raise OSError("no file of mine")
+        return share()
+
+    def run():
+        estimator = make_estimator(folder)
+        if call == "train":
+            hvd.estimator.train(estimator, fails_once, max_steps=3)
+        else:
+            train_spec = tfe.TrainSpec(fails_once, max_steps=3)
+            hvd.estimator.train_and_evaluate(estimator, train_spec, tfe.EvalSpec(whole))
+
+    with pytest.raises(OSError if rank == size - 1 else ValueError, match="no file of mine"):
+        run()
+    run()
+    assert hvd.estimator.evaluate(make_estimator(folder), whole)["global_step"] == 3
+
+
+def test_a_training_that_a_hook_has_ended_on_a_rank_may_be_tried_again(folder, rank, size):
+    """As NanTensorHook does: its error is none of a step, and the others are in the next one."""
+
+    class Fails(v1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if rank == 0:
+                raise v1.train.NanLossDuringTrainingError
+
+    with pytest.raises((v1.train.NanLossDuringTrainingError, tf.errors.UnknownError)):
+        hvd.estimator.train(make_estimator(folder), share, hooks=[Fails()], max_steps=5)
+    steps = Steps()
+    hvd.estimator.train(make_estimator(folder), share, hooks=[steps], max_steps=5)
+    assert steps.made > 0
+    assert len(set(hvd.allgather_object(steps.made))) == 1
+
+
+def test_predictions_within_a_training_end_when_they_like(folder, rank, size):
+    class Predicts(v1.train.SessionRunHook):
+        done = 0
+
+        def after_run(self, run_context, run_values):
+            self.done += 1
+            if self.done == 2:
+                hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+                for _ in estimator.predict(whole, hooks=hooks):
+                    time.sleep(0.1 * (rank == 0))
+
+    estimator = make_estimator(folder)
+    hvd.estimator.train(estimator, share, hooks=[Predicts()], max_steps=4)
+    assert hvd.estimator.evaluate(estimator, whole)["global_step"] == 4
+
+
+@pytest.mark.parametrize("call", ["train", "train_and_evaluate"])
+def test_a_checkpoint_of_objects(folder, rank, call):
+    def with_objects(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        objects = tf.train.Checkpoint(**{v.op.name: v for v in v1.global_variables()})
+        return spec._replace(scaffold=v1.train.Scaffold(saver=objects))
+
+    for max_steps in (2, 4):
+        config = hvd.estimator.run_config(folder, tf_random_seed=1, save_checkpoints_steps=2)
+        estimator = tfe.Estimator(with_objects, config=config, params={})
+        if call == "train":
+            hvd.estimator.train(estimator, share, max_steps=max_steps)
+        else:
+            train_spec = tfe.TrainSpec(share, max_steps=max_steps)
+            eval_spec = tfe.EvalSpec(whole, throttle_secs=0)
+            results, _ = hvd.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+        if rank == 0:
+            assert tf.train.latest_checkpoint(folder).endswith(f"-{max_steps}")
+
+
+@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"steps": 1, "max_steps": 2}])
+def test_train_for_no_steps(folder, wrong):
+    with pytest.raises(ValueError, match="train: .*give"):
+        hvd.estimator.train(make_estimator(folder), share, **wrong)
 
 
 def test_train_with_other_arguments_on_a_rank(folder, rank):

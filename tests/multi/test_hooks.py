@@ -330,8 +330,8 @@ def test_training_that_rank_0_has_done_already_is_an_error_on_all(rank, tmp_path
     make_estimator(tmp_path / "model").train(input_fn, hooks=[hook], max_steps=4)
     again = make_estimator(tmp_path / ("model" if rank == 0 else "other"))
     words = (
-        "rank 0 is about to evaluate while rank 1 is about to start a training session.* Ask rank "
-        "0 for the step before training"
+        "rank 0 is about to evaluate while rank 1 is about to start a training session.* Call "
+        r"hvd.estimator.train\(estimator, ...\) instead"
     )
     with pytest.raises(ValueError, match=words):
         again.train(input_fn, hooks=[hook], max_steps=4)
