@@ -51,13 +51,29 @@ def build_directory(plan: environment.Plan) -> Path:
 
 
 def forget_foreign_cache(build: Path) -> None:
-    """Deletes a build directory that CMake would refuse: copied along, or of another generator."""
+    """Deletes a build directory that CMake would refuse: copied along, or of another generator.
+
+    Also one of another compiler, or of other flags for it: CMake would go on with these.
+    """
     cache = _cache(build)
     if not cache:
         return
     same_tree = cache.get("CMAKE_HOME_DIRECTORY") == str(_SOURCE)
-    if not same_tree or cache.get("CMAKE_GENERATOR") != _generator():
+    same_tools = cache.get("CMAKE_GENERATOR") == _generator() and _is_compiler(cache)
+    if not same_tree or not same_tools:
         shutil.rmtree(build)
+
+
+def _is_compiler(cache: dict[str, str]) -> bool:
+    """Whether the cache's compiler is there, and is what CXX and CXXFLAGS ask for."""
+    compiler = Path(cache.get("CMAKE_CXX_COMPILER", os.devnull))
+    if not compiler.exists():
+        return False
+    words = os.environ.get("CXX", "").split()
+    asked = shutil.which(words[0]) if words else None
+    if asked is not None and Path(asked).resolve() != compiler.resolve():
+        return False
+    return cache.get("CMAKE_CXX_FLAGS", "").split() == os.environ.get("CXXFLAGS", "").split()
 
 
 def engine_arguments(plan: environment.Plan) -> list[str]:

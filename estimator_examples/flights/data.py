@@ -128,12 +128,13 @@ def cache_path(data_dir: Path, folder: Path) -> Path:
 def load(data_dir: Path) -> Flights:
     """The flights from the cache in data_dir; the first of several processes prepares it."""
     folder = source_folder()
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = cache_path(data_dir, folder)
-    with only_one(data_dir / "prepare.lock"):
-        if not path.exists():
-            made = build(folder)
-            write_atomically(path, lambda file: np.savez(file, **vars(made)))
+    if not path.exists():  # else the folder may be one that may only be read
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with only_one(data_dir / "prepare.lock"):
+            if not path.exists():
+                made = build(folder)
+                write_atomically(path, lambda file: np.savez(file, **vars(made)))
     with np.load(path, allow_pickle=False) as arrays:
         return Flights(**arrays)
 

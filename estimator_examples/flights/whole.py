@@ -47,6 +47,8 @@ def write(folder: Path, format: int, fill: Fill) -> None:
 
 def prepare(folder: Path, format: int, fill: Fill) -> None:
     """Write the files where they are missing; of several processes one does, and others wait."""
+    if find(folder, format) is not None:
+        return  # where they may only be read, too
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(folder.with_name(folder.name + ".lock")):
         if find(folder, format) is None:

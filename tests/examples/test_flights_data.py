@@ -75,6 +75,18 @@ def test_two_processes_prepare_one_whole_file(
     assert folder.stat().st_mode & 0o077 == 0
 
 
+def test_prepared_flights_need_no_lock(
+    prepared: tuple[Path, list[str]], flights: data.Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may be another user's, or of a file system that is only read."""
+
+    def locked(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(data, "only_one", locked)
+    assert marks(data.load(prepared[0])) == marks(flights)
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     def fail(file: object) -> None:
         file.write(b"half")  # type: ignore[attr-defined]

@@ -279,6 +279,38 @@ def test_an_old_tensorflow_is_an_error_of_one_line() -> None:
 # --- The library --------------------------------------------------------------
 
 
+def test_another_compiler_gets_a_build_directory_of_its_own(
+    tmp_path: Path, tools: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CMake reads CXX and CXXFLAGS for a new one only."""
+    for name in ("CXX", "CXXFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    old, new = tmp_path / "old-g++", tmp_path / "new-g++"
+    for compiler in (old, new):
+        compiler.touch(mode=0o700)
+    build = tmp_path / "build"
+
+    def is_kept(**variables: str) -> bool:
+        build.mkdir(exist_ok=True)
+        (build / "CMakeCache.txt").write_text(
+            "CMAKE_GENERATOR:INTERNAL=Ninja\n"
+            f"CMAKE_HOME_DIRECTORY:INTERNAL={BUILD.parent / 'tf_ops'}\n"
+            f"CMAKE_CXX_COMPILER:FILEPATH={old}\n"
+            "CMAKE_CXX_FLAGS:STRING=-O2 -g\n"
+        )
+        with monkeypatch.context() as patch:
+            for name, value in {"CXXFLAGS": "-O2 -g", **variables}.items():
+                patch.setenv(name, value)
+            native.forget_foreign_cache(build)
+        return build.exists()
+
+    assert is_kept() and is_kept(CXX=str(old)) and is_kept(CXX=f"{old} -pipe")
+    assert not is_kept(CXX=str(new))
+    assert not is_kept(CXXFLAGS="-O2")
+    old.unlink()
+    assert not is_kept()
+
+
 def test_rpath_never_names_a_directory_that_goes() -> None:
     assert native.rpath(MPICH_WHEEL, in_place=False) == [
         "$ORIGIN/../tensorflow",
