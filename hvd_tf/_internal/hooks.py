@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same_sets, exchange_at
+from hvd_tf._internal.facts import TRAINED_ALREADY, check_same_sets, exchange_at
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
 from hvd_tf._internal.scopes import end_training, has_gradients
 
-_START = "start a training session"
 _LEFT_EARLY = f"If that rank did not train at all: {TRAINED_ALREADY}"
 
 
@@ -114,12 +112,6 @@ def announced_hooks(graph: tf.Graph) -> list[str]:
     return list(_announced_in(graph))
 
 
-def tell_start_failed(why: str) -> None:
-    """Instead of BroadcastGlobalVariablesHook: this rank has no session. All ranks raise why."""
-    with suppress(ValueError):  # this rank has its own error
-        exchange_at(_START, {ERROR: why}, TRAINED_ALREADY)
-
-
 def _announced_in(graph: tf.Graph) -> list[str]:
     return _announced.setdefault(graph, [])
 
@@ -129,7 +121,7 @@ def _check_announced(graph: tf.Graph, root_rank: int) -> None:
         f"{count} {text}" if count > 1 else text
         for text, count in sorted(Counter(_announced_in(graph)).items())
     ]
-    everyones = exchange_at(_START, {"hooks": mine}, TRAINED_ALREADY)
+    everyones = exchange_at("start a training session", {"hooks": mine}, TRAINED_ALREADY)
     check_same_sets(
         [theirs["hooks"] for theirs in everyones],
         root_rank,

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange_at
-from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook, tell_start_failed
-from hvd_tf._internal.objects import broadcast_object
-from hvd_tf._internal.runtime import rank
+from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
+from hvd_tf._internal.objects import allgather_object, broadcast_object
+from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.scopes import end_training
 
 
@@ -74,9 +74,17 @@ def meet(what: str, facts: dict[str, Any]) -> None:
 
     Peers that wait for this rank's gradients, because it has left its training, are told.
     """
-    end_training(f"it is about to {what}. Every rank must make the same calls in the same order")
-    everyones = exchange_at(what, facts, TRAINED_ALREADY)
-    end_training("")
+    if size() > 1:
+        end_training(
+            f"it is about to {what}. Every rank must make the same calls in the same order"
+        )
+    try:
+        everyones = exchange_at(what, facts, TRAINED_ALREADY)
+    finally:
+        if size() > 1:
+            end_training("")
+    # No rank goes on before every rank has sent this message.
+    allgather_object(None, name=f"{what}/taken_back")
     for fact in facts:
         if fact != ERROR:
             check_same(everyones, fact, f"{what}: {fact}", "Give the same on every rank")
@@ -90,38 +98,18 @@ def train_to(
     max_steps: Optional[int],
     saving_listeners: Optional[Sequence[Any]] = None,
 ) -> Any:
-    """`estimator.train`, also where another rank than 0 has a checkpoint that is at the end.
-
-    Where one rank fails before it has a session, all ranks raise, and hear why. A
-    BroadcastGlobalVariablesHook must be among the hooks.
-    """
-    session = _HasSession()
-    given = [session, *hooks]
+    """`estimator.train`, also where another rank than 0 has a checkpoint that is at the end."""
+    given = list(hooks)
     if rank() > 0 and (steps is not None or max_steps is not None):
         given.append(v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
         steps = max_steps = None
-    try:
-        return estimator.train(
-            input_fn,
-            hooks=given,
-            steps=steps,
-            max_steps=max_steps,
-            saving_listeners=saving_listeners,
-        )
-    except Exception as error:
-        if not session.is_there:
-            tell_start_failed(f"{type(error).__name__}: {error}")
-        raise
-
-
-class _HasSession(v1.train.SessionRunHook):
-    """Whether there is one. It comes before the hook in which the ranks meet."""
-
-    is_there = False
-
-    def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        del session, coord
-        self.is_there = True
+    return estimator.train(
+        input_fn,
+        hooks=given,
+        steps=steps,
+        max_steps=max_steps,
+        saving_listeners=saving_listeners,
+    )
 
 
 def is_trained(estimator: Any, max_steps: Optional[int], what: str) -> bool:

@@ -218,9 +218,17 @@ def test_an_input_that_fails_on_a_rank_may_be_tried_again(folder, rank, size, ca
             train_spec = tfe.TrainSpec(fails_once, max_steps=3)
             hvd.estimator.train_and_evaluate(estimator, train_spec, tfe.EvalSpec(whole))
 
-    with pytest.raises(OSError if rank == size - 1 else ValueError, match="no file of mine"):
-        run()
-    run()
+    failures = []
+    while True:
+        try:
+            run()
+            break
+        except (OSError, ValueError) as error:
+            failures.append(str(error))
+            assert len(failures) < 3
+    # The failed rank comes again, and finds the others elsewhere.
+    assert all("no file of mine" in text or f"about to {call}" in text for text in failures)
+    assert len(failures) == (2 if rank == size - 1 else 1)
     assert hvd.estimator.evaluate(make_estimator(folder), whole)["global_step"] == 3
 
 
