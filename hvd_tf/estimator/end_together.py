@@ -12,7 +12,7 @@ import tensorflow as tf
 from hvd_tf._internal.blame import find_cause
 from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.compat import v1
-from hvd_tf._internal.hooks import announce_hook
+from hvd_tf._internal.hooks import announce_hook, announced_hooks
 from hvd_tf._internal.last_rank import wait_for_last
 from hvd_tf._internal.objects import allgather_object
 from hvd_tf._internal.root_variables import LateRootVariables
@@ -21,6 +21,7 @@ from hvd_tf._internal.scopes import end_steps, end_training
 from hvd_tf._internal.step_data import hold_back_gradients
 
 _NAME = "end_together_hook"
+_HOOK = "EndTogetherHook"
 
 # How a rank's step, or its loop, has ended.
 _LEFT = "left"  # the loop is over: the last step, a hook that stops it, or the program
@@ -84,9 +85,18 @@ class EndTogetherHook(v1.train.SessionRunHook):
         self._action: Optional[Callable[[int], None]] = None
 
     def begin(self) -> None:
-        """Let BroadcastGlobalVariablesHook know that this rank has the hook."""
-        announce_hook(f"{type(self).__name__}({self.when})")
+        """Let BroadcastGlobalVariablesHook know that this rank has the hook.
+
+        Raises ValueError where the session has one for "first" besides one for "last".
+        """
         graph = v1.get_default_graph()
+        # The other way round it may be of an earlier session.
+        if self.when == "last" and f"{_HOOK}(first)" in announced_hooks(graph):
+            raise ValueError(
+                f"a session has both {_HOOK}(first) and {_HOOK}(last), and ranks cannot end "
+                "in both ways: pass one, to train or TrainSpec and not to EstimatorSpec"
+            )
+        announce_hook(f"{_HOOK}({self.when})")
         if self.when == "last" and size() > 1 and self._graph is not graph:
             self._graph = graph
             hold_back_gradients()

@@ -290,6 +290,19 @@ def test_train_for_no_steps(folder, wrong):
         hvd.estimator.train(make_estimator(folder), share, **wrong)
 
 
+def test_a_model_cannot_end_in_another_way_than_its_training(folder):
+    """train_and_evaluate adds a hook, which would win without a word."""
+
+    def with_hook(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        return spec._replace(training_hooks=[hvd.estimator.EndTogetherHook(when="last")])
+
+    estimator = tfe.Estimator(with_hook, config=hvd.estimator.run_config(folder), params={})
+    specs = tfe.TrainSpec(share, max_steps=2), tfe.EvalSpec(whole)
+    with pytest.raises(ValueError, match=r"both EndTogetherHook\(first\) and EndTogetherHook\(l"):
+        hvd.estimator.train_and_evaluate(estimator, *specs)
+
+
 def test_train_with_other_arguments_on_a_rank(folder, rank):
     with pytest.raises(ValueError, match="train: max_steps.*Give the same on every rank"):
         hvd.estimator.train(make_estimator(folder), share, max_steps=3 + rank)
