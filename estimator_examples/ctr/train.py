@@ -28,7 +28,7 @@ from hooks import Progress, Speed
 from layers import Sizes
 from models import LOGITS
 from report import write
-from starting import library, limit_threads, positive, step_of
+from starting import library, limit_threads, not_negative, positive, step_of
 from training import Settings, train
 
 v1 = tf.compat.v1
@@ -51,7 +51,12 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--zipf", type=float, default=1.05, help="exponent of the ids' frequencies (%(default)s)")
     add("--lr", type=float, default=Settings.lr, help="of Adagrad, for one rank (%(default)s)")
     add("--seed", type=int, default=11, help="of the clicks and the weights (%(default)s)")
-    add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
+    add(
+        "--threads",
+        type=not_negative,
+        default=1,
+        help="per rank, 0: as many as cores (%(default)s)",
+    )
     add("--stream", action="store_true", help="each rank has a log of its own, of any length")
     add("--batches", type=counts, help="of each rank's log, such as 100,120,90,0 (by chance)")
     add("--per-hour", type=positive, default=20, help="batches of a log's hour (%(default)s)")

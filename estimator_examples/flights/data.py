@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -129,14 +129,25 @@ def load(data_dir: Path) -> Flights:
     """The flights from the cache in data_dir; the first of several processes prepares it."""
     folder = source_folder()
     path = cache_path(data_dir, folder)
-    if not path.exists():  # else the folder may be one that may only be read
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with only_one(data_dir / "prepare.lock"):
-            if not path.exists():
-                made = build(folder)
-                write_atomically(path, lambda file: np.savez(file, **vars(made)))
-    with np.load(path, allow_pickle=False) as arrays:
-        return Flights(**arrays)
+    flights = _read(path)
+    if flights is not None:
+        return flights  # where the folder may only be read, too
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(data_dir / "prepare.lock"):
+        flights = _read(path)
+        if flights is None:
+            flights = build(folder)
+            write_atomically(path, lambda file: np.savez(file, **vars(flights)))
+    return flights
+
+
+def _read(path: Path) -> Optional[Flights]:
+    """What the file holds. None: there is none, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Flights(**arrays)
+    except (FileNotFoundError, EOFError, ValueError, zipfile.BadZipFile):
+        return None
 
 
 def split(flights: Flights, held_out: str) -> tuple[Flights, Flights, Flights]:

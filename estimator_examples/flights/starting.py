@@ -21,6 +21,14 @@ def positive(text: str) -> int:
     return number
 
 
+def not_negative(text: str) -> int:
+    """An argument that is a number of 0 or more."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
 def library(plain: bool) -> ModuleType:
     """hvd_tf, or what stands in for it."""
     if plain:

@@ -31,7 +31,7 @@ from inputs import InputFn
 from model import model_fn
 from pictures import draw
 from report import Report, text, write
-from starting import library, limit_threads, positive, run_config, step_of
+from starting import library, limit_threads, not_negative, positive, run_config, step_of
 from tasks import Task
 from whole import stop_on_failure
 from workers import compare
@@ -53,7 +53,12 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--batch", type=positive, default=1024, help="flights per worker and step (%(default)s)")
     add("--lr", type=float, default=0.075, help="of Adagrad, for one worker (%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
-    add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
+    add(
+        "--threads",
+        type=not_negative,
+        default=1,
+        help="per rank, 0: as many as cores (%(default)s)",
+    )
     add("--held-out", choices=SPLITS, default="test", help="see data.py (%(default)s)")
     add("--evaluations", type=positive, default=6, help="during the training (%(default)s)")
     add("--stream", action="store_true", help="the year in time order, evaluated as it goes")

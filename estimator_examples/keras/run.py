@@ -18,6 +18,7 @@ import tensorflow as tf
 from batches import steps_of
 from data import Flights, load, mark, source_folder, split
 from shards import FORMAT, SHARDS, Shards, prepare_on_all
+from starting import limit_threads, not_negative, positive
 from wide_deep import WideAndDeep
 
 import hvd_tf as hvd
@@ -29,12 +30,17 @@ def arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--data-dir", type=Path, default=cache, help="where the shards are kept (%(default)s)")
-    add("--passes", type=int, default=6, help="passes over the flights (%(default)s)")
-    add("--batch", type=int, default=1024, help="flights per worker and step (%(default)s)")
+    add("--passes", type=positive, default=6, help="passes over the flights (%(default)s)")
+    add("--batch", type=positive, default=1024, help="flights per worker and step (%(default)s)")
     add("--lr", type=float, default=0.075, help="of Adagrad, for one worker (%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and the shuffle (%(default)s)")
-    add("--threads", type=int, default=1, help="per rank, 0: as many as cores (%(default)s)")
-    add("--one-in", type=int, default=1, help="use one flight in so many (%(default)s)")
+    add(
+        "--threads",
+        type=not_negative,
+        default=1,
+        help="per rank, 0: as many as cores (%(default)s)",
+    )
+    add("--one-in", type=positive, default=1, help="use one flight in so many (%(default)s)")
     return parser.parse_args()
 
 
@@ -53,8 +59,7 @@ class Data:
 def prepare(args: argparse.Namespace) -> Data:
     """Starts hvd_tf, and finds the flights or gets them. Every rank calls it."""
     hvd.init()  # hvd: before anything else of the library
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
+    limit_threads(args.threads)
     tf.keras.utils.set_random_seed(args.seed)
 
     def parts() -> dict[str, Flights]:
@@ -84,11 +89,11 @@ def metrics(logits: np.ndarray, late: np.ndarray) -> dict[str, float]:
     """For float64 [n] and bool [n]. The AUC comes from the ranks' sum (Mann and Whitney 1947)."""
     _, place, counts = np.unique(logits, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal ones share theirs
-    positive, negative = int(late.sum()), int((~late).sum())
-    above = ranks[late].sum() - positive * (positive + 1) / 2
+    late_ones, others = int(late.sum()), int((~late).sum())
+    above = ranks[late].sum() - late_ones * (late_ones + 1) / 2
     signed = np.where(late, logits, -logits)
     return {
-        "auc": float(above / max(1, positive * negative)),
+        "auc": float(above / max(1, late_ones * others)),
         "log_loss": float(np.logaddexp(0.0, -signed).mean()),
         "accuracy": float((signed > 0).mean()),
     }

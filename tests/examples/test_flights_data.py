@@ -75,6 +75,17 @@ def test_two_processes_prepare_one_whole_file(
     assert folder.stat().st_mode & 0o077 == 0
 
 
+def test_a_damaged_file_is_made_again(
+    flights: data.Flights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = data.cache_path(tmp_path, data.source_folder())
+    monkeypatch.setattr(data, "build", lambda folder: flights)
+    for damaged in (b"", b"PK\x03\x04 and no more"):
+        path.write_bytes(damaged)
+        assert marks(data.load(tmp_path)) == marks(flights)
+        assert marks(data.load(tmp_path)) == marks(flights)
+
+
 def test_prepared_flights_need_no_lock(
     prepared: tuple[Path, list[str]], flights: data.Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
