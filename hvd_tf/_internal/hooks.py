@@ -13,7 +13,7 @@ from hvd_tf._internal.compat import v1
 from hvd_tf._internal.facts import TRAINED_ALREADY, check_same_sets, exchange_at
 from hvd_tf._internal.root_variables import RootVariables
 from hvd_tf._internal.runtime import size
-from hvd_tf._internal.scopes import end_training, has_gradients
+from hvd_tf._internal.scopes import end_training, has_gradients, leave_training
 
 _LEFT_EARLY = f"If that rank did not train at all: {TRAINED_ALREADY}"
 
@@ -62,7 +62,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         if self._variables is None:  # one rank
             return
         # A peer that waits for this rank's gradients now is in a session that this rank has left.
-        end_training(
+        leave_training(
             "it is starting a training session, in BroadcastGlobalVariablesHook. Pass that hook on "
             "every rank, and start a session anew on all ranks or on none"
         )
@@ -71,7 +71,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             self._variables.check(session)
             # Every rank has left its earlier session. No rank gets past the broadcast before every
             # rank has sent this message.
-            end_training("")
+            leave_training("")
             self._variables.broadcast(session)
         except tf.errors.UnknownError as error:
             message = f"{error.message} {_LEFT_EARLY}"

@@ -24,6 +24,7 @@ from hvd_tf._internal.compat import (
 DATA_PREFIX = "data/"  # of the names of all collectives of hvd_tf.data
 GRADIENT_PREFIX = "gradient/"  # of all gradients' names; announced when a loop ends
 BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
+END_TOGETHER_PREFIX = "end_together_hook/"  # of how ranks agree on the end of a loop
 ROOT_PREFIX = "root_variables/"  # of what else is sent for BroadcastGlobalVariablesHook
 
 _COUNTER = re.compile(r"_\d+$")  # what TensorFlow and Keras add to a name that is taken

@@ -7,7 +7,12 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.graph_names import collectives_of
-from hvd_tf._internal.names import BROADCAST_PREFIX, GRADIENT_PREFIX, ROOT_PREFIX
+from hvd_tf._internal.names import (
+    BROADCAST_PREFIX,
+    END_TOGETHER_PREFIX,
+    GRADIENT_PREFIX,
+    ROOT_PREFIX,
+)
 
 # The names of collectives that hooks run beside the steps begin with these.
 _NOT_OF_STEPS = (BROADCAST_PREFIX, ROOT_PREFIX)
@@ -29,6 +34,12 @@ def end_scope(name: str, text: str) -> None:
 def end_training(text: str) -> None:
     """Peers that wait for a gradient of this rank fail with `text`; "" takes that back."""
     end_scope(GRADIENT_PREFIX, text)
+
+
+def leave_training(text: str) -> None:
+    """The same where this rank is in no training any more, and will not agree on its end either."""
+    end_training(text)
+    end_scope(END_TOGETHER_PREFIX, text)
 
 
 def has_gradients(graph: tf.Graph) -> bool:

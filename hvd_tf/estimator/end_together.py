@@ -14,13 +14,14 @@ from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.hooks import announce_hook, announced_hooks
 from hvd_tf._internal.last_rank import wait_for_last
+from hvd_tf._internal.names import END_TOGETHER_PREFIX
 from hvd_tf._internal.objects import allgather_object
 from hvd_tf._internal.root_variables import LateRootVariables
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf._internal.scopes import end_steps, end_training
 from hvd_tf._internal.step_data import hold_back_gradients
 
-_NAME = "end_together_hook"
+_NAME = END_TOGETHER_PREFIX.rstrip("/")
 _HOOK = "EndTogetherHook"
 
 # How a rank's step, or its loop, has ended.
@@ -161,7 +162,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
                 # has sent this message.
                 end_training("")
                 allgather_object(None, name=f"{_NAME}/taken_back")
-        except tf.errors.UnknownError:  # a peer is lost
+        except tf.errors.UnknownError:  # a peer is lost, or has gone on by itself
             if mine.state == _ENDED and self.when == "last":
                 raise  # this rank's error would be an ordinary end
             raise error from None  # it says more
@@ -177,8 +178,18 @@ class EndTogetherHook(v1.train.SessionRunHook):
         raise tf.errors.OutOfRangeError(None, None, message) from error
 
     def _agree(self, mine: _End, session: v1.Session) -> list[_End]:
-        """How all ranks have ended, once every rank's step has failed or its loop is over."""
+        """How all ranks have ended, once every rank's step has failed or its loop is over.
+
+        Raises UnknownError where a peer is lost, or has gone on to another training by itself.
+        """
         self._agreed = True
+        try:
+            return self._agreed_ends(mine, session)
+        except tf.errors.UnknownError:
+            end_steps(session.graph, "")
+            raise
+
+    def _agreed_ends(self, mine: _End, session: v1.Session) -> list[_End]:
         last = None
         if self.when == "first" or mine.state != _ENDED:
             end_training(mine.text)

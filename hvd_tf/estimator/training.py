@@ -14,7 +14,7 @@ from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange_
 from hvd_tf._internal.hooks import BroadcastGlobalVariablesHook
 from hvd_tf._internal.objects import allgather_object, broadcast_object
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf._internal.scopes import end_training
+from hvd_tf._internal.scopes import leave_training
 
 
 def train(
@@ -75,14 +75,14 @@ def meet(what: str, facts: dict[str, Any]) -> None:
     Peers that wait for this rank's gradients, because it has left its training, are told.
     """
     if size() > 1:
-        end_training(
+        leave_training(
             f"it is about to {what}. Every rank must make the same calls in the same order"
         )
     try:
         everyones = exchange_at(what, facts, TRAINED_ALREADY)
     finally:
         if size() > 1:
-            end_training("")
+            leave_training("")
     # No rank goes on before every rank has sent this message.
     allgather_object(None, name=f"{what}/taken_back")
     for fact in facts:

@@ -232,7 +232,11 @@ def test_an_input_that_fails_on_a_rank_may_be_tried_again(folder, rank, size, ca
     assert hvd.estimator.evaluate(make_estimator(folder), whole)["global_step"] == 3
 
 
-def test_a_training_that_a_hook_has_ended_on_a_rank_may_be_tried_again(folder, rank, size):
+@pytest.mark.parametrize("call", ["Estimator.train", "train", "train_and_evaluate"])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_training_that_a_hook_has_ended_on_a_rank_may_be_tried_again(
+    folder, rank, size, call, together
+):
     """As NanTensorHook does: its error is none of a step, and the others are in the next one."""
 
     class Fails(v1.train.SessionRunHook):
@@ -240,10 +244,23 @@ def test_a_training_that_a_hook_has_ended_on_a_rank_may_be_tried_again(folder, r
             if rank == 0:
                 raise v1.train.NanLossDuringTrainingError
 
+    def run(hook):
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), hook]
+        hooks += [hvd.estimator.EndTogetherHook()] if together else []
+        estimator = make_estimator(folder)
+        if call == "Estimator.train":
+            estimator.train(share, hooks=hooks, max_steps=5)
+        elif call == "train":
+            hvd.estimator.train(estimator, share, hooks=hooks, max_steps=5)
+        else:
+            train_spec = tfe.TrainSpec(share, max_steps=5, hooks=hooks)
+            eval_spec = tfe.EvalSpec(whole, throttle_secs=600)
+            hvd.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+
     with pytest.raises((v1.train.NanLossDuringTrainingError, tf.errors.UnknownError)):
-        hvd.estimator.train(make_estimator(folder), share, hooks=[Fails()], max_steps=5)
+        run(Fails())
     steps = Steps()
-    hvd.estimator.train(make_estimator(folder), share, hooks=[steps], max_steps=5)
+    run(steps)
     assert steps.made > 0
     assert len(set(hvd.allgather_object(steps.made))) == 1
 
