@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -185,5 +186,6 @@ class InstanceName:
         return self.name + (f"_{ordinal}" if ordinal else "")
 
 
-def _shapes_of(variables: Sequence[Variable]) -> Hashable:
-    return tuple((str(variable.shape), str(variable.dtype)) for variable in variables)
+def _shapes_of(variables: Sequence[Any]) -> Hashable:
+    # Horovod's own helpers pass gradients in their place, of which some are None.
+    return tuple((str(getattr(v, "shape", "")), str(getattr(v, "dtype", ""))) for v in variables)

@@ -319,6 +319,7 @@ def test_instance_names():
     assert later.for_call(0, vector) == "Eager_1"
     for variables, name in [(vector, "Eager"), (matrix, "Eager_1"), (vector * 2, "Eager_2")]:
         assert InstanceName("Eager").for_call(0, variables) == name
+    assert InstanceName("Helper").for_call(0, [None, tf.zeros(1)]) == "Helper"
 
 
 def test_an_optimizer_that_one_rank_alone_has_made_anew(rank, size):
