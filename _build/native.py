@@ -59,12 +59,12 @@ def forget_foreign_cache(build: Path) -> None:
     if not cache:
         return
     same_tree = cache.get("CMAKE_HOME_DIRECTORY") == str(_SOURCE)
-    same_tools = cache.get("CMAKE_GENERATOR") == _generator() and _is_compiler(cache)
+    same_tools = cache.get("CMAKE_GENERATOR") == _generator() and _has_wanted_compiler(cache)
     if not same_tree or not same_tools:
         shutil.rmtree(build)
 
 
-def _is_compiler(cache: dict[str, str]) -> bool:
+def _has_wanted_compiler(cache: dict[str, str]) -> bool:
     """Whether the cache's compiler is there, and is what CXX and CXXFLAGS ask for."""
     compiler = Path(cache.get("CMAKE_CXX_COMPILER", os.devnull))
     if not compiler.exists():

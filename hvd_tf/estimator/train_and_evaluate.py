@@ -237,10 +237,11 @@ def _check_same(train_spec: Any, eval_spec: Any) -> None:
         ("eval_spec", eval_spec, tf_estimator.EvalSpec),
     ):
         if not isinstance(given, kind):
-            wrong = f"{_WHAT}: {argument} must be a tf.estimator.{kind.__name__}"
+            must = f"must be a tf.estimator.{kind.__name__}"
+            wrong = f"{_WHAT}: {argument} {must}. Received: {given!r}"
             with suppress(ValueError):  # of all ranks, with these words
                 meet(_WHAT, {ERROR: wrong})
-            raise TypeError(f"{wrong}. Received: {given!r}")
+            raise TypeError(wrong)
     meet(
         _WHAT,
         {

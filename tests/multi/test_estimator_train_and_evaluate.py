@@ -336,6 +336,9 @@ def test_specs_that_differ_are_an_error_on_all(folder):
     estimator = tfe.Estimator(model_fn, config=hvd.estimator.run_config(folder))
     with pytest.raises(TypeError, match="eval_spec must be a tf.estimator.EvalSpec"):
         hvd.estimator.train_and_evaluate(estimator, tfe.TrainSpec(share), None)
+    mine = None if hvd.rank() == hvd.size() - 1 else tfe.EvalSpec(share)
+    with pytest.raises((TypeError, ValueError), match="eval_spec must be.*Received: None"):
+        hvd.estimator.train_and_evaluate(estimator, tfe.TrainSpec(share), mine)
 
 
 @pytest.mark.parametrize("by", ["steps", "seconds"])
