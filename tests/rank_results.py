@@ -103,7 +103,9 @@ class Case:
 
 def read_cases(path: Path) -> dict[str, Case]:
     cases: dict[str, Case] = {}
-    for text in path.read_text().splitlines() if path.exists() else []:
+    # A rank that was ended while it wrote a long line has left a part of it.
+    whole_lines = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    for text in whole_lines.splitlines():
         line = json.loads(text)
         cases.setdefault(line["case"], Case()).add(line)
     return cases
