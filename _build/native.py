@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import environment
@@ -23,15 +26,29 @@ ENGINE = ROOT / "build" / "core"
 def install(plan: environment.Plan, version: str, destination: Path, in_place: bool) -> None:
     """Puts `_native.so` and `_build_info.json` into `destination`, compiling what changed."""
     build = build_directory(plan)
-    print("== core and transports", flush=True)
-    _build(ENGINE, engine_arguments(plan), "hvd_transport")
-    print(f"== operations for TensorFlow {plan.tensorflow.package.version}", flush=True)
-    _build(build, cmake_arguments(plan, build, in_place), "hvd_native")
-    destination.mkdir(parents=True, exist_ok=True)
-    _replace(build / "_native.so", destination / "_native.so")
-    facts = build_info(plan, version, compiler_of(build), has_gpu_kernels(build))
-    info = json.dumps(facts, indent=2) + "\n"
-    (destination / "_build_info.json").write_text(info)
+    with alone():
+        print("== core and transports", flush=True)
+        _build(ENGINE, engine_arguments(plan), "hvd_transport")
+        print(f"== operations for TensorFlow {plan.tensorflow.package.version}", flush=True)
+        _build(build, cmake_arguments(plan, build, in_place), "hvd_native")
+        destination.mkdir(parents=True, exist_ok=True)
+        _replace(build / "_native.so", destination / "_native.so")
+        facts = build_info(plan, version, compiler_of(build), has_gpu_kernels(build))
+        info = json.dumps(facts, indent=2) + "\n"
+        (destination / "_build_info.json").write_text(info)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Waits for the end of another build of this tree: two would spoil each other's files."""
+    ENGINE.parent.mkdir(exist_ok=True)
+    with (ENGINE.parent / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("== waiting for another build of this tree", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _build(build: Path, configure: list[str], target: str) -> None:

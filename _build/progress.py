@@ -39,6 +39,8 @@ class Progress:
             names = installed[1].split(", ")
             return f"installing {len(names)} packages" if len(names) > 1 else None
         if part := _PART.match(line):
+            if part[1].startswith("waiting"):
+                return part[1]
             self._part, self._tenths = f" {part[1]}", -1
         if compiled := _COMPILED.match(line):
             done, of_all = int(compiled[1]), int(compiled[2] or 100)

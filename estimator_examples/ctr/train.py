@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1] / "flights"))
 import rows
 import tensorflow as tf
 import uneven
-from generator import Generator
+from generator import CARDINALITIES, Generator
 from hooks import Progress, Speed
 from layers import Sizes
 from models import LOGITS
@@ -47,7 +47,7 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
     add("--held-out", type=positive, default=1 << 17, help="to evaluate on (%(default)s)")
     add("--steps", type=positive, help="global steps (one pass over the clicks)")
     add("--batch", type=batch_size, default=1024, help="clicks per rank and step (%(default)s)")
-    add("--ids", type=positive, default=1_000_000, help="rows of the table (%(default)s)")
+    add("--ids", type=table_rows, default=1_000_000, help="rows of the table (%(default)s)")
     add("--zipf", type=float, default=1.05, help="exponent of the ids' frequencies (%(default)s)")
     add("--lr", type=float, default=Settings.lr, help="of Adagrad, for one rank (%(default)s)")
     add("--seed", type=int, default=11, help="of the clicks and the weights (%(default)s)")
@@ -74,6 +74,15 @@ def arguments(line: Optional[list[str]] = None) -> argparse.Namespace:
 def batch_size(text: str) -> int:
     """An argument that is a number of whole records."""
     rows.blocks_of(positive(text))
+    return int(text)
+
+
+def table_rows(text: str) -> int:
+    """An argument that is a number of rows, one for each feature at least."""
+    if positive(text) < len(CARDINALITIES):
+        raise argparse.ArgumentTypeError(
+            f"{text} is less than {len(CARDINALITIES)}, a row for each feature"
+        )
     return int(text)
 
 
@@ -133,6 +142,8 @@ def main() -> None:
     begun = hvd.broadcast_object(step_of(folder) if first else 0, 0)
     if begun and args.stream:
         sys.exit(f"--model-dir {folder} holds a checkpoint: --stream needs a new folder")
+    if steps is not None:
+        speed.skip = min(WARM_UP, max(0, steps - begun) // 2)
     estimator = train(hvd, settings(args), share, folder, steps, watch, begun)
     found = hvd.estimator.evaluate(estimator, rows.evaluation(data))  # hvd: was estimator.evaluate
     consumed = hvd.allgather_object(speed.done)  # hvd: of all ranks
@@ -164,7 +175,10 @@ def finish(
         f"{'AUC':<10}{report['auc']:.4f} of at most {report['ceiling']:.4f}, that of the logits "
         f"from which the clicks were drawn; log loss {report['log_loss']:.4f}"
     )
-    print(f"{'speed':<10}{report['steps_per_s']:.1f} steps/s of {size} x {args.batch} clicks")
+    if report["steps_per_s"] > 0:
+        print(f"{'speed':<10}{report['steps_per_s']:.1f} steps/s of {size} x {args.batch} clicks")
+    else:
+        print(f"{'speed':<10}of too few steps to tell")
     shares = " + ".join(map(str, consumed))
     print(f"{'batches':<10}{shares} = {sum(consumed)} in {report['steps']} steps")
     print(f"{args.model} on {size} worker(s); checkpoint and report.json: {folder}")

@@ -22,7 +22,10 @@ class Progress(v1.train.SessionRunHook):
     """A progress bar with the loss on a terminal; elsewhere a line for every tenth of the run."""
 
     def __init__(self, steps: int, loss: str = "loss:0", loss_every: int = 50) -> None:
-        """steps: of the whole run; loss: the tensor to show, fetched every `loss_every` steps."""
+        """steps: of the whole run; loss: the tensor to show, fetched every `loss_every` steps.
+
+        That of a line is of its own step.
+        """
         self.steps, self.loss, self.loss_every = steps, loss, loss_every
         self.done = 0
         self.seen = float("nan")
@@ -34,7 +37,7 @@ class Progress(v1.train.SessionRunHook):
         )
 
     def before_run(self, run_context: Context) -> Optional[v1.train.SessionRunArgs]:
-        if self.done % self.loss_every:
+        if self.done % self.loss_every and not self._has_line(self.done + 1):
             return None
         return v1.train.SessionRunArgs(run_context.session.graph.get_tensor_by_name(self.loss))
 
@@ -44,11 +47,14 @@ class Progress(v1.train.SessionRunHook):
             self.seen = float(run_values.results)
             self.bar.set_postfix(loss=f"{self.seen:.4f}", refresh=False)
         self.bar.update()
-        if not self.on_terminal and self.done % max(1, self.steps // 10) == 0:
+        if self._has_line(self.done):
             print(f"step {self.done}/{self.steps}  loss {self.seen:.4f}", file=sys.stderr)
 
     def end(self, session: v1.Session) -> None:
         self.bar.close()
+
+    def _has_line(self, step: int) -> bool:
+        return not self.on_terminal and step % max(1, self.steps // 10) == 0
 
 
 class Speed(v1.train.SessionRunHook):

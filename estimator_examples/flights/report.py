@@ -49,6 +49,8 @@ def quality(report: Report) -> list[str]:
 def speed(report: Report) -> list[str]:
     """Examples per second; beside the speed-up, what this machine has for so many processes."""
     workers = report["workers"]
+    if report["steps_per_s"] == 0:
+        return [f"{'speed':<10}of too few steps to tell"]
     lines = [
         f"{'speed':<10}{report['examples_per_s']:,.0f} examples/s, "
         f"{report['steps_per_s']:.0f} steps/s"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -340,6 +341,29 @@ def test_a_copied_build_directory_is_thrown_away(tmp_path: Path, tools: dict[str
     cache.write_text("CMAKE_GENERATOR:INTERNAL=Ninja\nCMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n")
     native.forget_foreign_cache(tmp_path)
     assert not cache.exists()
+
+
+def test_two_builds_of_a_tree_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "ENGINE", tmp_path / "build" / "core")
+    done: list[str] = []
+
+    def build_second() -> None:
+        with native.alone():
+            done.append("second")
+
+    second = threading.Thread(target=build_second)
+    with native.alone():
+        assert capsys.readouterr().out == ""
+        second.start()
+        said = ""
+        while not said and second.is_alive():
+            said = capsys.readouterr().out
+        assert said == "== waiting for another build of this tree\n"
+        done.append("first")
+    second.join(timeout=60)
+    assert done == ["first", "second"]
 
 
 def test_build_info() -> None:

@@ -50,6 +50,11 @@ def test_each_part_of_a_compilation_is_named() -> None:
     assert shown(f"print({said!r})") == (0, "".join(f"compiling {line}\n" for line in lines), "")
 
 
+def test_a_build_that_waits_says_so() -> None:
+    said = "== waiting for another build of this tree\n"
+    assert shown(f"print({said!r})") == (0, "waiting for another build of this tree\n", "")
+
+
 def test_lines_are_shown_as_they_come() -> None:
     """A command that waits for its line to have been shown would wait for ever otherwise."""
     program = "print('Installing collected packages: a, b', flush=True); input()"
