@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -127,7 +128,7 @@ def run(
         words.append("--verbose")
     # The modules that the call needs are found by the path, which therefore comes first.
     args, kwargs = tuple(args), dict(kwargs or {})
-    payload = pickle.dumps((sys.path, _pickled(func, args, kwargs)))
+    payload = pickle.dumps((_split_path(), _pickled(func, args, kwargs)))
     python = executable or sys.executable
     with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:  # mode 0700
         Path(directory, CALL).write_bytes(payload)
@@ -147,6 +148,18 @@ def run(
             raise RuntimeError(f"run: the job failed with status {status}: its output says why")
         results: list[Any] = pickle.loads(Path(directory, RESULTS).read_bytes())
     return results
+
+
+def _split_path() -> tuple[list[str], list[str]]:
+    """Where modules are looked for: what is the program's, and what comes with its Python."""
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    program, python = [], []
+    for entry in map(os.path.abspath, sys.path):  # "" is the working directory
+        path = Path(entry)
+        packages = path.name in ("site-packages", "dist-packages")
+        of_python = packages or stdlib in (path, *path.parents) or path.suffix == ".zip"
+        (python if of_python else program).append(entry)
+    return program, python
 
 
 class _Digester(pickle.Pickler):

@@ -67,8 +67,12 @@ def _check(directory: Path) -> None:
 
 
 def _called(data: bytes) -> Any:
-    path, rest = pickle.loads(data)
-    sys.path += [entry for entry in path if entry not in sys.path]
+    (program, python), rest = pickle.loads(data)
+    # In the caller's order. This rank's Python may be another one, so its packages come before the
+    # caller's. `python -m` has put the working directory first, where other modules may have the
+    # names of the program's.
+    here = sys.path[1:] if sys.path[:1] == [os.getcwd()] else sys.path
+    sys.path[:] = dict.fromkeys([*program, *here, *python])
     func, args, kwargs = pickle.loads(rest)
     return func(*args, **kwargs)
 

@@ -50,6 +50,8 @@ def test_commits_are_of_a_call_with_these_arguments(
 
 
 def test_ranks_that_are_jobs_of_their_own(private: Path) -> None:
+    # Another module of that name in the working directory, which is not in the caller's path.
+    (private / "run_functions.py").write_text("def ranks_alone(): return 'another'\n")
     assert hvd_tf.run(run_functions.ranks_alone, np=2) == [1, 11]
 
 
