@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvd_tf import ops
 from hvd_tf._internal.compat import is_saving, is_traced_for_xla
+from hvd_tf._internal.names import without_counter
 from hvd_tf._internal.runtime import ProcessSet, Sum, global_process_set
 from hvd_tf.process_sets import registered
 
@@ -74,7 +75,9 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
                 f"XLA cannot compile the reduction of {self.name}: pass jit_compile=False to "
                 "compile()"
             )
-        return _moments_of_all(inputs, axes, keep_dims, mask, self.process_set, self.name)
+        # A rank may have made more layers, so that Keras has numbered its own ones otherwise.
+        name = f"{without_counter(self.name)}/moments"
+        return _moments_of_all(inputs, axes, keep_dims, mask, self.process_set, name)
 
 
 def _moments_of_all(
@@ -101,7 +104,7 @@ def _moments_of_all(
 
     count, mean, squares = (tf.cast(part, tf.float64) for part in (count, mean, squares))
     sums = tf.stack([count, count * mean, squares + count * tf.square(mean)])
-    sums = ops.allreduce(sums, op=Sum, name=f"{name}_moments", process_set=process_set)
+    sums = _sum_over_ranks(sums, process_set, name)
 
     mean = tf.math.divide_no_nan(sums[1], sums[0])
     variance = tf.math.divide_no_nan(sums[2], sums[0]) - tf.square(mean)
@@ -109,3 +112,24 @@ def _moments_of_all(
     if not keepdims:
         mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
     return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+
+def _sum_over_ranks(value: tf.Tensor, process_set: ProcessSet, name: str) -> tf.Tensor:
+    """The sum, whose gradient has a name of its own: that of `allreduce` is named by its node.
+
+    Nodes stand in the scopes of the model and the layer, which ranks may have numbered otherwise.
+    """
+
+    def reduced(tensor: tf.Tensor, tensor_name: str) -> tf.Tensor:
+        node = tensor_name.replace("/", "_")
+        (total,) = ops.dense_allreduce(
+            [tensor], op=Sum, process_set=process_set, tensor_name=tensor_name, name=node
+        )
+        return total
+
+    @tf.custom_gradient
+    def with_gradient(tensor: tf.Tensor) -> Any:
+        return reduced(tensor, name), lambda upstream: reduced(upstream, f"{name}/gradient")
+
+    total: tf.Tensor = with_gradient(value)
+    return total

@@ -28,7 +28,7 @@ BROADCAST_PREFIX = "broadcast/"  # of every broadcast variable's name
 END_TOGETHER_PREFIX = "end_together_hook/"  # of how ranks agree on the end of a loop
 ROOT_PREFIX = "root_variables/"  # of what else is sent for BroadcastGlobalVariablesHook
 
-_COUNTER = re.compile(r"_\d+$")  # what TensorFlow and Keras add to a name that is taken
+_COUNTER = re.compile(r"_\d+$")
 
 
 def variable_names(variables: Sequence[Variable]) -> list[str]:
@@ -85,7 +85,12 @@ def names_by_place(variables: Sequence[Variable]) -> list[str]:
     """
     lasts = [_name_of(variable).rpartition("/")[2] for variable in variables]
     of = f"of_{len(lasts)}"
-    return [f"{place}_{of}/{_COUNTER.sub('', last)}" for place, last in enumerate(lasts)]
+    return [f"{place}_{of}/{without_counter(last)}" for place, last in enumerate(lasts)]
+
+
+def without_counter(name: str) -> str:
+    """The name without the number that TensorFlow and Keras add to one that is taken."""
+    return _COUNTER.sub("", name)
 
 
 def names_of_root(names: Sequence[str], of_root: Sequence[str]) -> list[str]:
@@ -143,6 +148,13 @@ def difference_of(names: set[str], of_root: set[str], at_most: int = 3) -> str:
     )
 
 
+class _EagerCode:
+    """Stands for the graph of eager code: Keras' clear_session changes that on one rank alone."""
+
+
+_EAGER_CODE = _EagerCode()
+
+
 class InstanceName:
     """A name for one optimizer, different from those of others that are at work beside it.
 
@@ -158,13 +170,13 @@ class InstanceName:
 
     # By outermost graph: who has the same name and process set. Serials, because the members of a
     # set that has the id of a removed one may have made different calls in that.
-    _instances: WeakKeyDictionary[tf.Graph, dict[tuple[str, int], list[Hashable]]] = (
+    _instances: WeakKeyDictionary[tf.Graph | _EagerCode, dict[tuple[str, int], list[Hashable]]] = (
         WeakKeyDictionary()
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._ordinals: WeakKeyDictionary[tf.Graph, int] = WeakKeyDictionary()
+        self._ordinals: WeakKeyDictionary[tf.Graph | _EagerCode, int] = WeakKeyDictionary()
 
     def for_call(self, set_serial: int, variables: Sequence[Variable]) -> str:
         """The name for the operations of one call for these variables, in the current graph.
@@ -173,11 +185,11 @@ class InstanceName:
         tells operations of one name apart itself. Only the graph that runs can do so: it may have
         the operations of several traces, and the same trace twice.
         """
-        *_, outermost = graph_chain()
+        is_eager = v1.executing_eagerly_outside_functions()
+        outermost = _EAGER_CODE if is_eager else [*graph_chain()][-1]
         if outermost not in self._ordinals:
             of_graph = self._instances.setdefault(outermost, {})
             others = of_graph.setdefault((self.name, set_serial), [])
-            is_eager = v1.executing_eagerly_outside_functions()
             known_by = _shapes_of(variables) if is_eager else len(others)
             if known_by not in others:
                 others.append(known_by)

@@ -153,7 +153,8 @@ def run(
 def _split_path() -> tuple[list[str], list[str]]:
     """Where modules are looked for: what is the program's, and what comes with its Python."""
     stdlib = Path(sysconfig.get_path("stdlib"))
-    program, python = [], []
+    program: list[str] = []
+    python: list[str] = []
     for entry in map(os.path.abspath, sys.path):  # "" is the working directory
         path = Path(entry)
         packages = path.name in ("site-packages", "dist-packages")

@@ -19,6 +19,15 @@ _EXTENSIONS = {
 }
 
 
+# Bytes of records that are read at a time: the work for so many is not felt, nor is their memory.
+_CHUNK_BYTES = 4 << 20
+
+
+def records_at_a_time(record_bytes: float, most: int) -> int:
+    """How many records of this size to read at a time: one to `most`."""
+    return max(1, min(most, int(_CHUNK_BYTES / max(record_bytes, 1.0))))
+
+
 @dataclass(frozen=True)
 class Format:
     """How files of one format are read."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_tf.data.formats import Columns, Format, records_from_arrays
+from hvd_tf.data.formats import Columns, Format, records_at_a_time, records_from_arrays
 
-# How many records are converted at a time.
+# How many records are converted at a time, unless they are large.
 _CHUNK = 4096
 
 
@@ -97,7 +97,8 @@ def _chunks(
                     f"{path}: it has no column {name!r}, as the first file has; it has "
                     f"{', '.join(names)}: name columns that all files have, or other files"
                 )
-        for batch in file.iter_batches(batch_size=_CHUNK, columns=list(spec)):
+        chunk = records_at_a_time(_record_bytes(file.metadata, spec), _CHUNK)
+        for batch in file.iter_batches(batch_size=chunk, columns=list(spec)):
             yield {
                 name: _column(arrow, batch.column(batch.schema.get_field_index(name)), name, dtype)
                 for name, dtype in spec.items()
@@ -107,6 +108,14 @@ def _chunks(
         if str(error).startswith(path):
             raise
         raise ValueError(f"{path}: records from {record} cannot be read: {error}") from None
+
+
+def _record_bytes(metadata: Any, spec: Mapping[str, tf.DType]) -> float:
+    """Of a record in these columns, as the file has them without compression."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    used = [one for one in columns if one.path_in_schema in spec]
+    return sum(one.total_uncompressed_size for one in used) / max(metadata.num_rows, 1)
 
 
 def _column(arrow: ModuleType, array: Any, name: str, dtype: tf.DType) -> np.ndarray:

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf.data.files import is_compressed
-from hvd_tf.data.formats import Columns, Format
+from hvd_tf.data.formats import Columns, Format, records_at_a_time
 
-# How many records are read, and added up, at a time.
+# How many records are read, and added up, at a time, unless the first one is large.
 _CHUNK = 64
 # The bytes around each record: its length and two checksums.
 _FRAME_BYTES = 16
@@ -37,9 +37,10 @@ def _read(path: tf.Tensor) -> tf.data.Dataset:
 
     So the reader ends a file at an error. Then the bytes read are compared with the file's size.
     """
-    path = tf.numpy_function(_check_readable, [path], tf.string)
+    path, chunk = tf.numpy_function(_begin, [path], (tf.string, tf.int64))
     path.set_shape([])
-    chunks = tf.data.TFRecordDataset(path).ignore_errors().batch(_CHUNK)
+    chunk.set_shape([])
+    chunks = tf.data.TFRecordDataset(path).ignore_errors().batch(chunk)
     end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
 
     def add_up(offset: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -57,11 +58,14 @@ def _read(path: tf.Tensor) -> tf.data.Dataset:
     return chunks.concatenate(end).scan(np.int64(0), add_up).unbatch()
 
 
-def _check_readable(path: bytes) -> bytes:
-    # It ends here, because ignore_errors would try again for ever.
+def _begin(path: bytes) -> tuple[bytes, np.int64]:
+    """The path, and how many of its records to read at a time.
+
+    A file that cannot be read ends it here, because ignore_errors would try again for ever.
+    """
     with tf.io.gfile.GFile(path.decode(), "rb") as file:
-        file.read(1)
-    return path
+        length = int.from_bytes(file.read(8), "little")  # of the first record
+    return path, np.int64(records_at_a_time(length + _FRAME_BYTES, _CHUNK))
 
 
 def _check_end(path: bytes, offset: np.int64) -> np.int64:

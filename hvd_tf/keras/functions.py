@@ -17,6 +17,7 @@ from hvd_tf._internal.compat.keras import (
     run_in_session,
     value_of,
 )
+from hvd_tf._internal.compat.keras_loss_scale import optimizer_within, put_within
 from hvd_tf._internal.keras.reducing import reducing_of
 from hvd_tf._internal.runtime import Average, Sum
 from hvd_tf.compression import Compression
@@ -110,7 +111,8 @@ def load_model(
         of the ranks that build it.
 
     Returns:
-      The model. Its optimizer has the state of the file.
+      The model. Its optimizer has the state of the file. A LossScaleOptimizer is around the
+      distributed one, as `compile` makes it under a policy of mixed precision.
     """
     del legacy_opts
     known: dict[str, Any] = {"SyncBatchNormalization": SyncBatchNormalization}
@@ -120,5 +122,10 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if is_keras_optimizer(optimizer) and reducing_of(model) is None:
         arguments = {"compression": compression, **distributed}
-        replace_optimizer(model, DistributedOptimizer(optimizer, **arguments))
+        within = optimizer_within(optimizer)
+        if within is None:
+            optimizer = DistributedOptimizer(optimizer, **arguments)
+        else:  # as `compile` has it, which ranks that build the model call
+            put_within(optimizer, DistributedOptimizer(within, **arguments))
+        replace_optimizer(model, optimizer)
     return model

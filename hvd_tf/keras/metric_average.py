@@ -19,6 +19,8 @@ Logs = Optional[dict[str, Any]]
 class MetricAverageCallback(tf.keras.callbacks.Callback):
     """Averages the epoch's metrics over the ranks, weighted by their numbers of samples.
 
+    In a graph of TF 1, where Keras does not count them, each rank has the same weight.
+
     Put it before callbacks that look at metrics (ReduceLROnPlateau, EarlyStopping, TensorBoard).
     A metric may have several values, such as one for each class. Each is averaged.
 

@@ -34,6 +34,21 @@ TEST(a_driver_that_lacks_a_function_is_refused) {
   EXPECT_EQ(old.status().code(), StatusCode::kFailedPrecondition);
 }
 
+// It loads kernels of a newer toolkit, and refuses to start those with many
+// arguments.
+TEST(an_old_driver_has_no_kernels) {
+  const auto kernels = [] {
+    TestGpu gpu;
+    return Taken(gpu.device()->NewStream(gpu.Mark()))->CheckKernels();
+  };
+  SetFakeCudaVersion(12000);
+  const Status old = kernels();
+  SetFakeCudaVersion(12020);
+  EXPECT_EQ(old.message(),
+            "a GPU's driver is of CUDA 12.0, and that of 12.1 is needed");
+  EXPECT_TRUE(kernels().ok());
+}
+
 TEST(a_result_of_the_driver_is_named) {
   const CudaDriver& driver = *FakeDriver();
   EXPECT_TRUE(driver.Check(kCudaSuccess, "nothing").ok());

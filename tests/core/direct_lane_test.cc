@@ -88,6 +88,9 @@ class Lanes {
     return lane;
   }
 
+  // After the first New.
+  GpuQueue* queue() const { return queue_.get(); }
+
  private:
   const void* const kernels_;
   const bool completes_in_stream_;
@@ -256,6 +259,53 @@ TEST(trial_and_batch_in_opposite_order) {
     while (!is_over() && std::chrono::steady_clock::now() < limit) step();
     EXPECT_TRUE(is_over());
     EXPECT_EQ(call.status().message(), "");
+  });
+}
+
+// The driver frees pinned memory when the GPU has done its work, which may be a
+// kernel whose peer is lost.
+TEST(nothing_is_freed_while_another_sets_kernel_waits) {
+  FakeNccl::Reset();
+  ThreadWorld world(2, {}, 1024);
+  RunRanks(2, [&](int rank) {
+    const auto backend = world.Open(rank);
+    const auto gpu = std::make_shared<TestGpu>();
+    Lanes lanes(FakeKernelImage(), false);
+    const HostMap hosts = MakeHostMap({0, 0});
+    const auto host_a = std::move(backend->NewTransport(1, {0, 1}).value());
+    const auto host_b = std::move(backend->NewTransport(2, {0, 1}).value());
+    const auto a = lanes.New(host_a.get(), hosts, gpu);
+    auto b = lanes.New(host_b.get(), hosts, gpu);
+    const auto step = [&] {
+      const bool moved = host_a->Progress() | host_b->Progress();
+      gpu->Step();
+      if (!a->Progress() && !moved) sched_yield();
+    };
+    while (host_b->in_flight() > 0) step();
+    const size_t pinned = gpu->gpu().pinned_blocks();
+    EXPECT_TRUE(pinned > 0);
+    if (rank == 0) FakeNccl::HoldKernels(0);
+
+    Call call({1.0f}, 1);
+    Batch batch;
+    batch.memory = MemoryKind::kCuda;
+    const auto memory = gpu->Allocate(sizeof(float));
+    Segment& segment = batch.segments.emplace_back();
+    segment.in = segment.out = memory.get();
+    segment.count = segment.rows = 1;
+    segment.ready = gpu->Mark();
+    call.Start(a.get(), std::move(batch));
+    if (rank == 0) {
+      while (a->with_gpu().empty() || !lanes.queue()->order().empty()) step();
+      EXPECT_FALSE(lanes.queue()->is_free());
+      b.reset();
+      EXPECT_EQ(gpu->gpu().pinned_blocks(), pinned);
+      FakeNccl::ReleaseKernels();
+    }
+    while (!call.done()) step();
+    EXPECT_EQ(call.status().message(), "");
+    EXPECT_TRUE(lanes.queue()->is_free());
+    while (host_a->in_flight() > 0) step();
   });
 }
 

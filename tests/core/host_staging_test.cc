@@ -415,6 +415,42 @@ TEST(pinned_memory_of_a_step_is_kept) {
   EXPECT_EQ(pinned.kept_bytes(), of_one_step);
 }
 
+TEST(pinned_memory_is_taken_over) {
+  TestGpu gpu;
+  const auto stream = gpu.device()->NewStream(gpu.Mark());
+  PinnedMemory pinned(gpu.device(), std::chrono::hours(0));
+  for (int i = 0; i < 2; ++i) {
+    PinnedMemory other(gpu.device(), std::chrono::hours(0));
+    {
+      const auto one = other.Take(4096).value(), two = other.Take(8192).value();
+    }
+    pinned.TakeOver(&other);
+    EXPECT_EQ(other.kept_bytes(), 0u);
+    EXPECT_EQ(pinned.kept_bytes(), (i + 1) * 12288u);
+  }
+  EXPECT_EQ(gpu.gpu().pinned_blocks(), size_t{4});
+  {
+    const auto taken = pinned.Take(8192).value();
+    EXPECT_EQ(pinned.kept_bytes(), 16384u);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 4; ++i) pinned.FreeOne();
+  EXPECT_EQ(gpu.gpu().pinned_blocks(), size_t{0});
+}
+
+TEST(large_blocks_of_pinned_memory_are_little_more_than_is_asked_for) {
+  TestGpu gpu;
+  const auto stream = gpu.device()->NewStream(gpu.Mark());
+  PinnedMemory pinned(gpu.device(), std::chrono::hours(1));
+  constexpr size_t kMb = size_t{1} << 20;
+  const auto exact = pinned.Take(64 * kMb).value();
+  EXPECT_EQ(gpu.gpu().pinned_bytes(), 64 * kMb);
+  const auto more = pinned.Take(64 * kMb + 1).value();
+  EXPECT_EQ(gpu.gpu().pinned_bytes(), (64 + 72) * kMb);
+  const auto full = pinned.Take(128 * kMb).value();
+  EXPECT_EQ(gpu.gpu().pinned_bytes(), (64 + 72 + 128) * kMb);
+}
+
 TEST(pinned_memory_that_nobody_needs_is_freed) {
   TestGpu gpu;
   const auto stream = gpu.device()->NewStream(gpu.Mark());

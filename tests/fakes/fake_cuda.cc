@@ -37,6 +37,7 @@ constexpr int kIllegalAddress = 700;
 
 std::atomic<FakeGpu*> default_gpu{nullptr};
 std::atomic<FakeGpu::Stream*> default_stream{nullptr};
+std::atomic<int> driver_version{12020};
 thread_local std::vector<CUctx_st*> contexts;
 
 FakeGpu::Stream* StreamOf(CUstream_st* stream) {
@@ -50,6 +51,11 @@ FakeGpu* CurrentGpu() {
 }
 
 }  // namespace
+
+HVD_FAKE_CUDA cuDriverGetVersion(int* version) {
+  *version = driver_version;
+  return kSuccess;
+}
 
 HVD_FAKE_CUDA cuCtxPushCurrent_v2(CUctx_st* context) {
   if (context == nullptr) return kInvalidContext;
@@ -207,16 +213,17 @@ void* FindFakeCuda(const char* name) {
     void* function;
   } known[] = {
 #define HVD_KNOWN(function) {#function, reinterpret_cast<void*>(&function)}
-      HVD_KNOWN(cuCtxPushCurrent_v2), HVD_KNOWN(cuCtxPopCurrent_v2),
-      HVD_KNOWN(cuCtxGetDevice),      HVD_KNOWN(cuDeviceGetUuid_v2),
-      HVD_KNOWN(cuStreamGetCtx),      HVD_KNOWN(cuStreamCreate),
-      HVD_KNOWN(cuStreamDestroy_v2),  HVD_KNOWN(cuStreamWaitEvent),
-      HVD_KNOWN(cuStreamAddCallback), HVD_KNOWN(cuEventCreate),
-      HVD_KNOWN(cuEventDestroy_v2),   HVD_KNOWN(cuEventRecord),
-      HVD_KNOWN(cuEventQuery),        HVD_KNOWN(cuMemcpyAsync),
-      HVD_KNOWN(cuModuleLoadData),    HVD_KNOWN(cuModuleGetFunction),
-      HVD_KNOWN(cuLaunchKernel),      HVD_KNOWN(cuMemHostAlloc),
-      HVD_KNOWN(cuMemFreeHost),       HVD_KNOWN(cuGetErrorName),
+      HVD_KNOWN(cuDriverGetVersion),  HVD_KNOWN(cuCtxPushCurrent_v2),
+      HVD_KNOWN(cuCtxPopCurrent_v2),  HVD_KNOWN(cuCtxGetDevice),
+      HVD_KNOWN(cuDeviceGetUuid_v2),  HVD_KNOWN(cuStreamGetCtx),
+      HVD_KNOWN(cuStreamCreate),      HVD_KNOWN(cuStreamDestroy_v2),
+      HVD_KNOWN(cuStreamWaitEvent),   HVD_KNOWN(cuStreamAddCallback),
+      HVD_KNOWN(cuEventCreate),       HVD_KNOWN(cuEventDestroy_v2),
+      HVD_KNOWN(cuEventRecord),       HVD_KNOWN(cuEventQuery),
+      HVD_KNOWN(cuMemcpyAsync),       HVD_KNOWN(cuModuleLoadData),
+      HVD_KNOWN(cuModuleGetFunction), HVD_KNOWN(cuLaunchKernel),
+      HVD_KNOWN(cuMemHostAlloc),      HVD_KNOWN(cuMemFreeHost),
+      HVD_KNOWN(cuGetErrorName),
 #undef HVD_KNOWN
   };
   for (const auto& one : known) {
@@ -229,5 +236,7 @@ void SetFakeCudaDefault(FakeGpu* gpu, FakeGpu::Stream* stream) {
   default_gpu = gpu;
   default_stream = stream;
 }
+
+void SetFakeCudaVersion(int version) { driver_version = version; }
 
 }  // namespace hvd

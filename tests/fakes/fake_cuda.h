@@ -14,6 +14,9 @@ void* FindFakeCuda(const char* name);
 // stream of this GPU. Null: there is none.
 void SetFakeCudaDefault(FakeGpu* gpu, FakeGpu::Stream* stream);
 
+// The driver's version from now on, as 12020 for CUDA 12.2.
+void SetFakeCudaVersion(int version);
+
 }  // namespace hvd
 
 #endif  // HVD_TESTS_FAKES_FAKE_CUDA_H_

@@ -313,4 +313,9 @@ size_t FakeGpu::pinned_bytes() const {
   return pinned_bytes_;
 }
 
+size_t FakeGpu::pinned_blocks() const {
+  const Lock lock(mutex_);
+  return pinned_.size();
+}
+
 }  // namespace hvd

@@ -100,6 +100,8 @@ class FakeGpu {
   bool TakeEvent();
   // Bytes of pinned memory that were asked for, in all.
   size_t pinned_bytes() const;
+  // Blocks of it that are not freed.
+  size_t pinned_blocks() const;
 
  private:
   using Lock = std::unique_lock<std::mutex>;

@@ -38,6 +38,7 @@ constexpr bool AreAlike(OurResult (*CudaDriver::*)(Ours...),
   static_assert(AreAlike(&CudaDriver::ours, theirs)); \
   static_assert(std::string_view(HVD_NAME(theirs)) == name)
 
+HVD_CHECK(version, &cuDriverGetVersion, "&cuDriverGetVersion");
 HVD_CHECK(push_context, &cuCtxPushCurrent, "&cuCtxPushCurrent_v2");
 HVD_CHECK(pop_context, &cuCtxPopCurrent, "&cuCtxPopCurrent_v2");
 HVD_CHECK(context_of_stream, &cuStreamGetCtx, "&cuStreamGetCtx");

@@ -70,6 +70,18 @@ def test_an_optimizer_made_in_the_function(hvd, rank, size, family, begins_anew)
     np.testing.assert_allclose(result, 1 - 0.1 * (1 + size) / 2, rtol=1e-6)
 
 
+def test_one_rank_clears_keras_session(hvd, rank, size):
+    """As before it loads a model for something of its own."""
+    for width in (1, 2):
+        weight = tf.Variable(tf.ones([width]))
+        plain = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        optimizer = hvd.DistributedOptimizer(plain)
+        optimizer.minimize(lambda weight=weight: weight * float(1 + rank), var_list=[weight])
+        np.testing.assert_allclose(weight.numpy(), 1 - 0.1 * (1 + size) / 2, rtol=1e-6)
+        if rank == 0:
+            keras.backend.clear_session()
+
+
 @pytest.mark.skipif(
     not hasattr(keras.optimizers.Adam, "compute_gradients"), reason="Keras 3 has no minimize"
 )

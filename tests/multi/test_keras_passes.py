@@ -187,6 +187,25 @@ def test_fit_of_other_variables_begins_with_the_first_pass(hvd, rank, size, chan
     np.testing.assert_allclose(np.ravel(model.get_weights()), w, rtol=1e-5)
 
 
+@pytest.mark.skipif(not IS_KERAS_3, reason="Keras 2 begins its averages with the first weights")
+def test_averages_of_weights_begin_with_the_first_update(rank, size):
+    """use_ema. The moving average is that of one process, which has no passes."""
+    weight, alone = tf.Variable([4.0]), tf.Variable([4.0])
+    settings = {"use_ema": True, "ema_momentum": 0.5}
+    plain = tf.keras.optimizers.SGD(0.1, **settings)
+    optimizer = hvd_keras.DistributedOptimizer(
+        tf.keras.optimizers.SGD(0.1, **settings), backward_passes_per_step=2
+    )
+    for _ in range(3):
+        for scale in (1.0, 2.0):
+            optimizer.apply_gradients([(scale * (rank + 1) * weight, weight)])
+        plain.apply_gradients([(3.0 * (size + 1) / 2 * alone, alone)])
+    np.testing.assert_allclose(weight, alone, rtol=1e-6)
+    for one, variable in ((optimizer, weight), (plain, alone)):
+        one.finalize_variable_values([variable])
+    np.testing.assert_allclose(weight, alone, rtol=1e-6)
+
+
 def two_functions(training, rank):
     """The first has a gradient of the first variable alone, the second of the second."""
     return [tf.function(lambda i=i: training.step(gradients_of(rank, (i,), 2))) for i in range(2)]

@@ -4,6 +4,7 @@
 
 #include "adapter/collective_kernel.h"
 #include "adapter/global_runtime.h"
+#include "adapter/op_definitions.h"
 #include "adapter/tf_bridge.h"
 
 namespace hvd {
@@ -153,14 +154,12 @@ REGISTER_OP("HorovodProcessSetIncluded")
         "not initialised, -2 for an unknown set."
         "\n\nprocess_set_id: The set; 0 is all ranks.");
 
-#define HVD_REGISTER(op, kernel) \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(tf::DEVICE_CPU), kernel)
-
-HVD_REGISTER("HorovodRank", RankKernel);
-HVD_REGISTER("HorovodLocalRank", LocalRankKernel);
-HVD_REGISTER("HorovodLocalSize", LocalSizeKernel);
-HVD_REGISTER("HorovodSize", SizeKernel);
-HVD_REGISTER("HorovodProcessSetIncluded", ProcessSetIncludedKernel);
+HVD_REGISTER_HOST_KERNELS("HorovodRank", RankKernel, "rank");
+HVD_REGISTER_HOST_KERNELS("HorovodLocalRank", LocalRankKernel, "local_rank");
+HVD_REGISTER_HOST_KERNELS("HorovodLocalSize", LocalSizeKernel, "local_size");
+HVD_REGISTER_HOST_KERNELS("HorovodSize", SizeKernel, "size");
+HVD_REGISTER_HOST_KERNELS("HorovodProcessSetIncluded", ProcessSetIncludedKernel,
+                          "included");
 
 }  // namespace
 }  // namespace hvd

@@ -86,7 +86,7 @@ class JoinKernel : public tf::AsyncOpKernel {
   int process_set_id_ = 0;
 };
 
-HVD_REGISTER_CPU_KERNEL("HorovodJoin", JoinKernel);
+HVD_REGISTER_HOST_KERNELS("HorovodJoin", JoinKernel, "last_rank");
 
 }  // namespace
 }  // namespace hvd

@@ -62,6 +62,12 @@ namespace hvd {
 
 #define HVD_REGISTER_CPU_KERNEL(op, kernel) \
   REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_CPU), kernel)
+// For work that touches no tensor of a GPU. In a graph that is placed on a GPU
+// its output is in host memory there too.
+#define HVD_REGISTER_HOST_KERNELS(op, kernel, output) \
+  HVD_REGISTER_CPU_KERNEL(op, kernel);                \
+  REGISTER_KERNEL_BUILDER(                            \
+      Name(op).Device(::tensorflow::DEVICE_GPU).HostMemory(output), kernel)
 // For CPUs and GPUs. Behind `kernel`: see HVD_ADD_GPU_KERNEL.
 #define HVD_REGISTER_KERNELS(op, kernel, ...) \
   HVD_REGISTER_CPU_KERNEL(op, kernel);        \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is private in the loss scaling of Keras 2 and 3: where it looks at gradients."""
+"""What is private in the loss scaling of Keras 2 and 3: its optimizer, and when it looks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ import functools
 from typing import Any
 
 from hvd_tf._internal.compat.keras import keras_2_module
+
+
+def optimizer_within(optimizer: Any) -> Any:
+    """The one that a LossScaleOptimizer is around, None for any other optimizer."""
+    scales_loss = hasattr(optimizer, "dynamic_growth_steps")
+    return getattr(optimizer, "inner_optimizer", None) if scales_loss else None
+
+
+def put_within(scaling: Any, optimizer: Any) -> None:
+    """Have a LossScaleOptimizer be around another optimizer, which shares all state of its own."""
+    if isinstance(getattr(type(scaling), "inner_optimizer", None), property):  # Keras 2
+        scaling._optimizer = optimizer
+        scaling._trackable = optimizer
+    else:
+        scaling.inner_optimizer = optimizer
 
 
 @functools.cache

@@ -125,6 +125,18 @@ class _Keras3(Reducing):
         reduced = self._allreduce(grads, variables)
         self._apply_passes(self, variables, lambda: own.apply(reduced, trainable_variables))
 
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        """Keras' own, for use_ema. It begins the averages at iteration 0, and passes count here."""
+        own: Any = super()
+        own._update_model_variables_moving_average(trainable_variables)
+        this: Any = self
+        if self._agg_helper is None or not this.use_ema:
+            return
+        is_first = this.iterations < this._hvd_passes
+        for variable, average in zip(trainable_variables, this._model_variables_moving_average):
+            if average is not None:
+                average.assign(tf.where(is_first, variable, average))
+
     def apply_within(
         self, outer: Any, grads: Any, variables: Any, apply: Callable[[list[Gradient]], Any]
     ) -> None:

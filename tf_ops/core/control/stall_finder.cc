@@ -29,7 +29,10 @@ StallFinder::StallFinder(std::vector<int> job_ranks, const Options& options,
 
 StallFinder::Found StallFinder::Find(Clock::time_point now) {
   Found found;
-  if (matcher_->empty()) {
+  const bool is_any_waited_for = std::any_of(
+      matcher_->begin(), matcher_->end(),
+      [](const auto& element) { return IsWaitedFor(element.first); });
+  if (!is_any_waited_for) {
     next_warnings_.clear();
     FindWaitingJoins(now, &found.watched);
     return found;

@@ -30,6 +30,7 @@ Result<CudaDriver> CudaDriver::Find(
     const std::function<void*(const char* name)>& find) {
   CudaDriver driver;
   FoundFunctions found(find);
+  found.Set(&driver.version, "cuDriverGetVersion");
   found.Set(&driver.push_context, "cuCtxPushCurrent_v2");
   found.Set(&driver.pop_context, "cuCtxPopCurrent_v2");
   found.Set(&driver.current_gpu, "cuCtxGetDevice");

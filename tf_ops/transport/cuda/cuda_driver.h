@@ -48,6 +48,7 @@ inline constexpr char kFullGpuHint[] =
 // Each returns a CUresult. cuda.h has their contracts, under the names that are
 // in cuda_driver.cc.
 struct CudaDriver {
+  int (*version)(int* version) = nullptr;
   int (*push_context)(CudaContext context) = nullptr;
   int (*pop_context)(CudaContext* context) = nullptr;
   int (*current_gpu)(int* gpu) = nullptr;

@@ -18,6 +18,10 @@ constexpr int64_t kTileBytes = int64_t{kThreads} * 16 * 8;
 constexpr int64_t kSumTileElements = int64_t{kThreads} * 4 * 2;
 static_assert(kSumTileElements % kRowSumAlignment == 0);
 
+// CUDA 12.1's, which was the first to take more than 4 KB of arguments. An
+// older driver loads the kernels and does not start them.
+constexpr int kDriverVersion = 12010;
+
 constexpr DataType kFloating[] = {DataType::kFloat16, DataType::kBfloat16,
                                   DataType::kFloat32, DataType::kFloat64};
 
@@ -27,6 +31,14 @@ Result<CudaKernels> CudaKernels::Load(const CudaDriver* driver,
                                       const void* image) {
   if (image == nullptr) {
     return FailedPrecondition("hvd_tf was built without CUDA's compiler");
+  }
+  int version = 0;
+  HVD_RETURN_IF_ERROR(driver->Check(driver->version(&version),
+                                    "a GPU's driver tells no version"));
+  if (version < kDriverVersion) {
+    return FailedPrecondition(
+        "a GPU's driver is of CUDA " + std::to_string(version / 1000) + "." +
+        std::to_string(version % 1000 / 10) + ", and that of 12.1 is needed");
   }
   CudaModule module = nullptr;
   HVD_RETURN_IF_ERROR(driver->Check(driver->load_module(&module, image),

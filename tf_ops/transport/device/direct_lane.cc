@@ -33,6 +33,8 @@ DirectLane::~DirectLane() {
   for (const auto& [id, flight] : flights_) Leave(flight.get());
   // Before the memory that its kernels use goes.
   communicator_.reset();
+  // To free it could wait for kernels of other sets.
+  queue_->pinned().TakeOver(&staging_.pinned());
 }
 
 void DirectLane::Close(const Status& why) {
@@ -65,6 +67,7 @@ void DirectLane::Meet(bool all_came) {
 void DirectLane::Leave(Flight* flight) {
   flight->stage = Stage::kOver;
   *flight->is_left = true;
+  flight->work.reset();
   queue_->order().End(flight->proposed);
   LeaveHosts(flight);
 }
@@ -84,14 +87,13 @@ bool DirectLane::Progress() {
     at = is_over ? flights_.erase(at) : std::next(at);
   }
   moved |= staging_.Progress();
-  // FreeUnused may wait until a GPU has done its work, so the GPU must have
-  // none.
+  // FreeOne may wait until a GPU has done its work, so the GPU must have none.
   const bool is_gpu_free = flights_.empty() && !decision_.uses_gpu() &&
                            queue_->is_free() &&
                            (communicator_ == nullptr || broken().ok());
   if (is_gpu_free) {
-    staging_.FreeUnused();
-    queue_->FreeUnused();
+    staging_.pinned().FreeOne();
+    queue_->pinned().FreeOne();
   }
   // These come last, because they may start and cancel batches.
   for (const auto& [done, status] : calls) done(status);
@@ -113,6 +115,7 @@ bool DirectLane::Step(Flight* flight) {
     case Stage::kRunning: {
       const Result<bool> reached = flight->finished->IsReached();
       if (reached.ok() && !reached.value()) return communicator_->HasFailed();
+      flight->work.reset();
       if (!reached.ok() && flight->status.ok()) {
         flight->status = reached.status();
         // Who was told that it is done hears of it by the next one.
@@ -141,6 +144,7 @@ bool DirectLane::Launch(Flight* flight) {
   if (communicator_->IsQueueing()) return true;  // in a moment
   if (!broken().ok()) return true;
   queue_->order().Launch(flight->proposed);
+  flight->work = queue_->Work();
   const bool is_second = flight->is_second_half();
   const Status status = is_second ? QueueGather(*flight) : Queue(flight);
   flight->launched_at = Clock::now();

@@ -90,6 +90,7 @@ struct Flight {
   // This GPU has done with it, or will never have to do with it.
   std::shared_ptr<bool> is_left = std::make_shared<bool>(false);
   std::chrono::steady_clock::time_point launched_at;
+  std::shared_ptr<const void> work;  // see GpuQueue::Work
   std::unique_ptr<DeviceEvent> finished;
   // Not Ok: the batch has failed, or was cancelled.
   Status status;

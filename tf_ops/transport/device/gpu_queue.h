@@ -57,12 +57,10 @@ class GpuQueue {
   PinnedMemory& pinned() { return pinned_; }
   LaunchOrder& order() { return order_; }
 
+  // To be held from a launch until the GPU has done that work, or never will.
+  std::shared_ptr<const void> Work() const { return work_; }
   // Whether the GPU has no work of any set that waits for peers.
-  bool is_free() const { return order_.empty(); }
-  // See PinnedMemory.
-  void FreeUnused() {
-    if (pinned_.kept_bytes() > 0) pinned_.FreeOne();
-  }
+  bool is_free() const { return order_.empty() && work_.use_count() == 1; }
 
   // Whether a set's reason not to use the GPU in this way is news.
   bool IsNews(const std::string& reason) {
@@ -77,6 +75,7 @@ class GpuQueue {
   std::unique_ptr<DeviceStream> stream_;
   std::shared_ptr<Buffer> buffer_;
   LaunchOrder order_;
+  const std::shared_ptr<const int> work_ = std::make_shared<const int>(0);
   std::string last_reason_;
 };
 

@@ -44,10 +44,7 @@ class HostStaging final : public Transport {
   BatchId Start(Batch batch, BatchDone done) override;
   bool Progress() override;
 
-  // Frees a block of pinned memory that nobody has needed for long.
-  void FreeUnused() {
-    if (pinned_.kept_bytes() > 0) pinned_.FreeOne();
-  }
+  PinnedMemory& pinned() { return pinned_; }
 
   void Cancel(BatchId id, const Status& why) override;
   // Those that the host transport is done with. It counts the others.

@@ -24,6 +24,7 @@ LaneTrial::LaneTrial(Setup setup) : setup_(std::move(setup)) {
 void LaneTrial::Meeting::Leave() {
   stage = Stage::kOver;
   is_left = true;
+  work.reset();
   order->End(proposed);
 }
 
@@ -137,6 +138,7 @@ bool LaneTrial::Launch() {
   if (communicator->IsQueueing()) return true;  // in a moment
   if (!communicator->broken().ok()) return true;
   setup_.queue->order().Launch(meeting_->proposed);
+  meeting_->work = setup_.queue->Work();
   const Status status = Queue();
   launched_at_ = Clock::now();
   meeting_->stage = Stage::kLaunched;

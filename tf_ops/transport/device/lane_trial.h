@@ -93,8 +93,9 @@ class LaneTrial {
     // This GPU has done with it, or will never have to do with it.
     bool is_left = false;
     LaunchOrder::Place proposed = 0;
-    LaunchOrder::Place place = 0;  // the largest proposal, in the end
-    Status status;                 // not Ok: it has failed
+    LaunchOrder::Place place = 0;      // the largest proposal, in the end
+    std::shared_ptr<const void> work;  // see GpuQueue::Work
+    Status status;                     // not Ok: it has failed
   };
 
   void StartComing(const Status& error);

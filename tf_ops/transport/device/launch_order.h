@@ -48,7 +48,7 @@ class LaunchOrder {
   // harm.
   void End(Place proposed) { pending_.erase(proposed); }
 
-  // No set has a batch that is begun, or that the GPU is at.
+  // No set has a batch that is begun and not launched.
   bool empty() const { return pending_.empty(); }
 
   static constexpr Place kSets = Place{1} << 20;

@@ -3,17 +3,23 @@
 #include "transport/device/pinned_memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace hvd {
 namespace {
 
 constexpr size_t kSmallestBlock = 4096;
+// Above it an eighth at most is more than was asked for: no other program can
+// have pinned memory.
+constexpr size_t kLargeBlock = size_t{1} << 26;
 
 size_t BlockBytes(size_t bytes) {
   size_t block = kSmallestBlock;
   while (block < bytes) block *= 2;
-  return block;
+  if (block <= kLargeBlock) return block;
+  const size_t step = block / 16;
+  return (bytes + step - 1) / step * step;
 }
 
 }  // namespace
@@ -44,7 +50,25 @@ Result<std::shared_ptr<void>> PinnedMemory::Find(size_t size) {
   return memory;
 }
 
+void PinnedMemory::TakeOver(PinnedMemory* other) {
+  for (auto& [size, blocks] : other->unused_->blocks) {
+    std::deque<Block>& unused = unused_->blocks[size];
+    // What came back first is freed first.
+    std::deque<Block> all;
+    std::merge(
+        std::make_move_iterator(unused.begin()),
+        std::make_move_iterator(unused.end()),
+        std::make_move_iterator(blocks.begin()),
+        std::make_move_iterator(blocks.end()), std::back_inserter(all),
+        [](const Block& a, const Block& b) { return a.since < b.since; });
+    unused = std::move(all);
+    blocks.clear();
+  }
+  unused_->bytes += std::exchange(other->unused_->bytes, 0);
+}
+
 void PinnedMemory::FreeOne() {
+  if (unused_->bytes == 0) return;
   const Clock::time_point limit = Clock::now() - keep_for_;
   for (auto& [size, blocks] : unused_->blocks) {
     if (blocks.empty() || blocks.front().since > limit) continue;

@@ -18,10 +18,11 @@ namespace hvd {
 // takes, and than a validation between two of them.
 inline constexpr std::chrono::minutes kKeepPinned{2};
 
-// Gives blocks whose sizes are powers of two. A block that comes back is given
-// out again. A job's steps need the same memory again and again, and a driver
-// takes long to find it and to free it. So what lies unused is freed only when
-// nobody has needed it for some time, a block at a time.
+// Gives blocks of some sizes only: powers of two, and between large ones seven
+// more. A block that comes back is given out again. A job's steps need the same
+// memory again and again, and a driver takes long to find it and to free it. So
+// what lies unused is freed only when nobody has needed it for some time, a
+// block at a time.
 //
 // One thread uses it, and lets go of its blocks.
 class PinnedMemory {
@@ -38,6 +39,9 @@ class PinnedMemory {
   // waits for that until the GPU has done its work. So the GPU must have none
   // that waits for peers, whose failures this thread could not hear of.
   void FreeOne();
+
+  // Gets all blocks that the other one keeps.
+  void TakeOver(PinnedMemory* other);
 
   size_t kept_bytes() const { return unused_->bytes; }
 
