@@ -201,14 +201,13 @@ def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
     """Endless pairs of an optional element and this rank's share of the batch."""
     # The structure as functions see it. There, for example, a slice of a ragged tensor may be a
     # plain tensor.
-    structure = dataset.map(lambda *parts: parts).element_spec
-    structure = structure if isinstance(dataset.element_spec, tuple) else structure[0]
+    structure = dataset.map(lambda *parts: _element(dataset, parts)).element_spec
     optional = tf.experimental.Optional
 
     def elements(source: tf.data.Dataset, share: int) -> tf.data.Dataset:
         return source.map(
             lambda *parts: (
-                optional.from_value(parts if isinstance(dataset.element_spec, tuple) else parts[0]),
+                optional.from_value(_element(dataset, parts)),
                 np.int64(share),
             )
         )
@@ -220,3 +219,9 @@ def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
     if repeat:
         offers = offers.concatenate(elements(dataset.repeat(), REPEATED))
     return offers.concatenate(nothing.repeat())
+
+
+def _element(dataset: tf.data.Dataset, parts: tuple) -> Any:
+    """The element of the dataset that a function of `map` gets as these arguments."""
+    # tf.data hands over a plain tuple in parts. A namedtuple is one argument.
+    return parts if type(dataset.element_spec) is tuple else parts[0]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -219,6 +220,19 @@ def test_equal_steps(known, uneven, rank, size):
     got = [(int(step["x"][0]), step["x"][1].numpy().tolist()) for step in equal]
     want = 5 if uneven == "drop" else 5 + 2 * (size - 1)
     assert got == [(i % mine, [i % mine] * (i % mine % 3)) for i in range(want)]
+
+
+class Pair(NamedTuple):
+    x: tf.Tensor
+    y: tf.Tensor
+
+
+@pytest.mark.parametrize("make", [lambda i: Pair(i, -i), lambda i: (i,), lambda i: (Pair(i, -i),)])
+def test_tuples_stay_what_they_are(make, rank, size):
+    dataset = tf.data.Dataset.range(4 * size).map(make).filter(lambda *element: True)
+    for equal in (hvd.data.equal_steps(dataset), hvd.data.shard(dataset)):
+        assert equal.element_spec == dataset.element_spec
+        assert type(next(iter(equal))) is type(make(0))
 
 
 def test_a_rank_without_any(rank, size):
