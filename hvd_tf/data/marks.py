@@ -106,9 +106,12 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[Optional[list[int]]]:
 
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:
-    """Whether a shuffle in the dataset has another order in each iteration."""
-    return any(
-        getattr(source, "_reshuffle_each_iteration", False) is not False
-        for source in dataset_chain(dataset)
-        if "ShuffleDataset" in type(source).__name__
-    )
+    """Whether a shuffle, or a choice between datasets, has another order in each iteration."""
+    return any(_reorders(source) for source in dataset_chain(dataset))
+
+
+def _reorders(source: tf.data.Dataset) -> bool:
+    kind = type(source).__name__
+    if "ShuffleDataset" in kind:
+        return getattr(source, "_reshuffle_each_iteration", False) is not False
+    return "ShuffleAndRepeatDataset" in kind or bool(getattr(source, "_rerandomize", False))

@@ -71,6 +71,15 @@ def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) ->
         "input_fn, hvd.estimator.shard_input_fn does that)",
     )
     size, rank = len(everyones), registered(steps.process_set).rank
+    # In a graph each iterator begins with the first order. Eager ones go on where the last was.
+    if size > 1 and tf.executing_eagerly() and reshuffles(dataset):
+        announce(
+            "data: this dataset has a shuffle before the split whose order changes with each "
+            "iterator. All ranks must make equally many: a rank that takes one more, for a look "
+            "at a record, splits another order, and records are lost and repeated. Safe are "
+            "reshuffle_each_iteration=False and shuffle_buffer=",
+            steps.process_set,
+        )
     # The order of records must not depend on which thread was faster.
     options = tf.data.Options()
     options.deterministic = True

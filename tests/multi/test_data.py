@@ -354,6 +354,25 @@ def test_orders_that_change_go_with_no_repetition(rank, size):
     assert sorted(sum(everyones(seen), [])) == list(range(12 * size))
 
 
+def test_orders_that_change_are_warned_of(rank, size, capfd):
+    """A look on one rank alone moves them on. No other order suffers from it."""
+    two = [with_length(6), with_length(6)]
+    choice = {"seed": 3, "rerandomize_each_iteration": True}
+    for changing in (
+        with_length(12).shuffle(5, seed=3).map(lambda x: x),
+        with_length(12).apply(tf.data.experimental.shuffle_and_repeat(5, 1, seed=3)),
+        tf.data.Dataset.sample_from_datasets(two, [0.5, 0.5], **choice),
+    ):
+        hvd.data.shard(changing)
+        assert ("order changes with each iterator" in capfd.readouterr().err) == (rank == 0)
+    kept = with_length(12).shuffle(12, seed=3, reshuffle_each_iteration=False)
+    if rank == 0:
+        next(iter(kept))
+    seen = [int(x) for x in hvd.data.shard(kept)]
+    assert sorted(sum(everyones(seen), [])) == list(range(12))
+    assert "order changes" not in capfd.readouterr().err
+
+
 def test_shuffles_before_the_split(rank, size):
     refused("a shuffle without a seed", with_length(12).shuffle(5))
     dataset = hvd.data.shard(with_length(12).shuffle(5, seed=3))
@@ -370,7 +389,11 @@ def test_shuffles_before_the_split_in_a_graph(rank, size):
             refused("the seeds of a shuffle .*differs", with_length(12).shuffle(5, seed=seed))
     with tf.Graph().as_default(), v1.Session() as session:
         v1.set_random_seed(7)
-        dataset = hvd.data.shard(with_length(12).shuffle(5))
+        source = with_length(12).shuffle(5)
+        look = v1.data.make_one_shot_iterator(source).get_next()
+        if rank == 0:  # it does not move the order on
+            session.run(look)
+        dataset = hvd.data.shard(source)
         number = v1.data.make_one_shot_iterator(dataset).get_next()
         seen = [int(session.run(number)) for _ in range(12 // size)]
     assert sorted(sum(everyones(seen), [])) == list(range(12))
