@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Union
 
 import tensorflow as tf
@@ -15,7 +15,9 @@ _WILD = frozenset("*?[{")
 
 
 def paths_of(source: Patterns) -> list[str]:
-    """The paths of a name, a glob pattern or a list of these: sorted, each once.
+    """The paths of a name, a glob pattern or a list of these, in the order that they are given.
+
+    A list's repetitions stay. What one pattern matches is sorted, and so is a set.
 
     Raises:
       ValueError: nothing is given, or a pattern matches no file.
@@ -23,6 +25,8 @@ def paths_of(source: Patterns) -> list[str]:
     try:
         given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
         patterns = [os.fspath(pattern) for pattern in given]
+        if isinstance(source, Set):  # whose order changes from run to run
+            patterns = sorted(patterns)
     except TypeError:
         raise ValueError(
             f"source is a {type(source).__name__}: pass file names, patterns or a tf.data.Dataset "
@@ -30,15 +34,15 @@ def paths_of(source: Patterns) -> list[str]:
         ) from None
     if not patterns:
         raise ValueError("source=[]: name at least one file, or a pattern such as 'train-*'")
-    paths: set[str] = set()
+    paths: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ValueError(f"source has {pattern!r}: pass file names, patterns or a Dataset")
         matches = tf.io.gfile.glob(pattern) if _WILD & set(pattern) else [pattern]
         if not matches:
             raise ValueError(f"no file matches {pattern!r} (looked from {os.getcwd()})")
-        paths.update(matches)
-    return sorted(paths)
+        paths += sorted(matches)
+    return paths
 
 
 def sizes_of(paths: Sequence[str]) -> list[int]:

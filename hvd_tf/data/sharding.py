@@ -45,7 +45,8 @@ def shard(
 
     Args:
       source: a tf.data.Dataset of single records, or a file name, a glob pattern or a list of
-        these. Files and their contents must be the same on every rank.
+        these. Files and their contents must be the same on every rank. A list is read in its order
+        on the first rank, and a file as often as it is named.
       batch_size: records for each rank and step. None: records stay single, and each is a step.
       format: "tfrecord", "csv" or "parquet"; None: by the files' names.
       columns: None for all. For CSV: names (of string columns), or a mapping from names to a dtype

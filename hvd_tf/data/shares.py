@@ -114,7 +114,7 @@ def share_of_files(
 ) -> Share:
     """Takes whole files if that is even, else every size-th record; see `shard`.
 
-    `shuffle_seed` gives the order of the files. None: they are sorted.
+    `shuffle_seed` gives the order of the files. None: that of the source on the first rank.
     """
     facts: Facts = {
         "settings": settings,
@@ -133,7 +133,7 @@ def share_of_files(
         paths, sizes = [path for path, _ in filled], [size for _, size in filled]
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r}: pass a list of names")
-        form = _FORMATS[facts["format"]](paths, columns)
+        form = _FORMATS[facts["format"]](sorted(paths), columns)
         counts = [form.count(path) for path in paths]
         facts["files"] = list(zip(paths, sizes, counts))
     except (ValueError, ImportError, tf.errors.OpError) as error:
@@ -141,9 +141,13 @@ def share_of_files(
     everyones = _exchange(steps, facts)
     same = "Every rank must see the same files with the same contents"
     check_same(everyones, "format", "the files' format", same)
+    listed = everyones[0]["files"]
+    for theirs in everyones:  # a folder is listed in another order on another host
+        theirs["files"] = sorted(theirs["files"])
     check_same(everyones, "files", "the list of files (path, bytes, records)", same)
     check_same(everyones, "columns", "columns=", "Pass the same on every rank")
-    return _Files(form, paths, sizes, counts).share(len(everyones), steps.process_set, shuffle_seed)
+    files = _Files(form, *map(list, zip(*listed)))
+    return files.share(len(everyones), steps.process_set, shuffle_seed)
 
 
 def _columns_fact(columns: Columns) -> Any:

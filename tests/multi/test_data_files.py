@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 
 import numpy as np
 import pytest
@@ -25,6 +26,24 @@ def written(rank, files):
 def everyones(dataset, column):
     mine = [int(record[column]) for record in dataset]
     return sorted(sum(hvd.allgather_object(mine, name="everyones"), []))
+
+
+def test_a_list_keeps_its_order_and_its_repetitions(folder, rank, size):
+    """That of the first rank: a folder is listed in another order on another host."""
+    a, b = str(folder / "a.csv"), str(folder / "b.csv")
+    written(rank, {folder / "a.csv": b"n\n1\n2\n", folder / "b.csv": b"n\n3\n4\n5\n6\n"})
+
+    def read(source):
+        dataset = hvd.data.shard(source, columns={"n": tf.int64}, uneven="keep")
+        parts = hvd.allgather_object([int(record["n"]) for record in dataset])
+        steps = itertools.zip_longest(*parts)
+        return [number for step in steps for number in step if number is not None]
+
+    assert read([b, a] if rank == 0 else [a, b]) == [3, 4, 5, 6, 1, 2]
+    assert read([a, b, a]) == [1, 2, 3, 4, 5, 6, 1, 2]
+    assert read([b, f"{folder}/*.csv"]) == [3, 4, 5, 6, 1, 2, 3, 4, 5, 6]
+    assert read({b, a}) == read(f"{folder}/*.csv") == [1, 2, 3, 4, 5, 6]
+    refused("the list of files .*differs", [a, b] if rank == 0 else [a, b, b])
 
 
 def test_empty_parts_of_csv(folder, rank):
