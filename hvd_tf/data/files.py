@@ -38,7 +38,9 @@ def paths_of(source: Patterns) -> list[str]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ValueError(f"source has {pattern!r}: pass file names, patterns or a Dataset")
-        matches = tf.io.gfile.glob(pattern) if _WILD & set(pattern) else [pattern]
+        # A file may be called "b[1].csv".
+        is_pattern = _WILD & set(pattern) and not tf.io.gfile.exists(pattern)
+        matches = tf.io.gfile.glob(pattern) if is_pattern else [pattern]
         if not matches:
             raise ValueError(f"no file matches {pattern!r} (looked from {os.getcwd()})")
         paths += sorted(matches)

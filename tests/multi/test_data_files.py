@@ -46,6 +46,14 @@ def test_a_list_keeps_its_order_and_its_repetitions(folder, rank, size):
     refused("the list of files .*differs", [a, b] if rank == 0 else [a, b, b])
 
 
+@pytest.mark.parametrize("name", ["b[1].csv", "b{1}.csv", "b?.csv", "b*.csv"])
+def test_a_file_with_the_marks_of_a_pattern(folder, rank, name):
+    written(rank, {folder / name: b"a\n1\n2\n3\n", folder / "bb.csv": b"a\n4\n5\n6\n"})
+    assert everyones(hvd.data.shard(f"{folder}/{name}", columns={"a": tf.int64}), "a") == [1, 2, 3]
+    matching = hvd.data.shard(f"{folder}/b[b].csv", columns={"a": tf.int64})
+    assert everyones(matching, "a") == [4, 5, 6]
+
+
 def test_empty_parts_of_csv(folder, rank):
     written(rank, {folder / "0.csv": b"", folder / "1.csv": b"a\n1\n2\n3\n", folder / "2.csv": b""})
     dataset = hvd.data.shard(f"{folder}/*.csv", columns={"a": tf.int64}, uneven="keep")
