@@ -50,9 +50,10 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
 
 
 def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
-    """The dtype, and the default as it would stand in the file."""
+    """The dtype, and the value for empty fields as it would stand in the file. None: not given."""
+    default: Optional[str] = None
     if isinstance(kind, (tf.DType, type, np.dtype)):
-        dtype, default = tf.as_dtype(kind), "" if tf.as_dtype(kind) == tf.string else None
+        dtype = tf.as_dtype(kind)
     else:
         dtype = tf.int64 if type(kind) is int else tf.convert_to_tensor(kind).dtype
         default = kind.decode() if isinstance(kind, bytes) else str(kind)
@@ -94,7 +95,9 @@ def _chunks(
             own_header = next(reader, None)
             if own_header is not None and own_header != list(header):
                 raise ValueError(f"the header is {own_header}, and in the first file {header}")
-            for rows, lines in _rows(reader, len(header)):
+            # With one column, a line without text is a field without text.
+            is_field = len(header) == 1 and defaults[header[0]] is not None
+            for rows, lines in _rows(reader, len(header), [""] if is_field else []):
                 yield {
                     name: _column(
                         [row[header.index(name)] for row in rows],
@@ -111,12 +114,15 @@ def _chunks(
             raise ValueError(f"{path}: {where}{text}") from None
 
 
-def _rows(reader: Any, width: int) -> Iterator[tuple[list[list[str]], list[int]]]:
-    """Chunks of rows, each with the number of its last line."""
+def _rows(
+    reader: Any, width: int, of_empty_line: list[str]
+) -> Iterator[tuple[list[list[str]], list[int]]]:
+    """Chunks of rows, each with the number of its last line. Lines of no row are passed over."""
     rows: list[list[str]] = []
     lines: list[int] = []
     for row in reader:
-        if not row:  # an empty line
+        row = row or of_empty_line
+        if not row:
             continue
         if len(row) != width:
             raise ValueError(f"{len(row)} fields, and the header has {width}")

@@ -103,6 +103,20 @@ def test_csv_with_a_byte_order_mark(folder, rank):
     assert sorted(all_records) == sorted([(1, "ä"), (2, "ö"), (3, "")] * 2)
 
 
+def test_empty_lines_of_csv(folder, rank):
+    """With one column they may be empty fields: where these have a value."""
+    one, two = folder / "1.csv", folder / "2.csv"
+    written(rank, {one: b"x\n1\n\n3\n4\n\n", two: b"x,y\n1,2\n\n3,4\n"})
+
+    def read(path, columns):
+        return everyones(hvd.data.shard(str(path), columns=columns, uneven="keep"), "x")
+
+    assert read(one, {"x": -1}) == [-1, -1, 1, 3, 4]
+    assert read(one, {"x": "-2"}) == [-2, -2, 1, 3, 4]
+    assert read(one, {"x": tf.int64}) == read(one, {"x": tf.string}) == [1, 3, 4]
+    assert read(two, {"x": -1}) == [1, 3]
+
+
 def test_csv_that_is_none(folder, rank):
     packed = folder / "0.csv.gz"
     written(rank, {packed: gzip.compress(b"a,b\n1,2\n"), folder / "1.csv": b"\xff\xfea\n1\n"})
