@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from hvd_tf._internal.compat import dataset_chain, nondeterministic_dataset
-from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank, size
+from hvd_tf._internal.runtime import rank, size
 from hvd_tf.data.early_values import early_value
 
 # By what the classes of tf.data are called.
@@ -39,33 +40,58 @@ def is_exact(dataset: tf.data.Dataset) -> bool:
     return not any(hasattr(source, _INEXACT) for source in dataset_chain(dataset))
 
 
-def sharded_by(dataset: tf.data.Dataset, process_set: ProcessSet = global_process_set) -> str:
+def parts_of(dataset: tf.data.Dataset) -> list[Optional[tuple[int, int]]]:
+    """`num_shards` and `index` of each Dataset.shard in the dataset. None: not known yet."""
+    parts: list[Optional[tuple[int, int]]] = []
+    for source in dataset_chain(dataset):
+        if "ShardDataset" not in type(source).__name__:
+            continue
+        numbers = [tf.get_static_value(getattr(source, f"_{name}", None)) for name in _OF_SHARD]
+        count, index = (None if number is None else int(number) for number in numbers)
+        if count != 1:
+            parts.append(None if count is None or index is None else (count, index))
+    return parts
+
+
+def sharded_by(dataset: tf.data.Dataset) -> str:
     """What has sharded the dataset, or one that it is made from. Empty: it is whole.
 
     Dataset.shard may also have split off a validation part, for example. It is a rank's share where
-    its numbers are those of this rank, in the job or in the set, or are not known yet.
+    its numbers are those of this rank in the job, or are not known yet.
     """
-    own = {(size(), rank()), (process_set.size(), process_set.rank())}
-    for source in dataset_chain(dataset):
-        if hasattr(source, _SHARE):
-            return "hvd.data.shard"
-        if "ShardDataset" not in type(source).__name__:
-            continue
-        values = [tf.get_static_value(getattr(source, f"_{name}", None)) for name in _OF_SHARD]
-        found = tuple(None if value is None else int(value) for value in values)
-        if found[0] != 1 and (None in found or found in own):
-            return "Dataset.shard"
-    return ""
+    if _is_share(dataset):
+        return "hvd.data.shard"
+    own = {None, (size(), rank())}
+    return "Dataset.shard" if own & set(parts_of(dataset)) else ""
 
 
-def check_not_sharded(dataset: tf.data.Dataset, process_set: ProcessSet) -> None:
+def _is_share(dataset: tf.data.Dataset) -> bool:
+    return any(hasattr(source, _SHARE) for source in dataset_chain(dataset))
+
+
+def check_not_sharded(dataset: tf.data.Dataset) -> None:
     """Raises ValueError if the dataset, or one that it is made from, is a share."""
-    if by := sharded_by(dataset, process_set):
-        raise ValueError(
-            f"this dataset is sharded already, by {by}: sharded twice, it would lose all but "
-            "one record in size * size. Leave out one of the two (hvd.data.equal_steps "
-            "makes steps equal without sharding)"
-        )
+    if _is_share(dataset):
+        raise _sharded_twice("hvd.data.shard")
+    if None in parts_of(dataset):
+        raise _sharded_twice("Dataset.shard")
+
+
+def check_same_parts(everyones: Sequence[Any]) -> None:
+    """Raises ValueError if `parts_of` is not the same on every rank: each has a share of its own.
+
+    The same part on every rank is one that was split off for all, as for training.
+    """
+    if any(parts != everyones[0] for parts in everyones):
+        raise _sharded_twice("Dataset.shard")
+
+
+def _sharded_twice(by: str) -> ValueError:
+    return ValueError(
+        f"this dataset is sharded already, by {by}: sharded twice, it would lose all but one "
+        "record in size * size. Leave out one of the two (hvd.data.equal_steps makes steps equal "
+        "without sharding)"
+    )
 
 
 def check_ordered(dataset: tf.data.Dataset) -> None:

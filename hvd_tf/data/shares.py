@@ -16,7 +16,14 @@ from hvd_tf._internal.runtime import ProcessSet
 from hvd_tf.data.csv_files import csv_format
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
 from hvd_tf.data.formats import Columns, Format, format_name
-from hvd_tf.data.marks import check_not_sharded, check_ordered, reshuffles, shuffle_seeds
+from hvd_tf.data.marks import (
+    check_not_sharded,
+    check_ordered,
+    check_same_parts,
+    parts_of,
+    reshuffles,
+    shuffle_seeds,
+)
 from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.parquet import parquet_format
 from hvd_tf.data.seeds import seed_of, shuffled_files
@@ -47,15 +54,17 @@ class Share:
 
 def share_of_dataset(dataset: tf.data.Dataset, steps: Steps, settings: Facts) -> Share:
     """Takes every size-th record; see `shard`."""
-    facts: Facts = {"settings": settings, "length": None, "seeds": None}
+    facts: Facts = {"settings": settings, "parts": None, "length": None, "seeds": None}
     try:
-        check_not_sharded(dataset, steps.process_set)
+        check_not_sharded(dataset)
         check_ordered(dataset)
+        facts["parts"] = parts_of(dataset)
         facts.update(length=length_of(dataset), seeds=shuffle_seeds(dataset))
         _check_repeats(dataset, facts["length"], steps)
     except ValueError as error:
         facts[ERROR] = str(error)
     everyones = _exchange(steps, facts)
+    check_same_parts([theirs["parts"] for theirs in everyones])
     check_same(
         everyones,
         "length",

@@ -315,12 +315,16 @@ def test_sharding_twice(rank, size):
     refused("sharded already, by Dataset.shard", both)
     old = v1.data.Dataset.range(12).shard(size, rank).batch(2)
     refused("sharded already, by Dataset.shard", old)
+    refused("sharded already, by Dataset.shard", with_length(12).shard(size + 1, rank))
 
 
 def test_a_part_of_the_records_is_no_share(rank, size):
     """As that which is kept for training, on all ranks alike."""
-    dataset = hvd.data.shard(with_length(60).shard(10, 9), uneven="keep")
-    assert sorted(sum(everyones([int(x) for x in dataset]), [])) == [9, 19, 29, 39, 49, 59]
+    for parts in (10, size):  # also where the numbers are those of one rank
+        for index in range(parts - 2, parts):
+            dataset = hvd.data.shard(with_length(60).shard(parts, index), uneven="keep")
+            seen = sorted(sum(everyones([int(x) for x in dataset]), []))
+            assert seen == list(range(index, 60, parts))
 
 
 def random_orders(**seed):
