@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -28,6 +29,8 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
     Raises:
       ValueError: there is no such column, or no header.
     """
+    # Python's limit for a field is 128 KiB, which a text may exceed. It is one for the process.
+    csv.field_size_limit(sys.maxsize)
     header = _header(paths[0])
     asked: Mapping[str, Any] = (
         columns if isinstance(columns, Mapping) else dict.fromkeys(columns or header, tf.string)

@@ -117,6 +117,13 @@ def test_empty_lines_of_csv(folder, rank):
     assert read(two, {"x": -1}) == [1, 3]
 
 
+def test_a_long_field_of_csv(folder, rank):
+    rows = b"".join(b"%d,%s\n" % (length, b"x" * length) for length in (1, 200_000, 3))
+    written(rank, {folder / "0.csv": b"length,text\n" + rows})
+    dataset = hvd.data.shard(str(folder / "0.csv"))
+    assert [int(one["length"]) == len(one["text"].numpy()) for one in dataset] == [True]
+
+
 def test_csv_that_is_none(folder, rank):
     packed = folder / "0.csv.gz"
     written(rank, {packed: gzip.compress(b"a,b\n1,2\n"), folder / "1.csv": b"\xff\xfea\n1\n"})
