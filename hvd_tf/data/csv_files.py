@@ -112,8 +112,11 @@ def _chunks(
                     for name, dtype in spec.items()
                 }
         except (csv.Error, ValueError, OverflowError) as error:
-            text = str(error)
-            where = "" if text.startswith("line ") else f"line {reader.line_num}: "
+            text, line = str(error), reader.line_num
+            if isinstance(error, UnicodeDecodeError):
+                # The line has not come to the reader, which counts those that have.
+                text, line = f"{text}: write it as UTF-8 text", line + 1
+            where = "" if text.startswith("line ") else f"line {line}: "
             raise ValueError(f"{path}: {where}{text}") from None
 
 

@@ -86,13 +86,14 @@ def test_a_damaged_tfrecord_is_named(folder, rank, size, damage):
         ("7,", r"line 4: column 'b' is '', which is no float32; give a default"),
         ("7", r"line 4: 1 fields, and the header has 2"),
         ('7,"8', r"line \d: unexpected end of data"),
+        ("7,caf\xe9", r"line 4: 'utf-8' codec can't decode byte 0xe9 .*: write it as UTF-8 text"),
         pytest.param("5,6\n" * 1500 + "7,x", "line 1504: column 'b' is 'x'", id="many lines"),
     ],
 )
 def test_a_damaged_csv_is_named(folder, rank, size, line, text):
     path = folder / "a.csv"
     if rank == 0:
-        path.write_text(f"a,b\n1,2\n3,4\n{line}\n")
+        path.write_text(f"a,b\n1,2\n3,4\n{line}\n", "latin-1")
     hvd.broadcast_object(None, name="damaged")
     dataset = hvd.data.shard(str(path), columns={"b": tf.float32}, uneven="keep")
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"{path}: {text}"):
