@@ -32,8 +32,9 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
     # Python's limit for a field is 128 KiB, which a text may exceed. It is one for the process.
     csv.field_size_limit(sys.maxsize)
     header = _header(paths[0])
+    names = header if columns is None else columns
     asked: Mapping[str, Any] = (
-        columns if isinstance(columns, Mapping) else dict.fromkeys(columns or header, tf.string)
+        names if isinstance(names, Mapping) else dict.fromkeys(names, tf.string)
     )
     spec: dict[str, tf.DType] = {}
     defaults: dict[str, Any] = {}

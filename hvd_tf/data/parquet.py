@@ -24,7 +24,8 @@ def parquet_format(paths: Sequence[str], columns: Columns) -> Format:
       columns: None for all, or names.
 
     Raises:
-      ValueError: there is no such column, or it does not hold scalars, or a file is not Parquet.
+      ValueError: there is no such column, or two, or it does not hold scalars, or a file is not
+        Parquet.
       ImportError: pyarrow is not installed.
     """
     arrow = _pyarrow()
@@ -37,6 +38,7 @@ def parquet_format(paths: Sequence[str], columns: Columns) -> Format:
             raise ValueError(
                 f"columns: {paths[0]} has no column {name!r}; it has {', '.join(schema.names)}"
             )
+        _check_once(paths[0], schema.names, name)
         spec[name] = _dtype(arrow, name, schema.field(name).type)
 
     def chunks(path: bytes) -> Iterator[dict[str, np.ndarray]]:
@@ -65,6 +67,14 @@ def _opened(arrow: ModuleType, path: str) -> Any:
         return arrow.parquet.ParquetFile(path, memory_map=True)
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a Parquet file that can be read: {error}") from None
+
+
+def _check_once(path: str, names: Sequence[str], name: str) -> None:
+    if names.count(name) > 1:
+        raise ValueError(
+            f"{path}: it has {names.count(name)} columns {name!r}; leave them out with "
+            "columns=[...], or write the file with different names"
+        )
 
 
 def _dtype(arrow: ModuleType, name: str, kind: Any) -> tf.DType:
@@ -97,6 +107,7 @@ def _chunks(
                     f"{path}: it has no column {name!r}, as the first file has; it has "
                     f"{', '.join(names)}: name columns that all files have, or other files"
                 )
+            _check_once(path, names, name)
         chunk = records_at_a_time(_record_bytes(file.metadata, spec), _CHUNK)
         for batch in file.iter_batches(batch_size=chunk, columns=list(spec)):
             yield {

@@ -142,6 +142,8 @@ def share_of_files(
         paths, sizes = [path for path, _ in filled], [size for _, size in filled]
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r}: pass a list of names")
+        if columns is not None and len(columns) == 0:
+            raise ValueError(f"columns={columns!r}: name at least one, or pass None for all")
         form = _FORMATS[facts["format"]](sorted(paths), columns)
         counts = [form.count(path) for path in paths]
         facts["files"] = list(zip(paths, sizes, counts))

@@ -93,6 +93,22 @@ def test_a_parquet_file_without_a_column(folder, rank):
     ]
 
 
+def test_a_parquet_file_with_two_columns_of_a_name(folder, rank):
+    pa, parquet = arrow()
+    twice, once = (folder / f"{name}.parquet" for name in ("twice", "once"))
+    if rank == 0:
+        columns = [pa.array([1, 2, 3])] * 3
+        parquet.write_table(pa.Table.from_arrays(columns, ["a", "b", "b"]), twice)
+        parquet.write_table(pa.Table.from_arrays(columns[:2], ["a", "b"]), once)
+    written(rank, {})
+    text = "twice.parquet: it has 2 columns 'b'; leave them out"
+    refused(text, str(twice))
+    assert everyones(hvd.data.shard(str(twice), columns=["a"]), "a") == [1, 2, 3]
+    both = hvd.data.shard(f"{folder}/*.parquet", uneven="keep")  # "once" is the first
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        list(both)
+
+
 def test_csv_with_a_byte_order_mark(folder, rank):
     """As spreadsheets write it."""
     rows = "\ufeffa,b\r\n1,ä\r\n2,ö\r\n3,\r\n".encode()
@@ -139,6 +155,9 @@ def test_what_is_no_source(source):
 def test_wrong_arguments(folder, rank, size):
     written(rank, {folder / "0.csv": b"a\n1\n2\n3\n"})
     refused("columns='a': pass a list of names", f"{folder}/0.csv", columns="a")
+    for nothing in ([], {}):
+        text = r"columns=(\[\]|\{\}): name at least one, or pass None"
+        refused(text, f"{folder}/0.csv", columns=nothing)
     dataset = tf.data.Dataset.range(10 * size)
     refused("seed=None: pass an int of at least 0", dataset, seed=None)
     refused("batch_size='8': pass a number of at least 1", dataset, "8")
