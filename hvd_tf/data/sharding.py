@@ -57,7 +57,8 @@ def shard(
         has its own order, and it is the same in every run.
       epochs: passes over the data. None: for ever, for training that ends with `max_steps`. Then
         batches may span two passes, and ranks with unknown lengths need no agreement.
-      first_epoch: the number of the first pass, for training that goes on.
+      first_epoch: the number of the first pass, for training that goes on. Each iteration of the
+        result begins with it: see docs/data.md for `model.fit(epochs=n)`.
       uneven: what happens in a pass where ranks have different numbers of records or batches.
         "drop": all end with the shortest. "repeat": the shorter ones start again until the longest
         has ended. "raise": an error, on every rank. "keep": nothing: every record once, for

@@ -114,6 +114,38 @@ def test_known_lengths_in_a_graph(size, rank):
             session.run(element)
 
 
+@pytest.mark.parametrize("form", ["one pass", "endless", "shuffled after", "equal steps after"])
+def test_the_order_of_each_epoch_of_keras(form, rank, size):
+    """The forms in docs/data.md. Each epoch iterates anew where it has no steps_per_epoch."""
+    total, steps, seen = 12 * size, None, []
+    if form == "one pass":
+        dataset = hvd.data.shard(tf.data.Dataset.range(total), 3, shuffle_buffer=total)
+    elif form == "endless":
+        dataset = hvd.data.shard(records(total), 3, shuffle_buffer=total, epochs=None)
+        steps = total // (3 * size)
+    elif form == "shuffled after":
+        dataset = hvd.data.shard(tf.data.Dataset.range(total)).shuffle(total).batch(3)
+    else:
+        dataset = hvd.data.shard(records(total), uneven="keep").shuffle(total).batch(3)
+        dataset = hvd.data.equal_steps(dataset)
+
+    class Noted(tf.keras.Model):
+        def call(self, batch):
+            return batch
+
+        def train_step(self, batch):
+            seen.extend(batch.numpy().tolist())
+            return {"loss": tf.constant(0.0)}
+
+    model = Noted()
+    model.compile(run_eagerly=True)
+    model.fit(dataset, epochs=3, steps_per_epoch=steps, verbose=0)
+    epochs = np.reshape(seen, (3, 12)).tolist()
+    assert all(sorted(epoch) == list(range(rank, total, size)) for epoch in epochs)
+    orders = {str(epoch) for epoch in epochs}
+    assert len(orders) == (1 if form == "one pass" else 3)
+
+
 def test_an_error_in_one_ranks_data_reaches_the_others(rank, size):
     def read(x):
         if rank == 0 and x == 4 * size:
