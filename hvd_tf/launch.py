@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Optional
 
+from hvd_tf._internal.caller import Caller
 from hvd_tf._internal.launcher import build_check, mpirun, process, variables
 from hvd_tf._internal.launcher.attempt import Attempt, command_line, has_pipes, remote_of
 from hvd_tf._internal.launcher.directories import kept_directory
@@ -44,11 +45,16 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
       124 where a rank had not started in time, 2 for an error of the user's in the command line.
     """
     _open_missing_streams()
+    with Caller(os.environ) as caller:
+        return _main(sys.argv[1:] if arguments is None else arguments, caller)
+
+
+def _main(arguments: Sequence[str], caller: Caller) -> int:
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
+        options = parse(arguments)
         if options.check_build:
             return _show_build(options)
-        return _launch(options)
+        return _launch(options, caller)
     except LaunchError as error:
         say(str(error))
         return _USAGE_ERROR
@@ -74,7 +80,7 @@ def _show_build(options: Options) -> int:
     return int(facts["problem"] is not None)
 
 
-def _launch(options: Options) -> int:
+def _launch(options: Options, caller: Caller) -> int:
     if problem := build_check.problem():
         raise LaunchError(problem)
     for notice in options.notices:
@@ -88,12 +94,16 @@ def _launch(options: Options) -> int:
         print(shlex.join(line))
         return 0
     with process.Signals() as signals, FileLimit() as file_limit, ExitStack() as stack:
+        caller.follow()  # its end is a signal that is waited for from here on
+        if caller.has_gone():
+            return 128 + signal.SIGTERM
         file_limit.check(options.ranks, options.output is not None, has_pipes(launcher))
         files = None
         if options.output is not None:
             files = RankFiles(options.output, options.ranks)
             stack.callback(files.close)
-        kept = _choose_commits(options, environ, stack)
+        shared = (caller.directory, _choose_commits(options, environ, stack))
+        kept = [directory for directory in shared if directory]
         return _run(options, launcher, environ, signals, file_limit, files, kept)
 
 
@@ -122,7 +132,7 @@ def _run(
     signals: process.Signals,
     file_limit: FileLimit,
     files: Optional[RankFiles],
-    kept: Optional[Path],
+    kept: Sequence[Path],
 ) -> int:
     """Starts the job, and again after a failure where that was asked for."""
     environ.setdefault(variables.JOB_VARIABLE, secrets.token_hex(8))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any, Optional
 
-from hvd_tf._internal import commits
+from hvd_tf._internal import caller, commits
 
 CALL = "call"
 RESULTS = "results"
@@ -139,15 +139,30 @@ def run(
             getattr(func, "__qualname__", type(func).__qualname__),
             _digest((args, sorted(kwargs.items()))),
         )
-        status = subprocess.run(
-            [sys.executable, "-m", "hvd_tf.launch", *words, *rank],
-            env={**os.environ, commits.PROGRAM_VARIABLE: repr(program)},
-            check=False,
-        ).returncode
+        own = {commits.PROGRAM_VARIABLE: repr(program), **caller.variables(directory)}
+        launcher = [sys.executable, "-m", "hvd_tf.launch", *words, *rank]
+        status = _status_of(launcher, {**os.environ, **own})
         if status:
             raise RuntimeError(f"run: the job failed with status {status}: its output says why")
         results: list[Any] = pickle.loads(Path(directory, RESULTS).read_bytes())
     return results
+
+
+def _status_of(launcher: Sequence[str], env: Mapping[str, str]) -> int:
+    """Runs it. An exception meanwhile, as by a Ctrl-C, ends the job first; a second one at once."""
+    first: Optional[BaseException] = None
+    # A Ctrl-C of the terminal reaches this process only, which passes it on once.
+    process = subprocess.Popen(launcher, env=env, start_new_session=True)
+    while True:
+        try:
+            status = process.wait()
+        except BaseException as error:  # signal handlers raise what they like
+            first = first or error
+            process.send_signal(caller.end_signal())
+            continue
+        if first is not None:
+            raise first
+        return status
 
 
 def _split_path() -> tuple[list[str], list[str]]:

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import run_functions
+from launching import wait_until_gone
 
 import hvd_tf
+from hvd_tf._internal import run as run_module
 
 
 @pytest.fixture(autouse=True)
@@ -121,13 +127,69 @@ def test_arguments_of_a_class_of_the_program_are_known_again() -> None:
 def test_interfaces_as_a_list(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = []
 
-    def note(command: list[str], **_: Any) -> Any:
+    def note(command: list[str], env: Any) -> int:
         commands.append(command)
-        return subprocess.CompletedProcess(command, 1)
+        return 1
 
-    monkeypatch.setattr(subprocess, "run", note)
+    monkeypatch.setattr(run_module, "_status_of", note)
     for interfaces in (["eth0", "eth1"], "eth0,eth1"):
         with pytest.raises(RuntimeError, match="the job failed with status 1"):
             hvd_tf.run(run_functions.train, network_interfaces=interfaces)
     assert all("--network-interfaces=eth0,eth1" in command for command in commands)
     assert len(commands) == 2
+
+
+# Stands for the Python of a rank: `python -m ... DIRECTORY`, which is the call's.
+RANK = """#!/bin/sh
+echo $$ "$3" > {directory}/rank.new
+mv {directory}/rank.new {directory}/rank
+exec sleep 100
+"""
+# Its launcher inherits what it ignores.
+CALLER = """
+import signal, sys, time, hvd_tf
+def stop(number, frame): raise KeyError("told")
+if "raises" in sys.argv: signal.signal(signal.SIGTERM, stop)
+if "deaf" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+hvd_tf.run(time.sleep, (1,), executable="{directory}/rank-python")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGTERM, ""),
+        (signal.SIGKILL, ""),
+        (signal.SIGKILL, "deaf"),
+        (signal.SIGTERM, "raises"),
+        (signal.SIGINT, ""),
+    ],
+)
+def test_a_job_ends_with_its_caller(private: Path, number: int, how: str) -> None:
+    (private / "rank-python").write_text(RANK.format(directory=private))
+    (private / "rank-python").chmod(0o755)
+    (private / "tmp").mkdir()
+    with (
+        (private / "errors").open("wb") as errors_file,
+        subprocess.Popen(
+            [sys.executable, "-c", CALLER.format(directory=private), how],
+            env={**os.environ, "TMPDIR": str(private / "tmp")},
+            stderr=errors_file,
+        ) as caller,
+    ):
+        wait_for((private / "rank").exists)
+        caller.send_signal(number)
+    pid, directory = (private / "rank").read_text().split()
+    assert Path(directory).parent == private / "tmp"
+    wait_until_gone([int(pid)])
+    wait_for(lambda: list((private / "tmp").iterdir()) == [])
+    errors = (private / "errors").read_text()
+    assert ("KeyError: 'told'" in errors) == (how == "raises")
+    assert f"hvdrun: stopped by SIG{'INT' if how == 'deaf' else 'TERM'}" in errors
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

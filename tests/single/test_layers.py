@@ -126,7 +126,7 @@ FLOORS = [
     "features reduce_ops world counts",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
-    "failure_report build_stamp causes commits exceptions exit_status intel_fabric launched "
+    "failure_report build_stamp caller causes commits exceptions exit_status intel_fabric launched "
     "mpi_start nccl new_starts shown_module",
 ]
 # Beside the floors: exactly what these may import of ours.
@@ -134,7 +134,7 @@ BESIDE = {
     # Ranks agree on the number of batches by a collective. They say when they stop early. The
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes new_starts",
-    "launch": "launcher failure_report",
+    "launch": "launcher caller failure_report",
     "launcher": "failure_report notices presence build_stamp commits config_file nccl version",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
@@ -159,6 +159,7 @@ STDLIB_ONLY = (
         "version",
     ),
     "build_stamp",
+    "caller",
     "causes",
     "commits",
     "exceptions",

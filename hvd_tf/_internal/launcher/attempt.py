@@ -46,8 +46,8 @@ class Attempt:
     signals: process.Signals
     file_limit: FileLimit
     files: RankFiles | None
-    kept: Path | None = None
-    """A directory that all starts of the job share, if there is one."""
+    kept: Sequence[Path] = ()
+    """Directories that all starts of the job share."""
 
     def run(self) -> Outcome:
         """Runs the job to its end.

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,12 +35,12 @@ class Watcher:
             _child(source)
         os.close(source)
 
-    def watch(self, directories: Directories, kept: Path | None) -> None:
+    def watch(self, directories: Directories, kept: Sequence[Path]) -> None:
         """Names the job's directories, of which that of the job marks its processes as well.
 
-        kept: one that all starts of the job share. It goes only if the launcher is killed.
+        kept: those that all starts of the job share. They go only if the launcher is killed.
         """
-        names = (directories.job, directories.segments, *([kept] if kept else []))
+        names = (directories.job, directories.segments, *kept)
         with suppress(BrokenPipeError):  # somebody has ended it
             os.write(self._pipe, b"".join(os.fsencode(name) + b"\0" for name in names))
 
