@@ -33,7 +33,7 @@ from pathlib import Path
 from job_directories import JobDirectory, remove_abandoned
 
 import hvd_tf
-from hvd_tf._internal.launcher.process import environment
+from hvd_tf._internal.launcher.marked import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 # The hvd_tf that is tested. Where that is installed, the tree's own need not be built.

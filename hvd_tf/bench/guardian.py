@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvd_tf._internal.launcher import process
+from hvd_tf._internal.launcher import marked
 
 
 class Guardian:
@@ -30,7 +30,7 @@ class Guardian:
 
 def _main(variable: str, value: str, directory: str) -> None:
     sys.stdin.buffer.read()  # nothing comes but the end
-    process.kill_marked(variable, value)
+    marked.kill_marked(variable, value)
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from hvd_tf._internal.launcher import mpirun, process
+from hvd_tf._internal.launcher import marked, mpirun, process
 from hvd_tf._internal.launcher.directories import private_directories
 from hvd_tf.bench.errors import BenchError
 from hvd_tf.bench.guardian import Guardian
@@ -97,7 +97,7 @@ class Job:
                     self._process.wait(_END_S)
                 except subprocess.TimeoutExpired:
                     self._process.kill()
-            process.kill_marked(_MARK, self._token)
+            marked.kill_marked(_MARK, self._token)
             # With a limit: a signal that raises within `poll` leaves its lock held for ever.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)

@@ -12,51 +12,51 @@ from typing import Any
 
 import pytest
 
-from hvd_tf._internal.launcher import process
+from hvd_tf._internal.launcher import marked
 
 
 def test_a_slow_look_at_the_processes_still_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = process._marked
+    look = marked.pids_of
 
     def slow_look(variable: str, value: str) -> list[int]:
         found = look(variable, value)
         time.sleep(0.2)
         return found
 
-    monkeypatch.setattr(process, "_marked", slow_look)
-    monkeypatch.setattr(process, "_SWEEP_LIMIT_S", 0.1)
-    marked = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "slow look"})
+    monkeypatch.setattr(marked, "pids_of", slow_look)
+    monkeypatch.setattr(marked, "_SWEEP_LIMIT_S", 0.1)
+    one = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "slow look"})
     try:
-        process.kill_marked("HVD_MARK", "slow look")
-        assert marked.wait(timeout=60) == -signal.SIGKILL
+        marked.kill_marked("HVD_MARK", "slow look")
+        assert one.wait(timeout=60) == -signal.SIGKILL
     finally:
-        marked.kill()
-        marked.wait()
+        one.kill()
+        one.wait()
 
 
 def test_a_process_that_has_just_been_started_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a moment the kernel shows no environment of it. That is longer where it is large."""
-    monkeypatch.setattr(process, "_EXEC_LIMIT_S", 60.0)  # the moment is as long as it takes
+    monkeypatch.setattr(marked, "_EXEC_LIMIT_S", 60.0)  # the moment is as long as it takes
     env = {**os.environ, "HVD_MARK": "new", **{f"HVD_FILL_{i}": "x" for i in range(5000)}}
     for _ in range(50):
-        marked = subprocess.Popen(["sleep", "1000"], env=env)
+        one = subprocess.Popen(["sleep", "1000"], env=env)
         try:
-            assert b"HVD_MARK=new" in process.environment(marked.pid)
+            assert b"HVD_MARK=new" in marked.environment(one.pid)
         finally:
-            marked.kill()
-            marked.wait()
+            one.kill()
+            one.wait()
 
 
 def test_what_has_no_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_s = 60.0
-    monkeypatch.setattr(process, "_EXEC_LIMIT_S", wait_s)
+    monkeypatch.setattr(marked, "_EXEC_LIMIT_S", wait_s)
     bare = subprocess.Popen(["/bin/sleep", "1000"], env={})
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     try:
         begin = time.monotonic()
-        assert process.environment(bare.pid) in ([], [b""])
-        assert process.environment(ended.pid) in ([], [b""])
+        assert marked.environment(bare.pid) in ([], [b""])
+        assert marked.environment(ended.pid) in ([], [b""])
         assert time.monotonic() - begin < wait_s
     finally:
         bare.kill()
@@ -86,10 +86,10 @@ def test_a_name_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, ended = named(1000), named(0)
     try:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        assert process.runs(runs.pid) and not process.runs(ended.pid)
-        assert process.environment(ended.pid) == []
-        assert not process.has_collected_children(runs.pid)
-        (words,) = process.end_strays("HVD_MARK", "half a letter", os.getpid())
+        assert marked.runs(runs.pid) and not marked.runs(ended.pid)
+        assert marked.environment(ended.pid) == []
+        assert not marked.has_collected_children(runs.pid)
+        (words,) = marked.end_strays("HVD_MARK", "half a letter", os.getpid())
         assert words.encode(errors="surrogateescape") == b"name \xd0 (pid %d)" % runs.pid
         assert runs.wait(timeout=60) == -signal.SIGKILL
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hvd_tf._internal import failure_report
-from hvd_tf._internal.launcher import ends, last_words, process
+from hvd_tf._internal.launcher import ends, last_words, marked, process
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.hydra import Hydra
 from hvd_tf._internal.launcher.killed import Killed
@@ -136,7 +136,7 @@ class Course:
         if len(elsewhere) == len(self._options.hosts):
             return ""  # there is none on this host, or it cannot be told
         mark = (failure_report.DIRECTORY_VARIABLE, str(self._directories.job))
-        if not elsewhere or process.has_marked(*mark, RANK_VARIABLES):
+        if not elsewhere or marked.has_marked(*mark, RANK_VARIABLES):
             return ""
         check = ssh_check(elsewhere, self._options.ssh_arguments)
         return f"mpirun has started none, as when a host does not answer: {check}"

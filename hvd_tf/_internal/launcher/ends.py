@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hvd_tf._internal.launcher import process
+from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.process import Check
 
 # How long it may take after that. It gives ranks about a second.
@@ -85,7 +85,7 @@ def _is_childless(pid: int) -> bool:
         children = [
             int(child) for task in tasks for child in (task / "children").read_text().split()
         ]
-        had_some = bool(children) or process.has_collected_children(pid)
+        had_some = bool(children) or marked.has_collected_children(pid)
     except OSError:
         return False  # it has just ended, or the kernel does not tell
-    return had_some and not any(map(process.runs, children))
+    return had_some and not any(map(marked.runs, children))

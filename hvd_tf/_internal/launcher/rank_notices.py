@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvd_tf._internal import notices, presence
-from hvd_tf._internal.launcher import process
+from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.rank_main import ENDED, RUNNING, STOPPED
 
 _NAME = re.compile(r"rank-\d+\.[a-z]+")
@@ -145,7 +145,7 @@ class RankNotices:
         if is_held is None:
             return  # it has left in an orderly way
         # A process that becomes another program lets go too.
-        if is_held or process.runs(notice.pid):
+        if is_held or marked.runs(notice.pid):
             state.present = notice
         else:
             state.gone = notice

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hvd_tf._internal import failure_report
-from hvd_tf._internal.launcher import mpich_segments, process
+from hvd_tf._internal.launcher import marked, mpich_segments
 from hvd_tf._internal.launcher.directories import Directories
 
 # mpirun gets SIGTERM when the launcher dies and has this long to end the job in its own way.
@@ -72,7 +72,7 @@ def _wait_and_tidy(source: int) -> None:
     names = [os.fsdecode(name) for name in told.split(b"\0")[:-1]]
     if not any(map(os.path.isdir, names[:2])):
         return  # the launcher has done all itself
-    process.end_marked(failure_report.DIRECTORY_VARIABLE, names[0], _GRACE_S)
+    marked.end_marked(failure_report.DIRECTORY_VARIABLE, names[0], _GRACE_S)
     for name in names:
         shutil.rmtree(name, ignore_errors=True)
     mpich_segments.remove_left(began_s)
