@@ -26,8 +26,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _WORKER = Path(__file__).with_name("worker") / "rank_main.py"
 # A variable in every process of a job, so that all of them are found at its end.
 _MARK = "HVD_BENCH_JOB"
-# hvdrun itself needs up to KILL_AFTER_S.
-_END_S = process.KILL_AFTER_S + 3.0
+# hvdrun itself needs up to KILL_AFTER_S for the ranks, and as long for mpirun.
+_END_S = 2 * process.KILL_AFTER_S + 3.0
 _SHOWN_LINES = 30
 _POLL_S = 0.01
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without an end, for the faults of a launcher. `launch_program.py [late|plain]`.
+"""A job without an end, for the faults of a launcher. `launch_program.py [late|plain|saves]`.
 
 late: rank 1 never calls init()
 plain: a program of MPI alone, which starts within a second
+saves: a program without MPI, whose rank 0 takes a second to end when it is told to
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -39,6 +41,17 @@ def train() -> None:
         assert (total.numpy() == hvd.size()).all()
 
 
+def save(number: int, frame: object) -> None:
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit()
+
+
+if WHAT == "saves":
+    if RANK == 0:
+        signal.signal(signal.SIGTERM, save)
+    print("started 0", flush=True)
+    time.sleep(1000)
 if WHAT == "plain":
     plain()
 if WHAT == "late" and RANK == 1:

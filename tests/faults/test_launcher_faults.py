@@ -111,6 +111,15 @@ def test_a_signal_to_the_launcher(number: int, frozen: bool, what: str, repeat: 
     assert text.splitlines()[-1] == f"hvdrun: stopped by {signal.Signals(number).name}"
 
 
+def test_a_rank_has_time_to_save() -> None:
+    change = "from hvd_tf._internal.launcher import process; process.KILL_AFTER_S = 1000\n"
+    with started(what="saves", change=change) as job:
+        wait_for_ranks(job)
+        job.process.send_signal(signal.SIGTERM)
+        text = ended(job, 128 + signal.SIGTERM)
+    assert "[0] saved" in text.splitlines(), text
+
+
 @in_full  # test_a_killed_rank_and_a_restart, and test_kill.py
 @pytest.mark.parametrize("repeat", REPEATS)
 def test_a_killed_rank(repeat: int) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -374,3 +375,64 @@ def test_ctrl_c_while_nobody_reads_the_output(job: Path) -> None:
     assert process.wait(timeout=60) == 130
     assert left_of(job) == []
     process.communicate()
+
+
+# Its ranks have no time once it is told, or once one of them has ended.
+HASTY = """
+env = lambda rank: {**os.environ, "PMIX_RANK": str(rank)}
+ranks = [subprocess.Popen(command, env=env(rank), start_new_session=True) for rank in (0, 1)]
+def stop(number=0, frame=None):
+    for rank in ranks: os.killpg(rank.pid, signal.SIGKILL)
+    note(told=number); sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+while all(rank.poll() is None for rank in ranks): time.sleep(0.01)
+stop()
+"""
+# Rank 0 needs a while for it, or is stopped then, or does not listen. Rank 1 does not either way.
+SAVES = """
+import os, pathlib, signal, sys, time
+path, how = sys.argv[1:]
+def save(number, frame): time.sleep(1); pathlib.Path(path).write_text("saved"); sys.exit()
+if os.environ["PMIX_RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "deaf" else save)
+print("ready", flush=True)
+if os.environ["PMIX_RANK"] == "0" and how == "stopped": os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(100)
+"""
+
+
+def start_hasty(job: Path, how: str, change: str) -> subprocess.Popen[bytes]:
+    fake_mpirun(job, HASTY)
+    program = [sys.executable, "-c", SAVES, str(job / "saved"), how]
+    if how == "in a script":
+        program = ["sh", "-c", '"$@"; true', "sh", *program]
+    process = start(job, ["-np", "2", *program], stderr=subprocess.STDOUT, change=change)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+    return process
+
+
+@pytest.mark.parametrize("how", ["", "in a script", "stopped"])
+def test_ranks_have_time_to_end_before_mpirun_is_told(job: Path, how: str) -> None:
+    process = start_hasty(job, how, PATIENT)
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == (143, "hvdrun: stopped by SIGTERM\n")
+    assert (job / "saved").read_text() == "saved"
+    assert facts(job)["told"] == signal.SIGTERM
+    assert left_of(job) == []
+
+
+def test_a_rank_that_has_had_its_time_is_ended(job: Path) -> None:
+    process = start_hasty(job, "deaf", PATIENT.replace("1000", "0.5"))
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == 143
+    assert left_of(job) == []
+
+
+def test_a_second_ctrl_c_ends_a_rank_at_once(job: Path) -> None:
+    process = start_hasty(job, "deaf", PATIENT)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        wait_until_taken(process, signal.SIGINT)
+    assert end(process)[0] == 130
+    assert left_of(job) == []

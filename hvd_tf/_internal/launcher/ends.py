@@ -23,7 +23,7 @@ from pathlib import Path
 from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.process import Check
 
-# How long it may take after that. It gives ranks about a second.
+# How long it may take after that. Open MPI 5's ends its ranks in half a second.
 LIMIT_S = 5.0
 _LOOK_EVERY_S = 1.0
 WORDS = "mpirun did not end when the job was over, and was ended"

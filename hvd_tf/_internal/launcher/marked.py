@@ -66,6 +66,16 @@ def runs(pid: int) -> bool:
         return False
 
 
+def parents_and_groups() -> dict[int, tuple[int, int]]:
+    """Those of every process."""
+    found = {}
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        with suppress(OSError):
+            _, parent, group, *_ = _facts(pid)
+            found[pid] = int(parent), int(group)
+    return found
+
+
 def has_collected_children(pid: int) -> bool:
     """Whether children of it have ended and it has collected their status.
 

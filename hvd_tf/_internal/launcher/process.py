@@ -17,9 +17,11 @@ from typing import IO, NamedTuple
 from hvd_tf._internal import failure_report
 from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.file_limit import FileLimit
+from hvd_tf._internal.launcher.local_ranks import LocalRanks
 
-# mpirun gives its ranks about a second between SIGTERM and SIGKILL.
+# How long the ranks of this host have to end when they are asked to, and then mpirun.
 KILL_AFTER_S = 3.0
+_LOOK_EVERY_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
@@ -98,6 +100,7 @@ class Job:
         """Starts mpirun. Its own streams are pipes, `stdout` and `stderr`."""
         self._directory = env[failure_report.DIRECTORY_VARIABLE]
         self._signals = signals
+        self._ranks = LocalRanks(self._directory)
         self._process = subprocess.Popen(
             arguments,
             env=dict(env),
@@ -120,15 +123,20 @@ class Job:
         while (status := self._process.poll()) is None:
             at_s = min([kill_at_s, *(check.at_s for check in pending)])
             number = self._signals.wait(None if at_s == math.inf else at_s - time.monotonic())
-            if self._signals.is_stopping(number) and not stopped_by:
+            is_first = self._signals.is_stopping(number) and not stopped_by
+            if is_first:
                 stopped_by = number
             if number in _FORWARDED:
                 self._pass_on(number)
-            elif number in (0, stopped_by) and kill_at_s == math.inf:
-                if not number and not (failed := _first_failed(pending)):
-                    continue
-                kill_at_s, pending = time.monotonic() + KILL_AFTER_S, []
-                self._pass_on(number or signal.SIGTERM)
+            elif is_first and kill_at_s == math.inf:
+                self._ranks.ask()
+                pending = [self._asked()]
+            elif not number and kill_at_s == math.inf:
+                if check := _first_failed(pending):
+                    failed = None if stopped_by else check
+                    kill_at_s, pending = time.monotonic() + KILL_AFTER_S, []
+                    self._pass_on(stopped_by or signal.SIGTERM)
+                    self._ranks.let_go()
             elif number != signal.SIGCHLD:
                 # The limit has passed, or this was the second request.
                 self.kill()
@@ -136,6 +144,7 @@ class Job:
                 break
         if status or stopped_by or failed:
             self.kill()
+        self._ranks.let_go()
         return Ending(status, stopped_by, failed)
 
     @property
@@ -150,6 +159,17 @@ class Job:
     def end_strays(self) -> list[str]:
         """Ends what is left of the job on this host and holds mpirun's pipes open. Names each."""
         return marked.end_strays(failure_report.DIRECTORY_VARIABLE, self._directory, self.pid)
+
+    def _asked(self) -> Check:
+        """Fails when the ranks of this host have ended, or have had their time."""
+        limit_s = time.monotonic() + KILL_AFTER_S
+
+        def passes() -> bool:
+            check.at_s = time.monotonic() + _LOOK_EVERY_S
+            return self._ranks.are_at_work() and time.monotonic() < limit_s
+
+        check = Check(passes, time.monotonic())
+        return check
 
     def _pass_on(self, number: int) -> None:
         # Not to the group: MPICH's proxies are in it, and mpirun tells them itself.

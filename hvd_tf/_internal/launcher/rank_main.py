@@ -10,6 +10,7 @@ mpirun runs this file by its path, isolated and without `site`, so it may import
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -19,6 +20,8 @@ import time
 
 LOCAL_VARIABLES = "local-variables"
 STDIN = "stdin"
+# A file that is there, and locked, while ranks of this host have time to end.
+HOLD = "hold"
 # A first argument. No word of a command is like it, as all of them begin with "=".
 SHARE_CORES = "share-cores"
 # Set for each rank by the launchers of Open MPI and MPICH: its number on its host, and of how many.
@@ -268,6 +271,18 @@ def _news(pid: int, notices: Notices) -> "int | None":
             return status
 
 
+def wait_for_others() -> None:
+    """Where the launcher has asked all ranks of its host to end, waits until they have.
+
+    Else mpirun would kill the others. Signals are blocked here, but for SIGKILL.
+    """
+    try:
+        file = os.open(os.path.join(os.environ["HVD_JOB_DIR"], HOLD), os.O_RDONLY)
+        fcntl.flock(file, fcntl.LOCK_SH)
+    except (KeyError, OSError):
+        pass  # mostly: it has not
+
+
 def end_alike(status: int) -> None:
     """Ends this process in the same way, so that mpirun sees what it would have seen."""
     if os.WIFSIGNALED(status):
@@ -297,7 +312,9 @@ def main(*words: str) -> None:
     let_go()
     notices = Notices(pid)
     notices.write(RUNNING)
-    end_alike(watch(pid, notices))
+    status = watch(pid, notices)
+    wait_for_others()
+    end_alike(status)
 
 
 if __name__ == "__main__":
