@@ -49,6 +49,7 @@ def started(
         (["--stall-check-shutdown-time-seconds", "6"], "HVD_STALL_SHUTDOWN_S", "6.0"),
         (["--hierarchical-allreduce"], "HVD_HIERARCHICAL_ALLREDUCE", "1"),
         (["--no-hierarchical-allreduce"], "HVD_HIERARCHICAL_ALLREDUCE", "0"),
+        (["--tcp"], "NCCL_IB_DISABLE", "1"),
         (["--log-level", "DEBUG"], "HVD_LOG_LEVEL", "debug"),
         (["--log-level", "debug", "-x", "HVD_LOG_LEVEL=3"], "HVD_LOG_LEVEL", "3"),
     ],

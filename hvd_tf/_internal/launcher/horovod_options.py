@@ -132,6 +132,8 @@ _RULES = (
         "HVD_HIERARCHICAL_ALLREDUCE",
         _switch,
     ),
+    # Of NCCL's networks. MPI chooses its own.
+    _Rule(("--tcp",), "", bool, "NCCL_IB_DISABLE", lambda on: "1" if on else None),
     # What has nothing to do here.
     _Rule(("--cycle-time-ms",), "params.cycle_time_ms", number, no_effect=_NO_CYCLE),
     _Rule(
@@ -153,7 +155,6 @@ _RULES = (
         no_effect="there are no checks before a start whose results would be kept",
     ),
     _Rule(("--mpi",), kind=bool, no_effect="it is always MPI that starts the ranks"),
-    _Rule(("--tcp",), kind=bool, no_effect="MPI chooses the network"),
     _Rule(
         ("--mpi-threads-disable",),
         "library_options.mpi_threads_disable",
