@@ -102,8 +102,9 @@ def test_port_and_key_are_handed_to_ssh(tmp_path: Path, version: str, option: li
     fake_mpirun(tmp_path, NOTE, version)
     key = tmp_path / "key"
     key.touch()
-    options = ["-np", "1", "-H", "node1", "-p", "2222", "-i", str(key)]
-    arguments = noted(tmp_path, [*options, "true"], {})
+    # A shell leaves ~ as it is behind --ssh-identity-file=.
+    options = ["-np", "1", "-H", "node1", "-p", "2222", "--ssh-identity-file=~/key"]
+    arguments = noted(tmp_path, [*options, "true"], {"HOME": str(tmp_path)})
     assert after(arguments, option[1]) == [f"-p 2222 -i {key}"]
     assert arguments[arguments.index(option[1]) - 1] == option[0]
     # Whether a host is the right one stays ssh's business.

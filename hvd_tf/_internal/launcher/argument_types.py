@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of command-line arguments, for argparse: numbers within bounds."""
+"""Types of command-line arguments, for argparse: numbers within bounds, and paths."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Optional
 
 
@@ -38,6 +39,14 @@ def seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, below 1e6")
     return value
+
+
+def path(text: str) -> Path:
+    """Of a file or directory. A shell leaves ~ as it is behind the = of an option."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no home, or no such user
+        return Path(text)
 
 
 def _float(text: str) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from hvd_tf._internal import config_file
-from hvd_tf._internal.launcher.argument_types import number, whole
+from hvd_tf._internal.launcher.argument_types import number, path, whole
 from hvd_tf._internal.launcher.errors import LaunchError
 
 _NO_CYCLE = "a tensor travels as soon as all ranks have it"
@@ -219,7 +219,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
             group.add_argument(
                 *rule.flags, dest=rule.name, type=rule.kind, metavar="VALUE", help=argparse.SUPPRESS
             )
-    group.add_argument("--config-file", metavar="FILE", help="a YAML file with options")
+    text = "a YAML file with options"
+    group.add_argument("--config-file", type=path, metavar="FILE", help=text)
     text = "network interfaces for MPI, such as eth0,eth1"
     names = ("--network-interfaces", "--network-interface")
     group.add_argument(*names, action="append", default=[], metavar="NAMES", help=text)
@@ -238,7 +239,7 @@ def read(found: argparse.Namespace) -> Found:
         controllers = {"mpi", "gloo"}  # of which the command line may have the other one
         if any(values[name] is not None for name in controllers):
             controllers.clear()
-        for name, value in _of_file(found.config_file).items():
+        for name, value in _of_file(str(found.config_file)).items():
             if values[name] is None and (name in controllers or name not in ("mpi", "gloo")):
                 values[name] = value
     variables: dict[str, str] = {}

@@ -120,11 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     add("-np", "--num-proc", type=_RANK_COUNT, metavar="N", help="the number of ranks")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where they run")
-    place.add_argument(
-        "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same, 'host slots=4' a line"
-    )
+    text = "the same, 'host slots=4' a line"
+    names = ("-hostfile", "--hostfile")
+    place.add_argument(*names, type=argument_types.path, metavar="FILE", help=text)
     add("-p", "--ssh-port", type=_PORT, metavar="PORT", help="of ssh on the hosts")
-    add("-i", "--ssh-identity-file", type=Path, metavar="FILE", help="ssh's key")
+    add("-i", "--ssh-identity-file", type=argument_types.path, metavar="FILE", help="ssh's key")
     _add_rank_options(parser)
     horovod_options.add_to(parser)
     add("--check-build", "-cb", action="store_true", help="say what hvd_tf was built for, and exit")
@@ -147,7 +147,7 @@ def _add_rank_options(parser: argparse.ArgumentParser) -> None:
     text = "bind each rank to an equal share of its host's cores, where no other job runs"
     add("--share-cores", action="store_true", help=text)
     text = "write what each rank writes to DIR/rank.N/stdout and stderr too"
-    add("--output-filename", type=Path, metavar="DIR", help=text)
+    add("--output-filename", type=argument_types.path, metavar="DIR", help=text)
     text = "put the time before every line"
     names = ("--timestamp", "-prefix-timestamp", "--prefix-output-with-timestamp")
     add(*names, action="store_true", help=text)
