@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from launching import INTEL_MPI, MPICH, facts, fake_mpirun, left_of, run
 
+KEEP = "PRTE_MCA_prte_keep_fqdn_hostnames"
 NOTE = "note(arguments=sys.argv, env=dict(os.environ))"
 OURS = {"HVD_A": "1", "HOROVOD_B": "2", "TF_C": "3", "XLA_D": "4", "NCCL_E": "5", "OMP_F": "6"}
 OURS.update({"CUDA_G": "7", "PYTHONPATH": "", "LD_LIBRARY_PATH": "/x"})
@@ -49,6 +50,25 @@ def test_hosts_and_variables_of_open_mpi(tmp_path: Path) -> None:
     assert "PRTE_MCA_prte_tmpdir_base" not in env
     assert env["PRTE_MCA_prte_local_tmpdir_base"] == env["HVD_JOB_DIR"]
     assert left_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "settings"),
+    [
+        ("node1.r1:1,node1.r2:1", {KEEP: "1"}),
+        ("node1.r1:1,localhost:1,node2.r1:1,node1:1", {KEEP: "1"}),
+        (f"localhost:1,{socket.gethostname().partition('.')[0]}.elsewhere:1", {KEEP: "1"}),
+        ("node1.r1:1,node2.r1:1", {}),
+        ("10.213.7.1:1,10.213.7.2:1", {}),
+    ],
+)
+def test_names_that_begin_alike_are_not_cut(
+    tmp_path: Path, hosts: str, settings: dict[str, str]
+) -> None:
+    fake_mpirun(tmp_path, NOTE)
+    noted(tmp_path, ["-np", str(hosts.count(":")), "-H", hosts, "true"], {})
+    env = facts(tmp_path)["env"]
+    assert {name: text for name, text in env.items() if name == KEEP} == settings
 
 
 def test_ranks_of_this_host_get_its_private_directories(tmp_path: Path) -> None:

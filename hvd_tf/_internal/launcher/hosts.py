@@ -14,6 +14,7 @@ from hvd_tf._internal.launcher.errors import LaunchError
 # As in DNS, /etc/hosts and ssh_config. Never a dash first: ssh would take it for an option.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LOCAL_NAMES = ("localhost", "127.0.0.1")
+_ADDRESS = re.compile(r"[0-9.]+")
 _LONGEST_SLOTS = 6  # digits
 
 
@@ -53,6 +54,24 @@ class Host:
 def slots_of(hosts: Sequence[Host]) -> str:
     """As `parse` takes it: "a:2,b:4"."""
     return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def begin_alike(hosts: Sequence[Host]) -> bool:
+    """Whether Open MPI 5 takes two of them, or of this machine, for one: it cuts names at a dot.
+
+    Addresses it leaves alone, unless this machine's own name is like one.
+    """
+    own = socket.gethostname()
+    names = [own, *(host.name for host in hosts if not host.is_local)]
+    if not _ADDRESS.fullmatch(own):
+        names = [name for name in names if not _ADDRESS.fullmatch(name)]
+    return len({name.partition(".")[0] for name in names}) < len(names)
+
+
+def with_full_name(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The same, this machine by its own name. Where names are not cut Open MPI knows it by that."""
+    own = socket.gethostname()
+    return tuple(Host(own, host.slots) if host.is_local else host for host in hosts)
 
 
 def parse(text: str) -> list[Host]:

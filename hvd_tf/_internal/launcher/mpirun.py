@@ -17,7 +17,7 @@ from hvd_tf._internal import failure_report
 from hvd_tf._internal.launcher import hydra_options, variables, words
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.errors import LaunchError
-from hvd_tf._internal.launcher.hosts import slots_of
+from hvd_tf._internal.launcher.hosts import begin_alike, slots_of, with_full_name
 from hvd_tf._internal.launcher.rank_main import LOCAL_VARIABLES, RANK_VARIABLES, SHARE_CORES
 from hvd_tf._internal.launcher.remote import Remote
 
@@ -212,7 +212,10 @@ def _open_mpi_options(mpirun: Mpirun, ranks: int, remote: Remote | None) -> list
         options = ["--host", f"localhost:{ranks}", "--oversubscribe"]
     else:
         # In the order of the hosts, which are full then: rank 0 is on the first.
-        options = ["--host", slots_of(remote.hosts), "--map-by", "slot:OVERSUBSCRIBE"]
+        hosts = remote.hosts
+        if mpirun.major >= 5 and begin_alike(hosts):
+            hosts = with_full_name(hosts)
+        options = ["--host", slots_of(hosts), "--map-by", "slot:OVERSUBSCRIBE"]
         if remote.ssh_arguments:
             setting = (
                 ("--prtemca", "plm_ssh_args") if mpirun.major >= 5 else ("--mca", "plm_rsh_args")
@@ -269,6 +272,8 @@ def _open_mpi_settings(
     here = "local_" if remote else ""
     if mpirun.major >= 5:
         of_job[f"PRTE_MCA_prte_{here}tmpdir_base"] = str(directories.job)
+        if remote and begin_alike(remote.hosts):
+            of_job["PRTE_MCA_prte_keep_fqdn_hostnames"] = "1"
         segments = ("btl_sm", "osc_sm", "osc_rdma")
     else:
         of_job[f"OMPI_MCA_orte_{here}tmpdir_base"] = str(directories.job)
