@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status that the program asks for by sys.exit.
+"""The status that the program asks for by sys.exit, exit or quit.
 
 At its exit a rank may wait for peers in MPI_Finalize and be ended there. Its status then shows
 nowhere else. Python tells it to no handler.
@@ -7,6 +7,7 @@ nowhere else. Python tells it to no handler.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import threading
@@ -16,22 +17,42 @@ _status = 0
 
 
 def watch() -> None:
-    """Have sys.exit note its argument. To be called once."""
+    """Have them note their argument. To be called once."""
     original = sys.exit
 
     @functools.wraps(original)
     def noting(status: Any = None, /) -> NoReturn:
-        global _status
-        # Any other thread ends itself alone.
-        if threading.current_thread() is threading.main_thread():
-            _status = _number(status)
+        _note(status)
         original(status)
 
     sys.exit = noting
+    quitter = type(getattr(builtins, "exit", None))
+    if quitter.__module__ == "_sitebuiltins":  # Python's own, and not a notebook's
+        _watch_class(quitter)
+
+
+def _watch_class(quitter: Any) -> None:
+    """That of exit and quit, so that they show themselves as before."""
+    original = quitter.__call__
+
+    @functools.wraps(original)
+    def noting(self: Any, code: Any = None) -> NoReturn:
+        _note(code)
+        original(self, code)
+        raise SystemExit(code)  # it does not return
+
+    quitter.__call__ = noting
+
+
+def _note(status: Any) -> None:
+    global _status
+    # Any other thread ends itself alone.
+    if threading.current_thread() is threading.main_thread():
+        _status = _number(status)
 
 
 def status() -> int:
-    """As the process will return it. 0 where sys.exit was not called."""
+    """As the process will return it. 0 where none of them was called."""
     return _status
 
 
