@@ -86,7 +86,8 @@ def _launch(options: Options, caller: Caller) -> int:
     for notice in options.notices:
         say(notice)
     environ = variables.merged(os.environ, options.variables)
-    if not options.hosts or any(host.is_local for host in options.hosts):
+    here = not options.hosts or any(host.is_local for host in options.hosts)
+    if here and not mpirun.looks_elsewhere(options.mpi_arguments):
         _check_command(options.command[0], environ)
     launcher = mpirun.find(environ)
     if options.dry_run:

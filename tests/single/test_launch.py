@@ -232,6 +232,16 @@ def test_errors_of_the_user(tmp_path: Path, arguments: list[str], words: list[st
     assert left_of(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("mpi_args", "status"),
+    [("--wdir /x", 0), ("-wd=/x", 0), ("-x PATH=/x", 0), ("-genv PATH /x", 0), ("-x A=wdir", 2)],
+)
+def test_a_program_that_mpirun_finds_elsewhere(tmp_path: Path, mpi_args: str, status: int) -> None:
+    fake_mpirun(tmp_path, "note()")
+    result = run(tmp_path, ["-np", "1", f"--mpi-args={mpi_args}", "./no-such-program"])
+    assert result.returncode == status, result.stderr
+
+
 def test_verbose_shows_arguments_and_no_values(tmp_path: Path) -> None:
     fake_mpirun(tmp_path, "pass")
     result = run(tmp_path, ["-np", "1", "--verbose", "echo", "a b"], {"SECRET": "sesame"})

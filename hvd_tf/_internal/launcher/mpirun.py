@@ -43,6 +43,8 @@ _OUTER_FACT = re.compile(
 # Options of Open MPI's mpirun that say where ranks are placed, and of these, where each one is.
 _PLACES = {"N", "npernode", "pernode", "npersocket", "bynode", "byslot"}
 _RANK_FILES = {"rankfile", "rf"}
+# And in which directory, or where programs are looked for.
+_DIRECTORIES = {"wdir", "wd", "path"}
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,12 @@ def _less_given(own: list[str], more: Sequence[str]) -> list[str]:
             at = own.index(name)
             del own[at : at + 2]  # the name and its value
     return own
+
+
+def looks_elsewhere(more: Sequence[str]) -> bool:
+    """Whether by these options of the user's own the ranks' directory or PATH is another one."""
+    named = {word.lstrip("-").partition("=")[0] for word in more if word.startswith("-")}
+    return bool(named & _DIRECTORIES) or any(word.partition("=")[0] == "PATH" for word in more)
 
 
 def _open_mpi_options(mpirun: Mpirun, ranks: int, remote: Remote | None) -> list[str]:
