@@ -176,12 +176,20 @@ def test_the_mpirun_of_this_environment_comes_first(tmp_path: Path) -> None:
     assert facts(tmp_path)["arguments"][0] == str(mine)
 
 
-def test_the_mpirun_of_the_right_mpi_is_taken(tmp_path: Path) -> None:
-    fake_mpirun(tmp_path, "raise SystemExit(9)", MPICH)
+@pytest.mark.parametrize("version", [MPICH, "mpirun (Open MPI) 4.1.4"])
+def test_the_mpirun_of_the_right_mpi_is_taken(tmp_path: Path, version: str) -> None:
+    fake_mpirun(tmp_path, "raise SystemExit(9)", version)
     right = fake_mpirun(tmp_path / "right", "note(arguments=sys.argv)")
     path = {"PATH": f"{right.parent}:{os.environ['PATH']}"}
     assert run(tmp_path, ["-np", "1", "true"], path, "Open MPI 5.0.11").returncode == 0
     assert facts(tmp_path / "right")["arguments"][0] == str(right)
+
+
+def test_one_of_another_major_version_will_do_where_there_is_no_other(tmp_path: Path) -> None:
+    mpirun = fake_mpirun(tmp_path, NOTE, "mpirun (Open MPI) 4.1.4")
+    path = {"PATH": "/usr/bin:/bin"}
+    assert run(tmp_path, ["-np", "1", "true"], path, "Open MPI 9.0.1").returncode == 0
+    assert facts(tmp_path)["arguments"][0] == str(mpirun)
 
 
 @pytest.mark.parametrize(

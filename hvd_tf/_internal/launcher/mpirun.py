@@ -63,17 +63,24 @@ class Mpirun:
 
 
 def find(environ: Mapping[str, str]) -> Mpirun:
-    """The first mpirun of the MPI that hvd_tf was built with, this environment's before PATH's."""
+    """The first mpirun of the MPI that hvd_tf was built with, this environment's before PATH's.
+
+    One of another major version is taken where there is no better one.
+    """
     built = _built_with()
-    others = []
+    others, near = [], None
     for path in _candidates(environ):
         mpirun = identify(path, environ)
         if isinstance(mpirun, str):
             others.append(f"{path} ({mpirun})")
         elif built and not built.startswith(mpirun.family):
             others.append(f"{path} (of {mpirun.family})")
-        else:
+        elif not built or built.startswith(f"{mpirun.family} {mpirun.major}."):
             return mpirun
+        else:
+            near = near or mpirun
+    if near:
+        return near
     wanted = built or "an MPI"
     if not others:
         raise LaunchError(f"no mpirun beside {sys.executable} or on PATH: {_INSTALL}")
