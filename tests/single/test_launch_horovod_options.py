@@ -138,6 +138,12 @@ def test_a_placement_replaces_what_does_not_go_with_it(
     assert {words for words in ours if words not in result.stdout} == left_out
 
 
+def test_no_more_ranks_than_slots_if_the_user_says_so(tmp_path: Path) -> None:
+    fake_mpirun(tmp_path, NOTE)
+    result = run(tmp_path, ["-np", "2", "--dry-run", "--mpi-args=--nooversubscribe", "echo"])
+    assert result.stdout.count("oversubscribe") == 1  # real ones fail at both
+
+
 @pytest.mark.parametrize("place", [[], ["-H", "localhost:2,node1:2"]])
 def test_what_is_for_ssh_has_nothing_to_do_on_one_machine(tmp_path: Path, place: list[str]) -> None:
     result = started(tmp_path, *place, "-p", "22")

@@ -191,12 +191,16 @@ def test_a_rank_ignores_no_signal_because_python_does(job: Path) -> None:
 # --- Exit codes and the last words ----------------------------------------------
 
 
+SILENT = "hvdrun: mpirun ended with status {} and said nothing: --dry-run shows its options\n"
+
+
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
         ("pass", 0, ""),
-        ("sys.exit(3)", 3, ""),
-        ("sys.exit(137)", 137, ""),
+        ("sys.exit(3)", 3, SILENT.format(3)),
+        ("sys.exit(137)", 137, SILENT.format(137)),
+        ("print('why', file=sys.stderr); sys.exit(3)", 3, "why\n"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "hvdrun: signal 9 has ended mpirun\n"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "hvdrun: signal 11 has ended mpirun\n"),
     ],

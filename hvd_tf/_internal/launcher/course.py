@@ -87,7 +87,7 @@ class Course:
         unended = Unended(self._told, self._options.ranks, env, say)
         ending = job.wait(self._checks(job, output, unended))
         patience_s = _UNREAD_OUTPUT_S if ending.stopped_by else math.inf
-        stopped = _finish(output, lambda: self._words(ending, unended), signals, patience_s)
+        stopped = _finish(output, lambda: self._words(ending, unended, output), signals, patience_s)
         if self._lost.words and not ending.stopped_by:
             job.kill()  # mpirun's status may say that all is well
         return Outcome(self._code(ending), stopped or bool(ending.stopped_by))
@@ -147,13 +147,18 @@ class Course:
         final = self._hydra.seen(ending) if self._hydra else ending
         return final, self._exception() if final.status and not final.stopped_by else None
 
-    def _words(self, ending: Ending, unended: Unended) -> bytes:
+    def _words(self, ending: Ending, unended: Unended, output: Output) -> bytes:
         starts = self._starts
         late = starts.words() if starts and starts.late else unended.words or self._killed.words
         if late and not ending.stopped_by:
             return line(late)
         full = self._directories.full() if -ending.status == signal.SIGBUS else ""
-        return _last_words(*self._seen(ending), self._told.states(), self._lost.words, full)
+        states = self._told.states()
+        words = _last_words(*self._seen(ending), states, self._lost.words, full)
+        if not words and ending.status > 0 and not states and output.is_silent:
+            why = f"ended with status {ending.status} and said nothing"
+            return line(f"mpirun {why}: --dry-run shows its options")
+        return words
 
     def _code(self, ending: Ending) -> int:
         if ending.stopped_by:

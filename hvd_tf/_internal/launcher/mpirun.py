@@ -212,6 +212,8 @@ def _less_given(own: list[str], more: Sequence[str]) -> list[str]:
         if name in own and name.lstrip("-") in given:
             at = own.index(name)
             del own[at : at + 2]  # the name and its value
+    if "nooversubscribe" in given:
+        own = [word for word in own if word != "--oversubscribe"]
     return own
 
 

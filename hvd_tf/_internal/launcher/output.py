@@ -149,6 +149,8 @@ class Output:
         self._last_words: Callable[[], bytes] = bytes
         self._is_copying = False
         self._copied_at_s = time.monotonic()
+        self.is_silent = True
+        """Whether nothing has come so far."""
         # A daemon: a terminal that is held must not hold the launcher after Ctrl-C.
         self._thread = threading.Thread(target=self._run, name="hvdrun-output", daemon=True)
 
@@ -222,6 +224,7 @@ class Output:
             self._selector.unregister(stream.source)
             self._end_line(stream)
             return False
+        self.is_silent = False
         whole = chunk.rfind(b"\n") + 1
         if whole:
             lines = bytes(stream.pending) + chunk[:whole]
