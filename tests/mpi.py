@@ -39,9 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # The hvd_tf that is tested. Where that is installed, the tree's own need not be built.
 PACKAGE = Path(hvd_tf.__file__).parent
 SHM = Path("/dev/shm")
-# How long processes may take to go once the launcher has gone. The kernel needs a while to take
-# down gigabytes where the cores are busy.
-GRACE_S = 10.0
+# How long processes may take to go once the launcher has gone.
+GRACE_S = 2.0
 # How long ranks that hang may take to write their stacks.
 _STACKS_S = 20.0
 _MARK = "HVD_TEST_JOB"

@@ -32,6 +32,17 @@ Result<const NcclLibrary*> Nccl() {
   return &library.value();
 }
 
+// A sum of one number of the GPU, in place.
+Batch SumOfOne(void* memory, TestGpu* gpu) {
+  Batch batch;
+  batch.memory = MemoryKind::kCuda;
+  Segment& segment = batch.segments.emplace_back();
+  segment.in = segment.out = memory;
+  segment.count = segment.rows = 1;
+  segment.ready = gpu->Mark();
+  return batch;
+}
+
 // Makes lanes of a rank, whose GPUs work among themselves from the first batch
 // on. All members make them at the same time.
 class Lanes {
@@ -60,14 +71,8 @@ class Lanes {
         host, device_, queue_, std::make_unique<NcclCommunicators>(&Nccl),
         [] {}, std::move(owner), std::chrono::minutes(1));
     Call warm({1.0f}, 1);
-    Batch batch;
-    batch.memory = MemoryKind::kCuda;
     const auto memory = gpu->Allocate(sizeof(float));
-    Segment& segment = batch.segments.emplace_back();
-    segment.in = segment.out = memory.get();
-    segment.count = segment.rows = 1;
-    segment.ready = gpu->Mark();
-    warm.Start(lane.get(), std::move(batch));
+    warm.Start(lane.get(), SumOfOne(memory.get(), gpu.get()));
     // Sets that have one rank of a host stay staged.
     const bool is_direct = hosts.host_count() == 1 || hosts.smallest_host() > 1;
     const auto step = [&] {
@@ -287,14 +292,8 @@ TEST(nothing_is_freed_while_another_sets_kernel_waits) {
     if (rank == 0) FakeNccl::HoldKernels(0);
 
     Call call({1.0f}, 1);
-    Batch batch;
-    batch.memory = MemoryKind::kCuda;
     const auto memory = gpu->Allocate(sizeof(float));
-    Segment& segment = batch.segments.emplace_back();
-    segment.in = segment.out = memory.get();
-    segment.count = segment.rows = 1;
-    segment.ready = gpu->Mark();
-    call.Start(a.get(), std::move(batch));
+    call.Start(a.get(), SumOfOne(memory.get(), gpu.get()));
     if (rank == 0) {
       while (a->with_gpu().empty() || !lanes.queue()->order().empty()) step();
       EXPECT_FALSE(lanes.queue()->is_free());
