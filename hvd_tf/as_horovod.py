@@ -31,7 +31,7 @@ _PYTHON_VARIABLE = "HVD_PYTHON"
 
 
 def install_as_horovod() -> None:
-    """Have `import horovod` and its modules for TensorFlow and Keras find hvd_tf.
+    """Has `import horovod` and its modules for TensorFlow and Keras find hvd_tf.
 
     An installed Horovod stays as it is, and is not found by this process. Does nothing the second
     time.
@@ -61,7 +61,7 @@ def install_as_horovod() -> None:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
-    """Run a program as Python would, with hvd_tf in place of Horovod."""
+    """Runs a program as Python would, with hvd_tf in place of Horovod."""
     parser = argparse.ArgumentParser(
         prog="python -m hvd_tf.as_horovod",
         description="Runs a program that imports horovod, unchanged, with hvd_tf in its place.",
@@ -104,7 +104,7 @@ def _file_of(program: str) -> Optional[str]:
 
 
 def _pass_on() -> None:
-    """Have processes that this one starts find hvd_tf in place of Horovod."""
+    """Has processes that this one starts find hvd_tf in place of Horovod."""
     # multiprocessing's workers, which import the program again, take over this process's sys.path.
     sys.path.insert(0, str(_PATH))
     for variable, directory in (("PYTHONPATH", _PATH), ("PATH", _COMMANDS)):

@@ -18,17 +18,17 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor to send, and what `decompress` needs to undo it."""
+        """Returns the tensor to send, and what `decompress` needs to undo it."""
         raise NotImplementedError("a Compressor must define compress(tensor)")
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Return the reduced tensor in its original form; `ctx` is from `compress`."""
+        """Returns the reduced tensor in its original form; `ctx` is from `compress`."""
         raise NotImplementedError("a Compressor must define decompress(tensor, ctx)")
 
 
 def _cast_to(tensor: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, tf.DType]:
-    """Cast floating tensors to `dtype`; the original dtype is the context."""
+    """Casts floating tensors to `dtype`; the original dtype is the context."""
     if tensor.dtype.is_floating and tensor.dtype != dtype:
         return tf.cast(tensor, dtype), tensor.dtype
     return tensor, tensor.dtype

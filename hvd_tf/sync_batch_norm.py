@@ -32,7 +32,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(
         self, fused: bool = False, process_set: ProcessSet = global_process_set, **kwargs: Any
     ) -> None:
-        """Make the layer.
+        """Makes the layer.
 
         Args:
           fused: only False. TensorFlow's fused kernel has no place for a reduction.

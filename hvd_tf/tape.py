@@ -85,7 +85,7 @@ class _Reducing:
         return local, [pair for pair in pairs if not self._reducer.is_local(pair[0])]
 
     def register_local_source(self, source: Variable) -> None:
-        """Keep this variable's gradient on its rank.
+        """Keeps this variable's gradient on its rank.
 
         It is not reduced. It is divided by the size of the process set, unless
         scale_local_gradients is False.
@@ -140,7 +140,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wrap a tape so that `gradient` returns the same gradients on all ranks.
+    """Wraps a tape so that `gradient` returns the same gradients on all ranks.
 
     The tape may have recorded already, record now, or record later:
     `with DistributedGradientTape(tape)`. Both are one recording from then on.

@@ -50,7 +50,7 @@ class DeltaOptimizer(OptimizerWrapper):
         global_step: Optional[Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Apply this rank's gradients. In every k-th run, combine the ranks' deltas.
+        """Applies this rank's gradients. In every k-th run, combines the ranks' deltas.
 
         Every rank must call it for the same variables, which must be equal on all ranks before the
         first run. The global step counts every run. A delta is dense, also where a gradient is
@@ -90,7 +90,7 @@ class DeltaOptimizer(OptimizerWrapper):
     def apply_within(
         self, pairs: GradsAndVars, global_step: Any, name: Any, apply: Callable[..., Any]
     ) -> Any:
-        """Refuse a loss scale optimizer around this one."""
+        """Refuses a loss scale optimizer around this one."""
         raise ValueError(
             "op=Adasum within MixedPrecisionLossScaleOptimizer: a rank whose gradients overflow "
             "would take no part in the reduction. Wrap the other way round, in "

@@ -147,7 +147,7 @@ class GradientReducer:
         self._local_layers: list[Any] = []
 
     def register_local_var(self, variable: Variable) -> None:
-        """Keep this variable's gradient on its rank. If scaled, it is divided by the set's size."""
+        """Keeps this variable's gradient on its rank; if scaled, divided by the set's size."""
         self._local_variables[variable_key(variable)] = variable
 
     def register_local_layer(self, layer: Any) -> None:
@@ -193,7 +193,7 @@ class GradientReducer:
         variables: Sequence[Variable],
         names: Optional[Sequence[str]] = None,
     ) -> list[Gradient]:
-        """Reduce the gradients. Each keeps its place, dtype and shape. None stays None.
+        """Reduces the gradients. Each keeps its place, dtype and shape. None stays None.
 
         A rank outside the process set gets its own gradients back. So does the only rank of a set.
         Nothing is added to the graph then. IndexedSlices stay sparse: the result has one row for
@@ -256,7 +256,7 @@ class GradientReducer:
         keys: list[Any],
         tensor_name: Callable[[int], str],
     ) -> None:
-        """Replace the gradients at the positions `dense`."""
+        """Replaces the gradients at the positions `dense`."""
         with on_device(self._device_dense):
             packed = [
                 apply_compression(tf.convert_to_tensor(gradients[i]), self._compression)
@@ -286,7 +286,7 @@ def _is_sparse(gradient: Gradient) -> bool:
 
 
 def map_values(gradient: Gradient, fn: Callable[[tf.Tensor], tf.Tensor]) -> Gradient:
-    """Apply `fn` to a dense gradient, or to the values of IndexedSlices."""
+    """Applies `fn` to a dense gradient, or to the values of IndexedSlices."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(fn(gradient.values), gradient.indices, gradient.dense_shape)
     return fn(gradient)

@@ -40,7 +40,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         self._variables: Optional[RootVariables] = None
 
     def begin(self) -> None:
-        """Build the operations. Raises ValueError before `init`."""
+        """Builds the operations. Raises ValueError before `init`."""
         graph = v1.get_default_graph()
         if self._graph is graph:
             return
@@ -53,7 +53,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
         self.bcast_op = self._variables.broadcast_op
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Compare the ranks' hooks and lists of variables, then take the root's values.
+        """Compares the ranks' hooks and lists of variables, then takes the root's values.
 
         Raises ValueError on every rank if the lists differ, and tf.errors.UnknownError if a peer
         has left.
@@ -78,7 +78,7 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):
             raise type(error)(error.node_def, error.op, message) from error
 
     def end(self, session: v1.Session) -> None:
-        """Tell the peers that this rank's loop has ended, and at which step."""
+        """Tells the peers that this rank's loop has ended, and at which step."""
         # Predictions within a training end at another time on each rank, and the training goes on.
         if size() == 1 or not has_gradients(session.graph):
             return

@@ -26,7 +26,7 @@ def broadcast_object(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank of the set. Synchronous.
+    """Returns the root's object on every rank of the set. Synchronous.
 
     Only bytes that a rank of the job sent over the job's own transport are unpickled. All ranks
     are therefore trusted alike: they are one program of one user.
@@ -91,7 +91,7 @@ def allgather_object(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Return the objects of all ranks of the set, in the order of their ranks. Synchronous.
+    """Returns the objects of all ranks of the set, in the order of their ranks. Synchronous.
 
     Ranks that have called `join` have none, so the list is shorter while there are some.
 

@@ -78,7 +78,7 @@ class _DistributedOptimizer(OptimizerWrapper):
         name: Optional[str],
         apply: Callable[..., tf.Operation],
     ) -> tf.Operation:
-        """Let a loss scale optimizer around this one look at gradients on a k-th run only.
+        """Lets a loss scale optimizer around this one look at gradients on a k-th run only.
 
         apply: what it does, with `name=` or without. It calls `apply_gradients`.
         """
@@ -104,7 +104,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Optimizer:
-    """Wrap an optimizer of tf.compat.v1.train so that all ranks apply the same gradients.
+    """Wraps an optimizer of tf.compat.v1.train so that all ranks apply the same gradients.
 
     One of Keras goes to `hvd_tf.keras.DistributedOptimizer`.
 
@@ -159,16 +159,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
         )
-    if not isinstance(optimizer, v1.train.Optimizer):
-        raise ValueError(
-            "optimizer must be an optimizer of tf.compat.v1.train or of Keras. Received: "
-            f"{optimizer!r} ({type(optimizer).__module__}.{type(optimizer).__name__})"
-        )
-    if isinstance(optimizer, v1.train.SyncReplicasOptimizer):
-        raise ValueError(
-            "SyncReplicasOptimizer collects gradients on parameter servers, which hvd_tf does "
-            "not use: pass the optimizer inside it"
-        )
+    _check_optimizer(optimizer)
     patch_loss_scaling_of_graphs(OptimizerWrapper)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("average_aggregated_gradients cannot be combined with op=Adasum")
@@ -192,3 +183,16 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         reducer, backward_passes_per_step, average_aggregated_gradients
     )
     return _DistributedOptimizer(optimizer, name, use_locking, reducer, accumulator)
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, v1.train.Optimizer):
+        raise ValueError(
+            "optimizer must be an optimizer of tf.compat.v1.train or of Keras. Received: "
+            f"{optimizer!r} ({type(optimizer).__module__}.{type(optimizer).__name__})"
+        )
+    if isinstance(optimizer, v1.train.SyncReplicasOptimizer):
+        raise ValueError(
+            "SyncReplicasOptimizer collects gradients on parameter servers, which hvd_tf does "
+            "not use: pass the optimizer inside it"
+        )

@@ -60,7 +60,7 @@ class OptimizerWrapper(v1.train.Optimizer):
         return self._reducer.reduce(grads, vars)
 
     def register_local_var(self, var: Variable) -> None:
-        """Keep this variable's gradient on its rank.
+        """Keeps this variable's gradient on its rank.
 
         It is not reduced. It is divided by the size of the process set, unless
         scale_local_gradients is False.

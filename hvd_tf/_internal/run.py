@@ -64,7 +64,7 @@ def run(
     min_np: Optional[int] = None,
     max_np: Optional[int] = None,
 ) -> list[Any]:
-    """Call a function on every rank of a job of its own, and return what the ranks returned.
+    """Calls a function on every rank of a job of its own, and returns what the ranks returned.
 
     Args:
       func: calls hvd.init() itself, as a program does. It and its arguments must be picklable.
@@ -98,16 +98,7 @@ def run(
       NotImplementedError: an argument that asks for what is not offered.
       RuntimeError: the job failed. Its output says why.
     """
-    given = dict(locals())
-    if hosts is not None and hostfile is not None:
-        raise ValueError("pass hosts or hostfile, not both")
-    if use_gloo and use_mpi:
-        raise ValueError("pass use_gloo or use_mpi, not both")
-    if use_gloo:
-        raise NotImplementedError("use_gloo is not offered: leave it out, MPI is used")
-    for name, remedy in _ELASTIC.items():
-        if given[name] is not None:
-            raise NotImplementedError(f"{name} is not offered: {remedy}")
+    _refuse(dict(locals()))
     options = {
         "-np": num_proc if np is None else np,
         "-H": hosts,
@@ -120,16 +111,44 @@ def run(
         "--mpi-args": mpi_args,
         "--network-interfaces": _joined(network_interfaces or network_interface),
     }
+    words = _words(options)
+    if verbose:
+        words.append("--verbose")
+    return _results(func, tuple(args), dict(kwargs or {}), words, executable or sys.executable)
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Raises the error of arguments of `run` that exclude each other or are not offered."""
+    if given["hosts"] is not None and given["hostfile"] is not None:
+        raise ValueError("pass hosts or hostfile, not both")
+    if given["use_gloo"] and given["use_mpi"]:
+        raise ValueError("pass use_gloo or use_mpi, not both")
+    if given["use_gloo"]:
+        raise NotImplementedError("use_gloo is not offered: leave it out, MPI is used")
+    for name, remedy in _ELASTIC.items():
+        if given[name] is not None:
+            raise NotImplementedError(f"{name} is not offered: {remedy}")
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """The options of hvdrun's command line that are not None."""
     words = []
     for name, value in options.items():
         if value is not None:  # long ones joined, for a value may begin with a dash
             words += [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
-    if verbose:
-        words.append("--verbose")
+    return words
+
+
+def _results(
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    words: list[str],
+    python: str,
+) -> list[Any]:
+    """What the ranks return. `words` are hvdrun's options, `python` is what the ranks run."""
     # The modules that the call needs are found by the path, which therefore comes first.
-    args, kwargs = tuple(args), dict(kwargs or {})
     payload = pickle.dumps((_split_path(), _pickled(func, args, kwargs)))
-    python = executable or sys.executable
     with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:  # mode 0700
         Path(directory, CALL).write_bytes(payload)
         rank = [python, "-m", "hvd_tf._internal.run_rank", directory]

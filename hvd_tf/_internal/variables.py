@@ -45,7 +45,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Optional[tf.Operation]:
-    """Give every rank of the set the root's values of these variables.
+    """Gives every rank of the set the root's values of these variables.
 
     Args:
       variables: TensorFlow or Keras variables of any shapes and mixed dtypes. The ranks' variables

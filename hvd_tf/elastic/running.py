@@ -22,7 +22,7 @@ _LONGEST_RUN_OF_FAILURES = 3
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Have a function of a state go on from the last commit where it can.
+    """Has a function of a state go on from the last commit where it can.
 
     The function is called with the state, which is then that of rank 0 on every rank. It is called
     again after the state was restored and the runtime was started anew:

@@ -28,11 +28,11 @@ class State:
         self._rank = get_rank
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Have these called after each new start of the runtime, before the function goes on."""
+        """Has these called after each new start of the runtime, before the function goes on."""
         self._reset_callbacks = [*self._reset_callbacks, *callbacks]
 
     def on_reset(self) -> None:
-        """Call `reset` and the callbacks."""
+        """Calls `reset` and the callbacks."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -41,24 +41,24 @@ class State:
         """Horovod's driver calls it. Hosts do not come and go here, so nothing does."""
 
     def commit(self) -> None:
-        """Save the state. Every rank commits at the same point of the program."""
+        """Saves the state. Every rank commits at the same point of the program."""
         self.save()
         self._commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt if hosts came or went. They do not."""
+        """Raises HostsUpdatedInterrupt if hosts came or went. They do not."""
 
     def save(self) -> None:
-        """Keep the state in memory. On rank 0, where the job may start again, in a file too."""
+        """Keeps the state in memory. On rank 0, where the job may start again, in a file too."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the state that was saved last."""
+        """Goes back to the state that was saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give every rank the state of rank 0, and save it. A collective call of all ranks."""
+        """Gives every rank the state of rank 0, and saves it. A collective call of all ranks."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -95,18 +95,18 @@ class ObjectState(State):
         self._file: Optional[CommitFile] = None
 
     def save(self) -> None:
-        """Keep copies of the attributes, and of what `_content` adds."""
+        """Keeps copies of the attributes, and of what `_content` adds."""
         self._saved = self._copied()
         content = self._content()
         if self._rank() == 0:
             self._commit_file().write((self._saved, content))
 
     def restore(self) -> None:
-        """Go back to the copies."""
+        """Goes back to the copies."""
         self._set(self._saved)
 
     def sync(self) -> None:
-        """Give every rank the attributes of rank 0."""
+        """Gives every rank the attributes of rank 0."""
         self._load()
         # A function of the program need not know names.
         named = self._bcast_object is broadcast_object
@@ -119,7 +119,7 @@ class ObjectState(State):
         return None
 
     def _set_content(self, content: Any) -> None:
-        """Take what a file had."""
+        """Takes what a file had."""
 
     def _finish(self) -> None:
         if self._file is not None:

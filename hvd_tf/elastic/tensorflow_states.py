@@ -52,12 +52,12 @@ class TensorFlowState(ObjectState):
         self._values = self._read(self._all_variables())
 
     def save(self) -> None:
-        """Keep copies in the host's memory."""
+        """Keeps copies in the host's memory."""
         self._values = self._read(self._all_variables())
         super().save()
 
     def restore(self) -> None:
-        """Go back to the copies. In a session, with several passes, the next one is the first."""
+        """Goes back to the copies. In a session, with several passes, the next one is the first."""
         self._write(self._all_variables(), self._values)
         session = self._current_session()
         if session is not None:
@@ -67,7 +67,7 @@ class TensorFlowState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Give every rank the variables and attributes of rank 0."""
+        """Gives every rank the variables and attributes of rank 0."""
         self._load()
         session = self._current_session()
         if session is None:
@@ -150,12 +150,12 @@ class TensorFlowKerasState(TensorFlowState):
         super().__init__(variables=[], **kwargs)
 
     def restore(self) -> None:
-        """Go back to the copies. With several passes, the next one is the first."""
+        """Goes back to the copies. With several passes, the next one is the first."""
         super().restore()
         reset_passes(self.optimizer)
 
     def sync(self) -> None:
-        """Give every rank the state of rank 0. With several passes, the next one is the first."""
+        """Gives every rank the state of rank 0. With several passes, the next one is the first."""
         super().sync()
         reset_passes(self.optimizer)
 

@@ -86,7 +86,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
         self._action: Optional[Callable[[int], None]] = None
 
     def begin(self) -> None:
-        """Let BroadcastGlobalVariablesHook know that this rank has the hook.
+        """Lets BroadcastGlobalVariablesHook know that this rank has the hook.
 
         Raises ValueError where the session has one for "first" besides one for "last".
         """
@@ -104,7 +104,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
             self._variables = LateRootVariables()
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Watch the session's steps, because a hook is not told when one fails."""
+        """Watches the session's steps, because a hook is not told when one fails."""
         del coord
         self._agreed = self._over = False
         if size() == 1:
@@ -144,7 +144,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
         self._action = action
 
     def call(self, number: int) -> None:
-        """Get the ranks that wait to do the action with this number, which all ranks then do.
+        """Gets the ranks that wait to do the action with this number, which all ranks then do.
 
         All ranks that go on call it after the same step.
         """
@@ -153,7 +153,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
             allgather_object(_End(_CALLS, str(number)), name=_NAME)
 
     def _after_failure(self, error: tf.errors.OpError, session: v1.Session) -> NoReturn:
-        """Raise what the step's failure means, given how the other ranks have ended."""
+        """Raises what the step's failure means, given how the other ranks have ended."""
         mine = _end_of(error)
         try:
             ends = self._agree(mine, session)
@@ -216,7 +216,7 @@ class EndTogetherHook(v1.train.SessionRunHook):
         return ends
 
     def _wait(self, mine: _End) -> tuple[int, list[_End]]:
-        """Wait until all ranks have ended. Answer calls meanwhile. Returns the last rank too."""
+        """Waits until all ranks have ended. Answers calls meanwhile. Returns the last rank too."""
         while True:
             last = wait_for_last()
             ends = _tell(mine)
@@ -257,7 +257,7 @@ def _end_of(error: tf.errors.OpError) -> _End:
 
 
 def _raise_failures(mine: _End, ends: Sequence[_End]) -> None:
-    """Raise what a rank that has waited must not take for an ordinary end."""
+    """Raises what a rank that has waited must not take for an ordinary end."""
     for peer, end in enumerate(ends):
         if end.state == _FAILED and mine.state == _ENDED:
             message = f"EndTogetherHook: rank {peer} failed while this rank waited: {end.text}"

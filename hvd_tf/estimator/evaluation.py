@@ -38,7 +38,7 @@ def evaluate(
     checkpoint_path: Optional[str] = None,
     name: Optional[str] = None,
 ) -> dict[str, Any]:
-    """Evaluate a model on all ranks together. Call it on every rank with the same arguments.
+    """Evaluates a model on all ranks together. Call it on every rank with the same arguments.
 
     Every rank calls `input_fn`. It returns the same dataset on every rank, and the ranks take its
     batches in turn. Or it returns each rank's share, made by `hvd.data.shard(uneven="keep")` or by
@@ -92,7 +92,7 @@ def _run(
     hooks: Optional[Sequence[v1.train.SessionRunHook]],
     name: Optional[str],
 ) -> dict[str, Any]:
-    """Evaluate this rank's share, or all. Returns the results of all ranks' shares."""
+    """Evaluates this rank's share, or all. Returns the results of all ranks' shares."""
     meeting = Meeting(_WHAT, of_ranks=model.share is not None)
     finish = _Finish(model, meeting)
     try:
@@ -158,7 +158,7 @@ class _Finish(v1.train.SessionRunHook):
 def _agree(
     estimator: Any, steps: Optional[int], name: Optional[str], checkpoint_path: Optional[str]
 ) -> int:
-    """Check the arguments of all ranks together. Returns the seed of rank 0."""
+    """Checks the arguments of all ranks together. Returns the seed of rank 0."""
     wrong = ""
     if steps is not None and steps <= 0:
         wrong = f"steps is {steps}; give at least 1, or None for the whole input"
@@ -175,7 +175,7 @@ def _agree(
 
 
 def _check_alike(model: EvaluationModel) -> None:
-    """Raise ValueError on every rank if the ranks cannot evaluate together."""
+    """Raises ValueError on every rank if the ranks cannot evaluate together."""
     source = model.source
     mine = {
         "the list of metrics": sorted(model.values),

@@ -31,7 +31,7 @@ class HookGuard(v1.train.SessionRunHook):
         self._allowed: set[Any] = set()
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Watch the session's runs: those of the steps, and those that hooks make."""
+        """Watches the session's runs: those of the steps, and those that hooks make."""
         del coord
         if size() == 1:
             return

@@ -81,7 +81,7 @@ class Tensors:
 
 
 def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationInput:
-    """Call input_fn as Estimator does: with those of mode, params and config that it takes.
+    """Calls input_fn as Estimator does: with those of mode, params and config that it takes.
 
     Raises:
       ValueError: it returns a share of the data that drops or repeats records.

@@ -31,7 +31,7 @@ class EvaluationModel:
         checkpoint: Optional[str],
         share: Optional[tuple[int, int]],
     ) -> None:
-        """Build the graph. The arguments are the same on every rank, but for these.
+        """Builds the graph. The arguments are the same on every rank, but for these.
 
         checkpoint: what rank 0 restores. None on the other ranks. share: (n, i) for the i-th of n
         shares of the batches. None: all batches.
@@ -66,7 +66,7 @@ class EvaluationModel:
             self.scaffold = _scaffold(spec.scaffold)
 
     def _weights(self) -> str:
-        """Arrange what the session begins with, after model_fn. Returns that in words."""
+        """Arranges what the session begins with, after model_fn. Returns that in words."""
         if self.checkpoint:
             return f"checkpoint {self.checkpoint}"
         start = compat.warm_start_of(self.estimator)
@@ -100,7 +100,7 @@ def _metrics(spec: Any, batch: evaluation_input.Tensors) -> dict[str, metric_sta
 
 
 def _refuse_collectives(metrics: Mapping[str, metric_state.MetricOps]) -> None:
-    """Raise ValueError if a rank's steps would wait for other ranks, which may have none left."""
+    """Raises ValueError if a rank's steps would wait for other ranks, which may have none left."""
     if found := collective_among(metric_state.operations_of(list(metrics.values()))):
         raise ValueError(
             f"evaluate: the loss or the metrics of the model need a collective, {found}. "

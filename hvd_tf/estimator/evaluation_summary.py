@@ -13,7 +13,7 @@ from hvd_tf._internal.compat import v1
 
 
 def write(directory: str, results: Mapping[str, Any], step: int) -> None:
-    """Add an event file's entry for this global step. Call it while a graph is the default.
+    """Adds an event file's entry for this global step. Call it while a graph is the default.
 
     results: numbers, arrays, and serialized tf.Summary messages as tf.summary ops give them.
     """

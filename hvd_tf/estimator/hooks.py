@@ -65,7 +65,7 @@ class MetricAverageHook(v1.train.SessionRunHook):
         self.averages: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Build the average. Raises ValueError for a tensor that is missing or no scalar."""
+        """Builds the average. Raises ValueError for a tensor that is missing or no scalar."""
         names = [name for name, _ in self._tensors]
         announce_hook(f"MetricAverageHook({', '.join(names)}; every {self._every_n_steps} steps)")
         scalars = [_scalar(name, tensor) for name, tensor in self._tensors]
@@ -83,12 +83,12 @@ class MetricAverageHook(v1.train.SessionRunHook):
         self._average = total[:-1] / total[-1]
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Begin counting. All ranks make their sessions together."""
+        """Begins counting. All ranks make their sessions together."""
         del session, coord
         self._runs = 0
 
     def before_run(self, run_context: Any) -> Optional[Any]:
-        """Ask for the averages when they are due. That is at the same run on every rank."""
+        """Asks for the averages when they are due. That is at the same run on every rank."""
         del run_context
         self._runs += 1
         if (self._runs - 1) % self._every_n_steps:
@@ -100,7 +100,7 @@ class MetricAverageHook(v1.train.SessionRunHook):
         return v1.train.SessionRunArgs(fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Keep and log them."""
+        """Keeps and logs them."""
         del run_context
         if run_values.results is None:
             return
@@ -155,7 +155,7 @@ class LearningRateHook(v1.train.SessionRunHook):
         self._rate: Optional[float] = None
 
     def begin(self) -> None:
-        """Build the assignment. Raises ValueError if the variable or the global step is missing."""
+        """Builds the assignment. Raises ValueError without the variable or the global step."""
         variable = _variable(self._variable)
         self._global_step = v1.train.get_global_step()
         if self._global_step is None:
@@ -167,12 +167,12 @@ class LearningRateHook(v1.train.SessionRunHook):
         self._assign = v1.assign(variable, self._fed).op
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Forget the rate of the last session."""
+        """Forgets the rate of the last session."""
         del session, coord
         self._rate = None
 
     def before_run(self, run_context: Any) -> None:
-        """Assign the rate of the coming step if it has changed."""
+        """Assigns the rate of the coming step if it has changed."""
         # It is read here, because a step may fetch it from before or after its update.
         rate = float(self._schedule(int(run_context.session.run(self._global_step))))
         if rate != self._rate:

@@ -82,7 +82,7 @@ def operations_of(fetches: Any) -> set[tf.Operation]:
 
 
 def _check_value(roots: Iterable[tf.Operation]) -> None:
-    """Raise NotAdditiveError if the value depends on more than variables, such as on a batch."""
+    """Raises NotAdditiveError if the value depends on more than variables, such as on a batch."""
     for op in _ancestors(roots, control=False):
         if op.type.startswith("Placeholder") or (
             op.op_def.is_stateful and op.type not in _VARIABLES | _READS
@@ -91,7 +91,7 @@ def _check_value(roots: Iterable[tf.Operation]) -> None:
 
 
 def _check_writer(handle: tf.Operation, writer: tf.Operation, state: set[tf.Operation]) -> None:
-    """Raise NotAdditiveError unless it adds something that does not depend on the state."""
+    """Raises NotAdditiveError unless it adds something that does not depend on the state."""
     if writer.type not in _ADDITIONS:
         raise NotAdditiveError(
             f"its update does not add to its variable {handle.name!r}: {writer.type} "

@@ -40,11 +40,11 @@ class MetricSums:
         self._sum_op = tf.group(*assigned)
 
     def remember(self, session: v1.Session) -> None:
-        """Keep the states before the first batch."""
+        """Keeps the states before the first batch."""
         self._values = session.run(self._variables)
 
     def sum(self, session: v1.Session) -> None:
-        """Add up the states. Call it on every rank, after its last batch."""
+        """Adds up the states. Call it on every rank, after its last batch."""
         session.run(self._sum_op, dict(zip(self._begin, self._values)))
 
 

@@ -26,7 +26,7 @@ class Saver(v1.train.CheckpointSaverHook):
         self._saver_of_model = saver_of_model
 
     def after_create_session(self, session: v1.Session, coord: Any) -> None:
-        """Save, with the model's own saver: the scaffold is complete by now."""
+        """Saves, with the model's own saver: the scaffold is complete by now."""
         # Estimator makes a saver of its own if the model has none.
         saver = self._saver_of_model()
         if saver is not None:

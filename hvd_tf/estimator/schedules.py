@@ -23,7 +23,7 @@ Multiplier = Union[float, Callable[[Any], Any]]
 
 
 def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -> Any:
-    """Begin with the learning rate of one process and reach `learning_rate` after `steps` steps.
+    """Begins with the learning rate of one process and reaches `learning_rate` after `steps` steps.
 
     This is the gradual warm-up of Goyal et al. 2017, "Accurate, Large Minibatch SGD". It is linear
     from learning_rate / size() at step 0 to learning_rate at step `steps`. With one rank nothing
@@ -60,7 +60,7 @@ def warm_up(learning_rate: Any, steps: int, global_step: Optional[Any] = None) -
 def piecewise(
     learning_rate: Any, pieces: Sequence[tuple[int, Multiplier]], global_step: Optional[Any] = None
 ) -> Any:
-    """Multiply the learning rate by another factor from each of several steps on.
+    """Multiplies the learning rate by another factor from each of several steps on.
 
     `[(0, 1.0), (9000, 0.1), (18000, 0.01)]` does what three of Horovod's
     LearningRateScheduleCallbacks do. Before the first of these steps, the learning rate stays as it

@@ -33,7 +33,7 @@ _OF_ALL_RANKS = (BroadcastGlobalVariablesHook, EndTogetherHook, LearningRateHook
 def train_and_evaluate(
     estimator: Any, train_spec: Any, eval_spec: Any
 ) -> tuple[Optional[dict[str, Any]], list[Any]]:
-    """Train, evaluate and export as `tf.estimator.train_and_evaluate` does in one process.
+    """Trains, evaluates and exports as `tf.estimator.train_and_evaluate` does in one process.
 
     Call it on every rank with the same arguments. Rank 0 saves checkpoints, by the steps or seconds
     of its RunConfig. It decides what is done after which step, because seconds are those of its
@@ -195,7 +195,7 @@ class _Evaluations:
         self.exported: list[Any] = []
 
     def run(self, step: int) -> None:
-        """Evaluate rank 0's latest checkpoint, which is of this global step, and export it."""
+        """Evaluates rank 0's latest checkpoint, which is of this global step, and exports it."""
         spec = self._spec
         self.step = step
         self.results = evaluate(
@@ -231,7 +231,7 @@ def _added(hooks: Sequence[v1.train.SessionRunHook]) -> list[v1.train.SessionRun
 
 
 def _check_same(train_spec: Any, eval_spec: Any) -> None:
-    """Raise on every rank if a specification is not one, or differs between ranks."""
+    """Raises on every rank if a specification is not one, or differs between ranks."""
     for argument, given, kind in (
         ("train_spec", train_spec, tf_estimator.TrainSpec),
         ("eval_spec", eval_spec, tf_estimator.EvalSpec),

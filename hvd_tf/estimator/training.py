@@ -25,7 +25,7 @@ def train(
     max_steps: Optional[int] = None,
     saving_listeners: Optional[Sequence[Any]] = None,
 ) -> Any:
-    """Train as `estimator.train` does in one process, with the same arguments.
+    """Trains as `estimator.train` does in one process, with the same arguments.
 
     Call it on every rank. Where rank 0's checkpoint has reached max_steps, no rank trains. So a job
     may be started again after its end: `estimator.train` itself would return on rank 0 alone.

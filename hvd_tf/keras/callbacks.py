@@ -75,17 +75,17 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         self._meetings: Optional[Epochs] = None  # none in a loop that does not begin with them
 
     def register_local_var(self, var: Any) -> None:
-        """Leave this variable as it is on each rank."""
+        """Leaves this variable as it is on each rank."""
         self._local.append(var)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Raise ValueError on all ranks if they have unequal numbers of batches."""
+        """Raises ValueError on all ranks if they have unequal numbers of batches."""
         self._meetings = Epochs(self.model)
         self._meetings.begin(steps_of(self))
         self._begin_together()
 
     def _begin_together(self) -> None:
-        """Have all ranks broadcast in this fit, or none.
+        """Has all ranks broadcast in this fit, or none.
 
         In an earlier fit they may have come to different points: one has failed before its first
         batch, or had none.
@@ -104,11 +104,11 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
             self._broadcast()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Count its batches."""
+        """Counts its batches."""
         self._batches = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Wait for the ranks that are in the last batch of this epoch."""
+        """Waits for the ranks that are in the last batch of this epoch."""
         self._epochs = epoch + 1
         if self._meetings is not None:
             self._meetings.end_epoch(epoch, self._batches)
@@ -116,12 +116,12 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
             self.broadcast_done = True  # all have the variables of the last rank
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """Raise ValueError on all ranks if some go on."""
+        """Raises ValueError on all ranks if some go on."""
         if self._meetings is not None:
             self._meetings.end(self._epochs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Broadcast after the first batch.
+        """Broadcasts after the first batch.
 
         Raises ValueError on all ranks if one has the model's trainable variables in another order.
         """
@@ -175,12 +175,12 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):
         super().on_train_begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Save, on one rank, if it is time."""
+        """Saves, on one rank, if it is time."""
         if self._saves():
             super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Save, on one rank, if it is time."""
+        """Saves, on one rank, if it is time."""
         if self._saves():
             super().on_epoch_end(epoch, logs)
 

@@ -45,18 +45,18 @@ class CommitStateCallback(tf.keras.callbacks.Callback):
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Begin to count."""
+        """Begins to count."""
         self._left = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Commit, if it is time."""
+        """Commits, if it is time."""
         self._left -= 1
         if self._left <= 0:
             self.state.commit()
             self._left = self.batches_per_commit
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Commit."""
+        """Commits."""
         self.state.commit()
 
 
@@ -74,15 +74,15 @@ class UpdateBatchStateCallback(tf.keras.callbacks.Callback):
         self._done_before = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note the batches before."""
+        """Notes the batches before."""
         self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Count this batch."""
+        """Counts this batch."""
         self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Begin anew."""
+        """Begins anew."""
         self.state.batch = self._done_before = 0
 
 
@@ -100,16 +100,16 @@ class UpdateEpochStateCallback(tf.keras.callbacks.Callback):
         self._done_before = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note the epochs before."""
+        """Notes the epochs before."""
         self._first = None
         self._done_before = self.state.epoch
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Note what `fit` calls its first epoch."""
+        """Notes what `fit` calls its first epoch."""
         if self._first is None:
             self._first = epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Count this epoch."""
+        """Counts this epoch."""
         assert self._first is not None
         self.state.epoch = self._done_before + epoch - self._first + 1

@@ -78,7 +78,7 @@ def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> 
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Give every rank the root's values of all variables of a graph of TF 1, in Keras' session.
+    """Gives every rank the root's values of all variables of a graph of TF 1, in Keras' session.
 
     Args:
       root_rank: whose values.
@@ -97,7 +97,7 @@ def load_model(
     legacy_opts: bool = False,
     **distributed: Any,
 ) -> Any:
-    """Load a model of Keras, with its optimizer distributed.
+    """Loads a model of Keras, with its optimizer distributed.
 
     Args:
       filepath: a `.keras` or `.h5` file, or a directory of a SavedModel where Keras reads it.

@@ -37,28 +37,28 @@ class JoinCallback(tf.keras.callbacks.Callback):
         self._epochs: Optional[JoinedEpochs] = None
 
     def set_model(self, model: Any) -> None:
-        """Let the other callbacks know, before any of them is called."""
+        """Lets the other callbacks know, before any of them is called."""
         super().set_model(model)
         self._epochs = JoinedEpochs(model, self._local)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Meet. Raises ValueError if the model has no distributed optimizer."""
+        """Meets. Raises ValueError if the model has no distributed optimizer."""
         self._of_fit().begin()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Meet. Raises ValueError on all ranks if one has ended its training."""
+        """Meets. Raises ValueError on all ranks if one has ended its training."""
         self._of_fit().begin_epoch(epoch)
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        """Wait before the validation: it needs the weights that the epoch ends with."""
+        """Waits before the validation: it needs the weights that the epoch ends with."""
         self._of_fit().end_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Wait, where there was no validation."""
+        """Waits, where there was no validation."""
         self._of_fit().end_epoch()
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """Meet. Raises ValueError on all ranks if some go on."""
+        """Meets. Raises ValueError on all ranks if some go on."""
         self._of_fit().end()
 
     def _of_fit(self) -> JoinedEpochs:

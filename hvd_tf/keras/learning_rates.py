@@ -63,7 +63,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
             self.multiplier = lambda epoch: base ** (epoch - self.start_epoch)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Find out how many steps an epoch has."""
+        """Finds out how many steps an epoch has."""
         if not self.staircase and not self.steps_per_epoch:
             if self.model in joined:
                 raise ValueError(
@@ -78,11 +78,11 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Note the epoch."""
+        """Notes the epoch."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Set the rate: in an epoch's first batch, or in each."""
+        """Sets the rate: in an epoch's first batch, or in each."""
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
@@ -95,7 +95,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
             self._adjust(self.current_epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Report the rate as `lr`."""
+        """Reports the rate as `lr`."""
         if logs is not None:
             logs["lr"] = learning_rate_of(self.model.optimizer)
 
@@ -143,7 +143,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Report the rate, and on rank 0 the end of the warm-up."""
+        """Reports the rate, and on rank 0 the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
             if rank() == 0:

@@ -38,11 +38,11 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):
         self._count: Any = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Forget the epoch before."""
+        """Forgets the epoch before."""
         self._samples, self._batches, self._count = {}, 0, None
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Note the number of samples in what may be the last batch.
+        """Notes the number of samples in what may be the last batch.
 
         At the end of the epoch another callback may have reset it, by model.evaluate.
         """
@@ -51,15 +51,15 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):
             self._count = _count_of(self.model)
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        """Note the number of samples of the training: a validation resets the metrics."""
+        """Notes the number of samples of the training: a validation resets the metrics."""
         self._note_training()
 
     def on_test_end(self, logs: Logs = None) -> None:
-        """Note the number of samples of the validation."""
+        """Notes the number of samples of the validation."""
         self._samples["validation"] = _samples(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Replace the metrics in `logs`. A rank that had no batch gets those of the others.
+        """Replaces the metrics in `logs`. A rank that had no batch gets those of the others.
 
         Raises ValueError on all ranks if they differ in name or shape.
         """

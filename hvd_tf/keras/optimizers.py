@@ -29,7 +29,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wrap an optimizer of Keras so that all ranks apply the same gradients.
+    """Wraps an optimizer of Keras so that all ranks apply the same gradients.
 
     Args:
       optimizer: of Keras 2 (also a legacy one), tf_keras, or Keras 3 with TensorFlow.
