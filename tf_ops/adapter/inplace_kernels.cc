@@ -4,7 +4,6 @@
 // A rank receives into fresh memory, and then gives that to the variable under
 // its lock. So a reader that still shares the old memory keeps the old value.
 // No lock is held while this rank waits for peers.
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "adapter/op_definitions.h"
 #include "adapter/resource_variables.h"
 #include "adapter/tf_bridge.h"
+#include "core/quoted.h"
 
 namespace hvd {
 namespace {
@@ -119,8 +119,8 @@ class ResourceBroadcastKernel : public VariableBroadcastKernel {
     Result<tf::Tensor> value = ReadVariable(ctx, index);
     if (!value.ok() || value.value().dtype() == dtype()) return value;
     return InvalidArgument("variable " +
-                           tf::HandleFromInput(ctx, index).name() + " is " +
-                           tf::DataTypeString(value.value().dtype()) +
+                           Quoted(tf::HandleFromInput(ctx, index).name()) +
+                           " is " + tf::DataTypeString(value.value().dtype()) +
                            ", not " + tf::DataTypeString(dtype()));
   }
 

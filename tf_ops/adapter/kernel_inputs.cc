@@ -4,10 +4,10 @@
 
 #include <cmath>
 #include <optional>
-#include <utility>
 
 #include "adapter/tf_bridge.h"
 #include "core/decimal.h"
+#include "core/quoted.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/elementwise.h"
 
@@ -21,8 +21,8 @@ namespace tf = ::tensorflow;
 Result<double> ParseScale(const char* attribute, const std::string& text) {
   const std::optional<double> value = ParseDecimal(text);
   if (!value.has_value() || !std::isfinite(*value)) {
-    return InvalidArgument(std::string(attribute) + " \"" + text +
-                           "\" is not a finite number");
+    return InvalidArgument(std::string(attribute) + " " + Quoted(text) +
+                           " is not a finite number");
   }
   return *value;
 }
@@ -127,8 +127,8 @@ Status ReductionAttributes::Describe(Signature* signature) const {
   signature->postscale = postscale_;
   if (wire_dtype_ == "none") return Status::Ok();
   if (!IsFloating(signature->dtype)) {
-    return InvalidArgument("wire_dtype \"" + wire_dtype_ +
-                           "\" compresses floating-point tensors only, not " +
+    return InvalidArgument("wire_dtype " + Quoted(wire_dtype_) +
+                           " compresses floating-point tensors only, not " +
                            Name(signature->dtype));
   }
   signature->wire_dtype =

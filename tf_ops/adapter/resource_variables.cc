@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "core/quoted.h"
+
 namespace hvd {
 namespace {
 
@@ -45,7 +47,7 @@ Result<VariableStore> MakeVariableStore(tf::OpKernelContext* ctx, int index) {
 
 Status UninitialisedVariable(const std::string& name) {
   return FailedPrecondition(
-      "variable " + name +
+      "variable " + Quoted(name) +
       " has no value yet; initialise it before it is broadcast");
 }
 
