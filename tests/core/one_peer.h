@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/command_queue.h"
 #include "core/control/message.h"
 #include "core/options.h"
-#include "core/tensor_queue.h"
 #include "core/transport.h"
 #include "harness.h"
 
@@ -33,7 +33,7 @@ enum class PeerWire {
 // After many looks the loop is ended.
 class KeepingTransport : public Transport {
  public:
-  KeepingTransport(Deeds* deeds, TensorQueue* queue, PeerWire wire)
+  KeepingTransport(Deeds* deeds, CommandQueue* queue, PeerWire wire)
       : deeds_(deeds), queue_(queue), wire_(wire) {
     chunks_.bytes = chunks_.most_bytes = 1 << 20;
   }
@@ -70,7 +70,7 @@ class KeepingTransport : public Transport {
 
  private:
   Deeds* const deeds_;
-  TensorQueue* const queue_;
+  CommandQueue* const queue_;
   const PeerWire wire_;
   ChunkLimits chunks_;
   std::vector<BatchDone> dones_;
@@ -135,7 +135,7 @@ class OnePeer : public Backend, public Channel {
   int full_slot = -1;  // there is no memory for it yet
   // Such as "x", whose call is cancelled before the first look.
   std::string cancelled;
-  TensorQueue queue{bell_};
+  CommandQueue queue{bell_};
 };
 
 }  // namespace hvd

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared memory: how much a job takes, and how its ranks come to it.
+#include "transport/shm/shm_setup.h"
+
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -8,7 +10,6 @@
 #include "harness.h"
 #include "run_ranks.h"
 #include "thread_world.h"
-#include "transport/shm/shm_backend.h"
 #include "transport_contract.h"
 
 namespace hvd {

@@ -59,7 +59,7 @@ void PrepareThread() {
 }  // namespace
 
 BackgroundLoop::BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
-                               TensorQueue* queue, SetRegistry* registry,
+                               CommandQueue* queue, SetRegistry* registry,
                                const Options& options,
                                std::shared_ptr<StackRequests> stacks,
                                CommCounters* counters)

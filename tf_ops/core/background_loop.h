@@ -8,12 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/autotune_report.h"
 #include "core/backend.h"
 #include "core/comm_stats.h"
+#include "core/command_queue.h"
 #include "core/control/autotuner.h"
 #include "core/control/known_sets.h"
 #include "core/control/message.h"
@@ -31,7 +31,6 @@
 #include "core/process_set.h"
 #include "core/set_registry.h"
 #include "core/stack_requests.h"
-#include "core/tensor_queue.h"
 #include "core/timeline.h"
 
 namespace hvd {
@@ -46,7 +45,7 @@ class BackgroundLoop {
 
   // `device_lanes` may be null.
   BackgroundLoop(Backend* backend, DeviceLanes* device_lanes,
-                 TensorQueue* queue, SetRegistry* registry,
+                 CommandQueue* queue, SetRegistry* registry,
                  const Options& options, std::shared_ptr<StackRequests> stacks,
                  CommCounters* counters);
   ~BackgroundLoop();
@@ -189,7 +188,7 @@ class BackgroundLoop {
 
   Backend* const backend_;
   DeviceLanes* const device_lanes_;
-  TensorQueue* const queue_;
+  CommandQueue* const queue_;
   SetRegistry* const registry_;
   const std::shared_ptr<Doorbell> doorbell_;
   CountingChannel channel_;

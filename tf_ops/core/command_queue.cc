@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands commands from the framework's threads to the background thread.
-#include "core/tensor_queue.h"
+#include "core/command_queue.h"
 
 #include <iterator>
 #include <utility>
 
 namespace hvd {
 
-Status TensorQueue::Push(Command&& command) {
+Status CommandQueue::Push(Command&& command) {
   bool was_empty;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -21,7 +21,7 @@ Status TensorQueue::Push(Command&& command) {
   return Status::Ok();
 }
 
-void TensorQueue::PushAnyway(Command command) {
+void CommandQueue::PushAnyway(Command command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     commands_.push_back(std::move(command));
@@ -29,7 +29,7 @@ void TensorQueue::PushAnyway(Command command) {
   doorbell_->Ring();
 }
 
-void TensorQueue::Take(std::vector<Command>* commands) {
+void CommandQueue::Take(std::vector<Command>* commands) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (commands->empty()) {
     commands->swap(commands_);
@@ -39,7 +39,7 @@ void TensorQueue::Take(std::vector<Command>* commands) {
   commands_.clear();
 }
 
-void TensorQueue::Close(Status why) {
+void CommandQueue::Close(Status why) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_.ok()) closed_ = std::move(why);
 }

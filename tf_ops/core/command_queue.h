@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorQueue: takes commands from the framework's threads to our thread.
-#ifndef HVD_CORE_TENSOR_QUEUE_H_
-#define HVD_CORE_TENSOR_QUEUE_H_
+// CommandQueue: takes commands from the framework's threads to our thread.
+#ifndef HVD_CORE_COMMAND_QUEUE_H_
+#define HVD_CORE_COMMAND_QUEUE_H_
 
 #include <functional>
 #include <memory>
@@ -72,9 +72,9 @@ using Command = std::variant<EnqueueCommand, JoinCommand, CancelCommand,
                              AbortStepCommand, EndScopeCommand,
                              ChangeSetsCommand, EndCommand, TimelineCommand>;
 
-class TensorQueue {
+class CommandQueue {
  public:
-  explicit TensorQueue(std::shared_ptr<Doorbell> doorbell)
+  explicit CommandQueue(std::shared_ptr<Doorbell> doorbell)
       : doorbell_(std::move(doorbell)) {}
 
   // Any thread. Once the queue is closed it returns an error, and leaves the
@@ -101,4 +101,4 @@ class TensorQueue {
 
 }  // namespace hvd
 
-#endif  // HVD_CORE_TENSOR_QUEUE_H_
+#endif  // HVD_CORE_COMMAND_QUEUE_H_

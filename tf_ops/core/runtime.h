@@ -28,7 +28,7 @@ namespace hvd {
 class AutotuneReport;
 class BackgroundLoop;
 class StackRequests;
-class TensorQueue;
+class CommandQueue;
 class TimelineFile;
 
 // Owner: whoever has initialised hvd. After Start any thread may call all
@@ -172,7 +172,7 @@ class Runtime {
   std::mutex change_mutex_;  // held through a change of the sets
   std::atomic<uint64_t> next_ticket_{0};
   const std::shared_ptr<StackRequests> stacks_;
-  std::unique_ptr<TensorQueue> queue_;
+  std::unique_ptr<CommandQueue> queue_;
   std::unique_ptr<BackgroundLoop> loop_;
   std::mutex start_mutex_;  // held by Start until starts_ is decided
   bool starts_ = false;

@@ -10,7 +10,7 @@
 #include "transport/cuda/cuda_kernels.h"
 #include "transport/cuda/cuda_lanes.h"
 #include "transport/cuda/nccl_library.h"
-#include "transport/shm/shm_backend.h"
+#include "transport/shm/shm_setup.h"
 #include "transport/solo_backend.h"
 #if HVD_WITH_MPI
 #include "transport/mpi/mpi_backend.h"

@@ -17,20 +17,9 @@ namespace hvd {
 // The ranks of each set. They are ranks of the job.
 using ProcessSets = std::vector<std::vector<int>>;
 
-// `base`, with messages and data between ranks of a host going through shared
-// memory from now on; what crosses hosts, and what else a backend does, is
-// still `base`'s. Just `base`, after one line that says why, where a rank
-// cannot have the memory.
-//
-// Collective over the job. `process_sets` are foreseen beside that of all
-// ranks.
-[[nodiscard]] Result<std::unique_ptr<Backend>> AddSharedMemory(
-    std::unique_ptr<WireBackend> base, const Options& options,
-    const ProcessSets& process_sets);
-
-// The same over memory that is there already, as ranks have it that are threads
-// of one process: `host` is of the ranks of base's host, its arenas are of
-// ShmArenaBytes.
+// `base`, with messages and data between ranks of a host going through `host`.
+// That is of the ranks of base's host, and its arenas are of ShmArenaBytes.
+// What crosses hosts, and what else a backend does, is still base's.
 [[nodiscard]] std::unique_ptr<Backend> NewShmBackend(
     std::unique_ptr<WireBackend> base, std::shared_ptr<ShmHost> host,
     const Options& options);
