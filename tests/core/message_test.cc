@@ -165,7 +165,7 @@ TEST(message_host_report_survives_its_bytes) {
   EXPECT_TRUE(std::holds_alternative<Join>(joins.item));
 }
 
-TEST(message_log_and_peer_end_survive_their_bytes) {
+TEST(message_log_survives_its_bytes) {
   auto decoded = Decode(Encode(ExampleLog()));
   ASSERT_TRUE(decoded.ok());
   auto& log = std::get<LogMessage>(decoded.value().message);
@@ -211,6 +211,9 @@ TEST(message_log_and_peer_end_survive_their_bytes) {
                std::vector<SignatureNumber>{1, 2, 300}));
   EXPECT_TRUE((std::get<Tuning>(log.records[3]) ==
                Tuning{128 << 20, int64_t{1} << 40, -1}));
+}
+
+TEST(message_peer_ends_survive_their_bytes) {
   auto end = Decode(Encode(ExamplePeerEnds()));
   ASSERT_TRUE(end.ok());
   auto& ends = std::get<PeerEnds>(end.value().message);

@@ -68,10 +68,13 @@ BranchEntry FindBranch(const std::string& node_name, size_t from) {
   return {begin, begin + static_cast<size_t>(found.length(2))};
 }
 
-// One name of a node, within a process set.
+// The id of a process set, and a name within it.
+using SetAndName = std::pair<int64_t, std::string>;
+
+// One name of a node.
 struct Use {
   tf::Node* node = nullptr;
-  std::pair<int64_t, std::string> set_and_name;
+  SetAndName set_and_name;
   int number = 0;
 };
 
@@ -119,9 +122,6 @@ int NumberOf(const std::string& name, const std::string& matched) {
 std::string Numbered(const std::string& name, int number) {
   return number > 0 ? name + "@" + std::to_string(number) : name;
 }
-
-// Within a process set.
-using SetAndName = std::pair<int64_t, std::string>;
 
 // The uses of a graph, and what their names must not be.
 struct Uses {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status: every function of the core returns one, for success or failure.
+// Status: what functions that can fail return. Result: that, or a value.
 //
-// The core has no exceptions. adapter/tf_bridge.cc makes a tf::Status of a
-// Status. hvd_tf/_internal/native.py makes a Python exception of it.
+// The core throws std::bad_alloc only. adapter/tf_bridge.cc makes a TfStatus of
+// a Status. hvd_tf/_internal/native.py makes a Python exception of it.
 #ifndef HVD_CORE_STATUS_H_
 #define HVD_CORE_STATUS_H_
 

@@ -10,7 +10,7 @@ namespace {
 
 // What a peer sends decides about memory, so it is bounded.
 constexpr size_t kMostRows = 10000;
-constexpr size_t kMostLanes = 256;
+constexpr size_t kMostTracks = 256;
 constexpr size_t kMostOpen = 100000;
 constexpr int kCycleTid = 0;
 
@@ -102,7 +102,7 @@ TimelineRows::Place TimelineRows::Occupy(const std::string& label,
   if (key == "other") others_ = &row;
   size_t at = 0;
   while (at < row.size() && row[at].is_busy) ++at;
-  at = std::min(at, kMostLanes - 1);
+  at = std::min(at, kMostTracks - 1);
   if (at == row.size()) {
     const int tid = is_batch ? next_batch_tid_++ : next_tensor_tid_++;
     row.push_back({tid, false});
@@ -139,15 +139,15 @@ void TimelineRows::Apply(const SubmittedEvent& event, const TraceChunk& chunk) {
 
 void TimelineRows::EndPhase(const std::string& name, OpenTensor* tensor,
                             int64_t end_ns, const std::string& arguments) {
-  Lane& lane = LaneAt(tensor->place);
+  Track& track = TrackAt(tensor->place);
   end_ns = std::max(Shifted(end_ns), tensor->begin_ns);
   if (tensor->is_written) {
-    lines_->End(rank_, lane.tid, end_ns, arguments);
+    lines_->End(rank_, track.tid, end_ns, arguments);
   } else {
-    lines_->Complete(name, rank_, lane.tid, tensor->begin_ns, end_ns,
+    lines_->Complete(name, rank_, track.tid, tensor->begin_ns, end_ns,
                      tensor->arguments, arguments);
   }
-  lane.end_ns = tensor->begin_ns = end_ns;
+  track.end_ns = tensor->begin_ns = end_ns;
   tensor->is_written = false;
   tensor->arguments.clear();  // only the first phase has them
 }
@@ -201,7 +201,7 @@ void TimelineRows::Apply(const FinishedEvent& event) {
 
 void TimelineRows::WritePhases(const OpenBatch& batch,
                                const FinishedEvent& event) {
-  Lane& lane = LaneAt(batch.place);
+  Track& track = TrackAt(batch.place);
   const std::string name = Upper(Name(batch.verb));
   const BatchTimes& times = event.times;
   int64_t bytes = 0;
@@ -225,11 +225,11 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
   if (!event.is_ok) arguments += ",\"failed\":true";
   const int64_t end_ns = std::max(Shifted(event.time_ns), batch.begin_ns);
   if (batch.is_written) {
-    lines_->End(rank_, lane.tid, end_ns, arguments);
+    lines_->End(rank_, track.tid, end_ns, arguments);
   } else {
-    lines_->Complete(name, rank_, lane.tid, batch.begin_ns, end_ns, arguments);
+    lines_->Complete(name, rank_, track.tid, batch.begin_ns, end_ns, arguments);
   }
-  lane.end_ns = end_ns;
+  track.end_ns = end_ns;
   // Each begins where the one before has ended. What did not come to pass (0)
   // has no time. A batch that failed may have stopped anywhere.
   int64_t at_ns = batch.begin_ns;
@@ -238,7 +238,7 @@ void TimelineRows::WritePhases(const OpenBatch& batch,
     until_ns = until_ns == 0 ? otherwise_ns : Shifted(until_ns);
     until_ns = std::clamp(until_ns, at_ns, end_ns);
     if (until_ns > at_ns) {
-      lines_->Complete(phase_name, rank_, lane.tid, at_ns, until_ns, "");
+      lines_->Complete(phase_name, rank_, track.tid, at_ns, until_ns, "");
     }
     at_ns = until_ns;
   };
@@ -263,11 +263,11 @@ void TimelineRows::Apply(const CycleEvent& event) {
 }
 
 void TimelineRows::EndLost(const Place& place, int64_t begin_ns) {
-  Lane& lane = LaneAt(place);
-  lane.end_ns = std::max(begin_ns, last_ns_);
-  lane.is_busy = false;
+  Track& track = TrackAt(place);
+  track.end_ns = std::max(begin_ns, last_ns_);
+  track.is_busy = false;
   // Add has written its begin.
-  lines_->End(rank_, lane.tid, lane.end_ns, "\"lost\":true");
+  lines_->End(rank_, track.tid, track.end_ns, "\"lost\":true");
 }
 
 void TimelineRows::EndOpen(TraceLines* lines) {

@@ -18,7 +18,7 @@
 namespace hvd {
 
 // The process of a trace is a rank. Its rows are tensors and, before them,
-// lanes of batches. What overlaps on a row gets a second one. Rows and what is
+// rows of batches. What overlaps on a row gets a second track. Rows and what is
 // open are bounded in number, whatever a peer sends.
 class TimelineRows {
  public:
@@ -33,13 +33,13 @@ class TimelineRows {
 
  private:
   // What a row shows now, or has shown.
-  struct Lane {
+  struct Track {
     int tid = 0;
     bool is_busy = false;
     // The end of what it shows, on the trace's clock.
     int64_t end_ns = std::numeric_limits<int64_t>::min();
   };
-  using Row = std::vector<Lane>;
+  using Row = std::vector<Track>;
   using Place = std::pair<Row*, size_t>;
 
   struct OpenTensor {
@@ -71,16 +71,16 @@ class TimelineRows {
   void WriteOpen();
   void EndLost(const Place& place, int64_t begin_ns);
   Place Occupy(const std::string& label, bool is_batch);
-  void Free(const Place& place) { LaneAt(place).is_busy = false; }
-  int TidOf(const Place& place) const { return LaneAt(place).tid; }
-  static Lane& LaneAt(const Place& place) {
+  void Free(const Place& place) { TrackAt(place).is_busy = false; }
+  int TidOf(const Place& place) const { return TrackAt(place).tid; }
+  static Track& TrackAt(const Place& place) {
     return (*place.first)[place.second];
   }
   // On the trace's clock. When a host's clock becomes better known, its times
   // may move back. Nothing begins before what its row has shown, all the same.
   int64_t Shifted(int64_t time_ns) const { return time_ns + shift_ns_; }
   int64_t BeginOn(const Place& place, int64_t time_ns) const {
-    return std::max(Shifted(time_ns), LaneAt(place).end_ns);
+    return std::max(Shifted(time_ns), TrackAt(place).end_ns);
   }
 
   const int rank_;

@@ -2,8 +2,6 @@
 // Encodes and decodes the events of a rank.
 #include "core/trace_events.h"
 
-#include <utility>
-
 namespace hvd {
 namespace {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over a few elements of one type: convert, scale, add, divide.
 //
-// For code that works chunk by chunk, compiled for a VectorUnit. Loops are told
+// For code that works tile by tile, compiled for a VectorUnit. Loops are told
 // that elements do not depend on each other (HVD_INDEPENDENT_ITERATIONS). That
-// holds although an output may be an input. Chunks stay in the first-level
+// holds although an output may be an input. Tiles stay in the first-level
 // cache.
 #ifndef HVD_CPU_ELEMENT_LOOPS_H_
 #define HVD_CPU_ELEMENT_LOOPS_H_

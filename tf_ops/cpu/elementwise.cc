@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that compilers vectorise, over chunks that stay in the cache.
+// Loops that compilers vectorise, over tiles that stay in the cache.
 #include "cpu/elementwise.h"
 
 #include <algorithm>
@@ -23,9 +23,9 @@ using element_loops::Scale;
 using element_loops::WithType;
 using element_loops::Wrapping;
 
-// Elements of a chunk. Between its reading and its writing it stays in the
+// Elements of a tile. Between its reading and its writing it stays in the
 // first-level cache.
-constexpr int64_t kChunk = 1024;
+constexpr int64_t kTile = 1024;
 
 // Whether elements of one type may cross the wire as the other.
 template <typename A, typename B>
@@ -96,15 +96,15 @@ void WithOperator(ReduceOp op, Visit visit) {
 template <typename T, typename C, typename Operator>
 void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
             const Averaged* averaged, double postscale, Operator op) {
-  C sum_space[kChunk], load_space[kChunk];
+  C sum_space[kTile], load_space[kTile];
   const int64_t last = static_cast<int64_t>(blocks.size()) - 1;
   const int64_t ranks = averaged == nullptr   ? 0
                         : averaged->ranks > 0 ? averaged->ranks
                                               : last + 1;
   const bool weighs = averaged != nullptr && !averaged->weights.empty();
   const bool finishes = ranks > 0 || postscale != 1.0;
-  for (int64_t at = 0; at < count; at += kChunk) {
-    const int64_t length = std::min(kChunk, count - at);
+  for (int64_t at = 0; at < count; at += kTile) {
+    const int64_t length = std::min(kTile, count - at);
     T* const target = static_cast<T*>(out) + at;
     const auto load = [&](int64_t i, C* space) {
       const C* values =
@@ -138,9 +138,9 @@ void Reduce(const std::vector<const void*>& blocks, void* out, int64_t count,
 template <typename From, typename To>
 void ScaleAndConvert(const From* in, To* out, int64_t count, double scale) {
   using C = Compute<From>;
-  C space[kChunk];
-  for (int64_t at = 0; at < count; at += kChunk) {
-    const int64_t length = std::min(kChunk, count - at);
+  C space[kTile];
+  for (int64_t at = 0; at < count; at += kTile) {
+    const int64_t length = std::min(kTile, count - at);
     Scale(Load(in + at, space, length), space, length, scale);
     Convert(space, out + at, length);
   }
@@ -240,10 +240,10 @@ void FillIdentity(DataType dtype, ReduceOp op, void* out, int64_t count) {
 void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
                     const void* in, void* out, int64_t count, double prescale,
                     double postscale) {
-  std::byte space[kChunk * sizeof(double)];
+  std::byte space[kTile * sizeof(double)];
   const int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
-  for (int64_t at = 0; at < count; at += kChunk) {
-    const int64_t length = std::min(kChunk, count - at);
+  for (int64_t at = 0; at < count; at += kTile) {
+    const int64_t length = std::min(kTile, count - at);
     const auto* from = static_cast<const std::byte*>(in) + at * bytes;
     auto* to = static_cast<std::byte*>(out) + at * bytes;
     Pack(dtype, wire_dtype, from, space, length, prescale);

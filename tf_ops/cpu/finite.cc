@@ -14,7 +14,7 @@ namespace hvd {
 namespace {
 
 // Elements that are packed at a time. They stay in the first-level cache.
-constexpr int64_t kChunk = 1024;
+constexpr int64_t kTile = 1024;
 
 // NaN and infinity are the values that have all bits of the exponent. Vector
 // units find a maximum faster than they compare and add up.
@@ -61,10 +61,10 @@ bool AllFiniteOnWire(DataType dtype, DataType wire_dtype, const void* in,
   if (dtype == wire_dtype && prescale == 1.0) {
     return AllFinite(dtype, in, count);
   }
-  std::byte space[kChunk * sizeof(double)];
+  std::byte space[kTile * sizeof(double)];
   const auto bytes = static_cast<int64_t>(SizeOf(dtype));
-  for (int64_t at = 0; at < count; at += kChunk) {
-    const int64_t length = std::min(kChunk, count - at);
+  for (int64_t at = 0; at < count; at += kTile) {
+    const int64_t length = std::min(kTile, count - at);
     Pack(dtype, wire_dtype, static_cast<const std::byte*>(in) + at * bytes,
          space, length, prescale);
     if (!AllFinite(wire_dtype, space, length)) return false;

@@ -3,7 +3,6 @@
 #include "transport/collectives/batch_check.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 namespace hvd {
 namespace {
 
-bool AllPositive(const std::vector<int64_t>& rows) {
+bool NoneNegative(const std::vector<int64_t>& rows) {
   return std::all_of(rows.begin(), rows.end(),
                      [](int64_t count) { return count >= 0; });
 }
@@ -31,7 +30,7 @@ Status CheckRows(const Batch& batch, int rank, int size) {
     const std::vector<int64_t>& rows = batch.rows[i];
     const Segment& segment = batch.segments[i];
     const bool is_list =
-        rows.size() == static_cast<size_t>(size) && AllPositive(rows);
+        rows.size() == static_cast<size_t>(size) && NoneNegative(rows);
     // The last rows of an alltoall may go to no rank.
     const bool fits =
         is_list &&

@@ -57,7 +57,7 @@ class GpuRows {
   int64_t gpu_bytes() const { return terms_end_; }
   int64_t pinned_bytes() const { return terms_end_ - rows_end_; }
   // Two outputs for each segment. What goes to null is dropped. Writes the ids
-  // of the results, and what the GPU must know. `GPU` is aligned to 64 bytes.
+  // of the results, and what the GPU must know. `gpu` is aligned to 64 bytes.
   void Place(void* gpu, void* pinned, const std::vector<void*>& outputs);
 
   // --- The GPU's work, in this order ---

@@ -9,7 +9,7 @@ namespace hvd {
 namespace {
 
 // Parts begin at multiples of it, so that they are aligned as segments are.
-constexpr int64_t kAlignedElements = 64;
+constexpr int64_t kPartAlignment = 64;
 
 // Ranks cut alike, so what differs between them cannot be cut.
 bool CanBeCut(const Batch& batch) {
@@ -55,7 +55,7 @@ std::vector<std::vector<SegmentPart>> CutIntoPieces(const Batch& batch,
                                          int64_t{1}, kMostPieces)
                             : 1;
   const int64_t share =
-      (total / count + kAlignedElements) / kAlignedElements * kAlignedElements;
+      (total / count + kPartAlignment) / kPartAlignment * kPartAlignment;
   std::vector<std::vector<SegmentPart>> pieces(1);
   int64_t room = share;
   for (size_t i = 0; i < batch.segments.size();) {
@@ -71,7 +71,7 @@ std::vector<std::vector<SegmentPart>> CutIntoPieces(const Batch& batch,
            rest.count > room) {
       // What is left of a piece may be too little to be worth a copy.
       const int64_t cut =
-          room < share / 8 ? 0 : room / kAlignedElements * kAlignedElements;
+          room < share / 8 ? 0 : room / kPartAlignment * kPartAlignment;
       if (cut > 0) pieces.back().push_back({rest.segment, rest.begin, cut});
       rest.begin += cut;
       rest.count -= cut;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds the set's id to the tags, for the rank's endpoint.
+// Adds the set's slot to the tags, for the rank's endpoint.
 #include "transport/shm/shm_wire.h"
 
 #include <utility>
