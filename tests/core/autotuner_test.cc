@@ -2,8 +2,6 @@
 // Autotuner: rounds, samples and their score, under a clock of the test's.
 #include "core/control/autotuner.h"
 
-#include <algorithm>
-#include <map>
 #include <string>
 
 #include "harness.h"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Averages over many hosts: with ranks as threads, and by arithmetic alone
 // where that would be too many threads.
-#include <cmath>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "cpu/float16.h"

@@ -2,7 +2,6 @@
 // What hvd.comm_stats() counts equals formulas, to the byte.
 #include "core/comm_stats.h"
 
-#include <atomic>
 #include <functional>
 #include <future>
 #include <memory>

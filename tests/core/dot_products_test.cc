@@ -3,7 +3,6 @@
 // unit. And the tree of an Adasum, as far as it is numbers.
 #include "cpu/dot_products.h"
 
-#include <cmath>
 #include <cstring>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <deque>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "harness.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Negotiator and Leader: ranks that leave, and training loops that end.
-#include <string>
 
 #include "core/control/negotiator.h"
 #include "harness.h"

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <utility>

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <random>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "harness.h"

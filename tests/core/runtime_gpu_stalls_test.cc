@@ -5,8 +5,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "nccl_jobs.h"
 #include "rounds.h"

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime with an NCCL whose communicators get ready and whose links do not
 // come: it makes them at the first calls.
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "nccl_jobs.h"

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime with tensors on GPUs that work among themselves by NCCL: how they
 // come to it, and what they leave to the host.
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "core/log.h"
 #include "nccl_jobs.h"
 #include "temp_directory.h"
 

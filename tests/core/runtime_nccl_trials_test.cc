@@ -5,8 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "nccl_jobs.h"
 

@@ -10,7 +10,6 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/backend.h"

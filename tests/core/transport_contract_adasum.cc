@@ -3,7 +3,6 @@
 #include <cmath>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "adasum_call.h"
 #include "harness.h"

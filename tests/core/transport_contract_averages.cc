@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "harness.h"

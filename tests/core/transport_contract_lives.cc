@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract cases: batches in flight, cancelled, refused and left behind.
 #include <algorithm>
-#include <numeric>
 #include <string>
-#include <utility>
 
 #include "harness.h"
 #include "transport_contract.h"

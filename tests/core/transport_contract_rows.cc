@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract cases: verbs that divide tensors at rows give the right numbers.
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

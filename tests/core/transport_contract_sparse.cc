@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract cases: a sparse allreduce gives the right rows, to the bit.
-#include <utility>
 #include <vector>
 
 #include "harness.h"

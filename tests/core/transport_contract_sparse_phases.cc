@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract cases: sparse allreduces that fail, are cancelled or wait in each of
 // their phases. The outputs are asked for between the ids and the values.
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "harness.h"

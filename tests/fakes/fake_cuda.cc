@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "fake_kernels.h"

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <type_traits>
 #include <vector>
 
 #include "cpu/float16.h"

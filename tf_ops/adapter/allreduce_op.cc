@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodAllreduce and HorovodGroupedAllreduce: the ops and their kernel.
-#include <string>
 #include <utility>
 
 #include "adapter/collective_kernel.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodBroadcast: the op and its kernel.
-#include <string>
 #include <utility>
 
 #include "adapter/collective_kernel.h"

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "adapter/eager_words.h"
 #include "adapter/global_runtime.h"

@@ -7,7 +7,6 @@
 #define HVD_ADAPTER_GLOBAL_RUNTIME_H_
 
 #include <memory>
-#include <vector>
 
 #include "adapter/failed_calls.h"
 #include "core/runtime.h"

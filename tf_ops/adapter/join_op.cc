@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodJoin: the op and its kernel.
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "adapter/collective_call.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodReducescatter and HorovodGroupedReducescatter: the ops and their
 // kernel.
-#include <string>
 #include <utility>
 
 #include "adapter/collective_kernel.h"

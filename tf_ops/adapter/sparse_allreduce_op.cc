@@ -5,7 +5,6 @@
 // call is handed to the runtime. So the ranks' threads do that at once, and the
 // background thread has less to move. Rows on a GPU are left to its lane, which
 // is told what to add up. Ids are in host memory always.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>

@@ -5,7 +5,6 @@
 #define HVD_ADAPTER_TF_BRIDGE_H_
 
 #include <optional>
-#include <string>
 
 #include "adapter/tf_compat.h"
 #include "core/status.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // One kernel that broadcasts many variables, each under a name of its own.
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>

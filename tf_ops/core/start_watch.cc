@@ -3,7 +3,6 @@
 #include "core/start_watch.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "core/control/stall.h"

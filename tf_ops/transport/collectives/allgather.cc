@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allgather: every rank gets the rows of all ranks, in rank order.
-#include <algorithm>
 #include <memory>
 #include <utility>
 

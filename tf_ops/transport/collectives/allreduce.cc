@@ -3,7 +3,6 @@
 //
 // Both reduce every element from the ranks' blocks in rank order. So the result
 // does not depend on the way, the chunk or the owner.
-#include <algorithm>
 #include <utility>
 
 #include "transport/collectives/allreduce_phase.h"

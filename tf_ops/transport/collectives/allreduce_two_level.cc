@@ -13,7 +13,6 @@
 //    of the hosts.
 // 3. It sends the result to the slice's owners on the other hosts.
 // 4. Owners send results to the other ranks of their host.
-#include <utility>
 
 #include "transport/collectives/allreduce_phase.h"
 

@@ -4,8 +4,6 @@
 #define HVD_TRANSPORT_COLLECTIVES_BATCH_WORK_H_
 
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "core/host_map.h"
 #include "core/rows.h"

@@ -2,7 +2,6 @@
 // Broadcast: a binomial tree over hosts, from the root's host. Ranks forward
 // from staging memory. Within a host all ranks get the data from the host's
 // head.
-#include <algorithm>
 
 #include "transport/collectives/chunk.h"
 #include "transport/collectives/range.h"

@@ -12,7 +12,6 @@
 #include "core/rows.h"
 #include "core/status.h"
 #include "core/transport.h"
-#include "core/types.h"
 #include "transport/collectives/id_code.h"
 #include "transport/collectives/sparse_plan.h"
 

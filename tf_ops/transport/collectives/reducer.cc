@@ -3,7 +3,6 @@
 #include "transport/collectives/reducer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "cpu/non_temporal_copy.h"
 

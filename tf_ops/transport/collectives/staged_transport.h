@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/transport.h"

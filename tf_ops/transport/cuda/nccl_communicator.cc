@@ -9,7 +9,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "cpu/float16.h"
 #include "transport/cuda/cuda_context.h"

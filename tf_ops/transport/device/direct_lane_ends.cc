@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of DirectLane for how batches of a communicator end: done, failed,
 // cancelled, or with a member.
-#include <algorithm>
 #include <chrono>
 #include <utility>
 

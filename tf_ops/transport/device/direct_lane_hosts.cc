@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of DirectLane for allreduces whose shards go between hosts.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -2,7 +2,6 @@
 // The layout: doorbells, then the pairs' rings, then the arenas.
 #include "transport/shm/shm_host.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace hvd {
