@@ -65,7 +65,7 @@ class GradientAccumulator:
         for i in present:
             if isinstance(gradients[i], tf.IndexedSlices):
                 raise ValueError(
-                    f"the gradient of {variables[i].name} is IndexedSlices, which "
+                    f"the gradient of '{variables[i].name}' is IndexedSlices, which "
                     f"backward_passes_per_step={self.passes} cannot add up: pass "
                     "sparse_as_dense=True"
                 )

@@ -79,7 +79,8 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
     for variable in (v for group in groups for v in group):
         if variable_key(variable) in seen:
             raise ValueError(
-                f"groups holds the variable {tf_variable(variable).name} twice: keep it in one list"
+                f"groups holds the variable '{tf_variable(variable).name}' twice: keep it in one "
+                "list"
             )
         seen.add(variable_key(variable))
     return groups

@@ -202,8 +202,8 @@ def _check_dtype(variable: Variable) -> None:
     dtype = variable.dtype.base_dtype
     if dtype not in _BROADCAST_DTYPES:
         raise ValueError(
-            f"the variable {variable.name} has dtype {dtype.name}, which cannot be broadcast: pass "
-            "the variables without it and set it to the same value on every rank"
+            f"the variable '{variable.name}' has dtype {dtype.name}, which cannot be broadcast: "
+            "pass the variables without it and set it to the same value on every rank"
         )
 
 

@@ -176,7 +176,7 @@ def test_nothing_to_broadcast():
 
 def test_dtypes_that_cannot_be_broadcast():
     variables = [tf.Variable(1.0), tf.Variable("text", name="label")]
-    with pytest.raises(ValueError, match="label:0 has dtype string, which cannot be broadcast"):
+    with pytest.raises(ValueError, match="label:0' has dtype string, which cannot be broadcast"):
         hvd_tf.broadcast_variables(variables, 0)
 
 

@@ -58,10 +58,7 @@ int WithRuntime(Call call) {
   return Guarded([&]() -> hvd::Status {
     HVD_RETURN_IF_ERROR(hvd::CheckNotForked());
     const std::shared_ptr<hvd::Runtime> runtime = hvd::GetRuntime();
-    if (runtime == nullptr) {
-      return hvd::FailedPrecondition(
-          "hvd_tf has not been initialized; use hvd.init() first.");
-    }
+    if (runtime == nullptr) return hvd::NotInitialized();
     return call(runtime.get());
   });
 }

@@ -73,10 +73,7 @@ Status UnknownSet(int process_set_id) {
 
 Result<ProcessSetPtr> FindMemberSet(const Runtime* runtime,
                                     int process_set_id) {
-  if (runtime == nullptr) {
-    return FailedPrecondition(
-        "hvd_tf is not initialised; call hvd.init() first");
-  }
+  if (runtime == nullptr) return NotInitialized();
   const ProcessSetPtr set = runtime->process_set(process_set_id);
   if (set == nullptr) return UnknownSet(process_set_id);
   if (set->rank < 0) {

@@ -157,6 +157,11 @@ std::shared_ptr<Runtime> GetRuntime() {
   return global.runtime;
 }
 
+Status NotInitialized() {
+  return FailedPrecondition(
+      "hvd_tf has not been initialized; use hvd.init() first.");
+}
+
 FailedCalls& GetFailedCalls() { return TheGlobal().failed_calls; }
 
 Status CheckNotForked() {

@@ -45,6 +45,8 @@ void AbortJob(int exit_code);
 
 // Null when no runtime is running.
 [[nodiscard]] std::shared_ptr<Runtime> GetRuntime();
+// What is told to those who need one then.
+[[nodiscard]] Status NotInitialized();
 
 // The failed calls of all runtimes of this process.
 [[nodiscard]] FailedCalls& GetFailedCalls();

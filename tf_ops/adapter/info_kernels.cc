@@ -35,11 +35,6 @@ class InfoKernel : public tf::OpKernel {
  protected:
   // `runtime` is null when hvd is not initialised.
   virtual Result<int> Value(const Runtime* runtime) = 0;
-
-  static Status NotInitialised() {
-    return FailedPrecondition(
-        "hvd_tf is not initialised; call hvd.init() first");
-  }
 };
 
 class RankKernel : public InfoKernel {
@@ -48,7 +43,7 @@ class RankKernel : public InfoKernel {
 
  protected:
   Result<int> Value(const Runtime* runtime) override {
-    if (runtime == nullptr) return NotInitialised();
+    if (runtime == nullptr) return NotInitialized();
     return runtime->topology().rank;
   }
 };
@@ -59,7 +54,7 @@ class LocalRankKernel : public InfoKernel {
 
  protected:
   Result<int> Value(const Runtime* runtime) override {
-    if (runtime == nullptr) return NotInitialised();
+    if (runtime == nullptr) return NotInitialized();
     return runtime->topology().local_rank;
   }
 };
@@ -70,7 +65,7 @@ class LocalSizeKernel : public InfoKernel {
 
  protected:
   Result<int> Value(const Runtime* runtime) override {
-    if (runtime == nullptr) return NotInitialised();
+    if (runtime == nullptr) return NotInitialized();
     return runtime->topology().local_size;
   }
 };
@@ -94,7 +89,7 @@ class SizeKernel : public ProcessSetKernel {
 
  protected:
   Result<int> Value(const Runtime* runtime) override {
-    if (runtime == nullptr) return NotInitialised();
+    if (runtime == nullptr) return NotInitialized();
     const ProcessSetPtr set = runtime->process_set(process_set_id());
     if (set == nullptr) return UnknownSet(process_set_id());
     return static_cast<int>(set->ranks.size());

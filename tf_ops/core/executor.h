@@ -10,10 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "core/executor_batch.h"
 #include "core/lanes.h"
 #include "core/ready_batch.h"
 #include "core/status.h"
@@ -65,16 +63,16 @@ class Executor {
     Status status;
   };
   const std::optional<Breakdown>& breakdown() const { return breakdown_; }
-  // The same for one whose GPU does not end it.
+  // executor_ends.cc: the same for one whose GPU does not end it.
   void BreakDown(const OnGpu& batch, const Status& why);
 
   // The request of an entry on the wire whose done is still to be called. Null
   // if there is none of that ticket.
   const Request* FindRunning(uint64_t ticket) const;
 
-  // Nobody waits for this entry of FindRunning any more. Once that holds for
-  // all entries of its batch, the batch has until `limit`. Then EndUnwanted
-  // ends it here with `why`.
+  // executor_ends.cc: nobody waits for this entry of FindRunning any more. Once
+  // that holds for all entries of its batch, the batch has until `limit`. Then
+  // EndUnwanted ends it here with `why`.
   void Unwant(uint64_t ticket, const Status& why, Clock::time_point limit);
   void EndUnwanted(Clock::time_point now);
 

@@ -46,8 +46,11 @@ Status Runtime::Start(const std::vector<std::vector<int>>& process_sets) {
   for (int rank = 0; rank < topology.size; ++rank) all[rank] = rank;
   std::vector<ProcessSetPtr> sets = {MakeSet(0, all, topology.rank)};
   if (process_sets.size() >= kProcessSetSlots) {
-    return InvalidArgument("At most " + std::to_string(kProcessSetSlots - 1) +
-                           " process sets can be had.");
+    return InvalidArgument(
+        std::to_string(process_sets.size()) +
+        " process sets are more than the " +
+        std::to_string(kProcessSetSlots - 1) +
+        " that there can be at a time; give fewer to hvd.init().");
   }
   for (const std::vector<int>& ranks : process_sets) {
     HVD_RETURN_IF_ERROR(CheckSetRanks(ranks, topology.size));

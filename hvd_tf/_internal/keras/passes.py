@@ -68,7 +68,7 @@ class Passes:
         for gradient, variable in zip(result, variables):
             if isinstance(gradient, tf.IndexedSlices):
                 raise ValueError(
-                    f"the gradient of {tf_variable(variable).name} is IndexedSlices, which "
+                    f"the gradient of '{tf_variable(variable).name}' is IndexedSlices, which "
                     f"backward_passes_per_step={self.passes} cannot add up: pass "
                     "sparse_as_dense=True"
                 )

@@ -3,7 +3,6 @@
 #include "core/control/leader.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "core/control/record_check.h"

@@ -2,8 +2,6 @@
 // Encodes and decodes the control plane's messages.
 #include "core/control/message.h"
 
-#include <utility>
-
 #include "core/coding.h"
 #include "core/control/words.h"
 

@@ -2,8 +2,6 @@
 // Encodes and decodes reports.
 #include "core/control/report.h"
 
-#include <utility>
-
 #include "core/control/words.h"
 
 namespace hvd {

@@ -15,26 +15,19 @@
 // 4. Owners send results to the other ranks of their host.
 
 #include "transport/collectives/allreduce_phase.h"
+#include "transport/collectives/two_level_chunk.h"
 
 namespace hvd {
 namespace {
 
 enum Hop { kInput = 0, kPartial = 1, kAcross = 2, kResult = 3 };
 
-// A block that this rank waits for.
-struct Expected {
-  MoveId move = 0;
-  bool awaited = false;
-};
-
-class TwoLevelChunk final : public Chunk {
+class TwoLevelAllreduce final : public TwoLevelChunk {
  public:
-  TwoLevelChunk(AllreducePhase* phase, int64_t index)
-      : Chunk(phase, index),
+  TwoLevelAllreduce(AllreducePhase* phase, int64_t index)
+      : TwoLevelChunk(phase, index),
         allreduce_(phase),
-        range_(phase->RangeOf(index)),
-        host_(hosts().host[work_->rank()]),
-        place_(hosts().place[work_->rank()]) {
+        range_(phase->RangeOf(index)) {
     slices_.resize(hosts().smallest_host());
     for (int s = 0; s < slice_count(); ++s) {
       slices_[s].range = ShardOf(range_, s, slice_count());
@@ -84,17 +77,10 @@ class TwoLevelChunk final : public Chunk {
   // result only.
   struct Part {
     Range range;
-    Block block;
-    Expected result;
+    Arrival result;
     MoveId partial_send = 0;
     bool sending = false;  // the partial is being sent
     bool complete = false;
-  };
-  // Another rank's data for the slice or part that this rank owns.
-  struct Input {
-    Block block;
-    Expected expected;
-    Poison poison;
   };
   struct Slice {
     Range range;
@@ -104,7 +90,6 @@ class TwoLevelChunk final : public Chunk {
 
   int slice_count() const { return static_cast<int>(slices_.size()); }
   int host_count() const { return hosts().host_count(); }
-  const std::vector<int>& neighbours() const { return hosts().ranks[host_]; }
   int OwnerOf(int s, int host) const { return hosts().ranks[host][s]; }
   int64_t BytesOf(const Range& range) const {
     return allreduce_->BytesOf(range);
@@ -121,36 +106,35 @@ class TwoLevelChunk final : public Chunk {
     inputs_.resize(neighbours().size());
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (static_cast<int>(place) == place_) continue;
-      inputs_[place].block =
-          AddArrival(neighbours()[place], BytesOf(slice->range));
+      inputs_[place] = NewArrival(neighbours()[place], BytesOf(slice->range));
     }
     slice->parts.resize(host_count());
     partials_.resize(host_count());
     for (int host = 0; host < host_count(); ++host) {
       Part& part = slice->parts[host];
       part.range = ShardOf(slice->range, host, host_count());
-      if (!part.range.empty()) part.block = AddBlock(BytesOf(part.range));
+      if (part.range.empty()) continue;
+      part.result.peer = OwnerOf(place_, host);
+      part.result.block = AddBlock(BytesOf(part.range));
     }
     const Range own = slice->parts[host_].range;
     if (own.empty()) return;
     for (int host = 0; host < host_count(); ++host) {
       if (host == host_) continue;
-      partials_[host].block = AddArrival(OwnerOf(place_, host), BytesOf(own));
+      partials_[host] = NewArrival(OwnerOf(place_, host), BytesOf(own));
     }
   }
 
   void PostOwn() {
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (static_cast<int>(place) == place_) continue;
-      Expect(neighbours()[place], kInput, inputs_[place].block,
-             &inputs_[place].expected);
+      Expect(kInput, &inputs_[place]);
       ++missing_inputs_;
     }
     if (own_part().range.empty()) return;
     for (int host = 0; host < host_count(); ++host) {
       if (host == host_) continue;
-      Expect(OwnerOf(place_, host), kPartial, partials_[host].block,
-             &partials_[host].expected);
+      Expect(kPartial, &partials_[host]);
       ++missing_partials_;
     }
   }
@@ -190,17 +174,18 @@ class TwoLevelChunk final : public Chunk {
         }
         phase_->reducer().ReduceWithinHost(allreduce_->map(), part.range.begin,
                                            part.range.end, blocks, place_,
-                                           Payload(part.block));
+                                           Payload(part.result.block));
         poison = phase_->FailIfNotFinite();
       }
-      Label(part.block, poison);
+      Label(part.result.block, poison);
       if (host == host_) continue;
-      part.partial_send = Send(OwnerOf(place_, host), kPartial, part.block);
+      part.partial_send =
+          Send(OwnerOf(place_, host), kPartial, part.result.block);
       part.sending = true;
     }
     for (size_t place = 0; place < inputs_.size(); ++place) {
       if (static_cast<int>(place) == place_) continue;
-      Release(inputs_[place].expected.move, &inputs_[place].block);
+      Release(&inputs_[place]);
     }
     has_partials_ = true;
   }
@@ -210,19 +195,19 @@ class TwoLevelChunk final : public Chunk {
   void CombinePartials() {
     Part& part = own_part();
     const Poison poison = FirstPoison(partials_);
-    Label(part.block, poison);
+    Label(part.result.block, poison);
     if (!poison) {
       std::vector<const std::byte*> blocks;
       for (int host = 0; host < host_count(); ++host) {
         blocks.push_back(
-            Content(host == host_ ? part.block : partials_[host].block));
+            Content(host == host_ ? part.result.block : partials_[host].block));
       }
       phase_->reducer().ReduceAcrossHosts(part.range.size(), blocks,
-                                          Payload(part.block));
+                                          Payload(part.result.block));
     }
     for (int i = 1; i < host_count(); ++i) {
       const int host = (host_ + i) % host_count();
-      sends_.push_back(Send(OwnerOf(place_, host), kAcross, part.block));
+      sends_.push_back(Send(OwnerOf(place_, host), kAcross, part.result.block));
     }
     Complete(&part);
   }
@@ -232,21 +217,18 @@ class TwoLevelChunk final : public Chunk {
     Part& part = own_slice().parts[host];
     if (part.sending && Test(part.partial_send)) {
       part.sending = false;
-      Expect(OwnerOf(place_, host), kAcross, part.block, &part.result);
+      Expect(kAcross, &part.result);
     }
-    if (!part.result.awaited || !Arrive(part.result.move, &part.block)) {
-      return false;
-    }
-    part.result.awaited = false;
+    if (!HasCome(&part.result)) return false;
     // Bytes that made no sense have become poison.
-    Label(part.block, Read(part.block));
+    Label(part.result.block, Read(part.result.block));
     Complete(&part);
     return true;
   }
 
   void Complete(Part* part) {
-    if (!Read(part->block)) {
-      UnpackBlock(part->block, allreduce_->map(), part->range.begin,
+    if (!Read(part->result.block)) {
+      UnpackBlock(part->result.block, allreduce_->map(), part->range.begin,
                   part->range.end);
     }
     part->complete = true;
@@ -262,7 +244,7 @@ class TwoLevelChunk final : public Chunk {
       if (!part.complete) return;
       for (int peer : neighbours()) {
         if (peer == work_->rank()) continue;
-        sends_.push_back(Send(peer, kResult, part.block));
+        sends_.push_back(Send(peer, kResult, part.result.block));
       }
     }
   }
@@ -276,7 +258,7 @@ class TwoLevelChunk final : public Chunk {
       Part& part = slice->parts[host];
       part.range = ShardOf(slice->range, host, host_count());
       if (part.range.empty()) continue;
-      part.block = AddArrival(OwnerOf(s, host_), BytesOf(part.range));
+      part.result = NewArrival(OwnerOf(s, host_), BytesOf(part.range));
     }
   }
 
@@ -287,66 +269,30 @@ class TwoLevelChunk final : public Chunk {
     sends_.push_back(Send(OwnerOf(s, host_), kInput, slice.input));
     for (Part& part : slice.parts) {
       if (part.range.empty()) continue;
-      Expect(OwnerOf(s, host_), kResult, part.block, &part.result);
+      Expect(kResult, &part.result);
     }
   }
 
   bool AdvanceOther(int s) {
     bool moved = false;
     for (Part& part : slices_[s].parts) {
-      if (!part.result.awaited || !Arrive(part.result.move, &part.block)) {
-        continue;
-      }
-      part.result.awaited = false;
+      if (!HasCome(&part.result)) continue;
       Complete(&part);
-      Release(part.result.move, &part.block);
+      Release(&part.result);
       moved = true;
     }
     return moved;
-  }
-
-  // --- Both
-  void Expect(int peer, Hop hop, const Block& block, Expected* expected) {
-    expected->move = Receive(peer, hop, block);
-    expected->awaited = true;
-  }
-
-  // True if anything arrived.
-  bool Collect(std::vector<Input>* inputs, int* missing) {
-    bool moved = false;
-    for (Input& input : *inputs) {
-      if (!input.expected.awaited ||
-          !Arrive(input.expected.move, &input.block)) {
-        continue;
-      }
-      input.expected.awaited = false;
-      input.poison = Read(input.block);
-      --*missing;
-      moved = true;
-    }
-    return moved;
-  }
-
-  // The poison of the batch, if it has one. Else the first that has arrived.
-  Poison FirstPoison(const std::vector<Input>& inputs) const {
-    if (work_->is_detached()) return work_->poison();
-    for (const Input& input : inputs) {
-      if (input.poison) return input.poison;
-    }
-    return {};
   }
 
   AllreducePhase* const allreduce_;
-  const Range range_;  // of the chunk
-  const int host_;
-  const int place_;
+  const Range range_;          // of the chunk
   std::vector<Slice> slices_;  // by the owner's place
   std::vector<MoveId> sends_;
   int open_parts_ = 0;  // without a result yet
 
   // For the slice that this rank owns.
-  std::vector<Input> inputs_;    // by place; this rank's own stays empty
-  std::vector<Input> partials_;  // by host; this host's own stays empty
+  std::vector<Arrival> inputs_;    // by place; this rank's own stays empty
+  std::vector<Arrival> partials_;  // by host; this host's own stays empty
   int missing_inputs_ = 0;
   int missing_partials_ = 0;
   bool has_partials_ = false;
@@ -357,7 +303,7 @@ class TwoLevelChunk final : public Chunk {
 
 std::unique_ptr<Chunk> NewTwoLevelAllreduceChunk(AllreducePhase* phase,
                                                  int64_t index) {
-  return std::make_unique<TwoLevelChunk>(phase, index);
+  return std::make_unique<TwoLevelAllreduce>(phase, index);
 }
 
 }  // namespace hvd

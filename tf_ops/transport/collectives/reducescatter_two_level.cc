@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "transport/collectives/reducescatter_phase.h"
+#include "transport/collectives/two_level_chunk.h"
 
 namespace hvd {
 namespace {
@@ -17,13 +18,10 @@ enum Hop { kInput = 0, kPartial = 1 };
 //
 // It does so for itself. For an owner on another host, the rank at the owner's
 // place does.
-class TwoLevelChunk final : public Chunk {
+class TwoLevelReducescatter final : public TwoLevelChunk {
  public:
-  TwoLevelChunk(ReducescatterPhase* phase, int64_t index)
-      : Chunk(phase, index),
-        scatter_(phase),
-        host_(hosts().host[work_->rank()]),
-        place_(hosts().place[work_->rank()]) {
+  TwoLevelReducescatter(ReducescatterPhase* phase, int64_t index)
+      : TwoLevelChunk(phase, index), scatter_(phase) {
     sent_.resize(static_cast<size_t>(work_->size()));
     for (int owner = 0; owner < work_->size(); ++owner) {
       if (!phase->Exists(owner, index)) continue;
@@ -60,12 +58,12 @@ class TwoLevelChunk final : public Chunk {
     // Pairs may have several blocks. Both sides take them in the order of the
     // owners.
     for (Gathering& gathering : gatherings_) {
-      for (Input& input : gathering.inputs) {
+      for (Arrival& input : gathering.inputs) {
         Expect(kInput, &input);
         ++gathering.missing;
       }
     }
-    for (Input& partial : partials_) {
+    for (Arrival& partial : partials_) {
       Expect(kPartial, &partial);
       ++missing_partials_;
     }
@@ -81,23 +79,14 @@ class TwoLevelChunk final : public Chunk {
   }
 
  private:
-  struct Input {
-    int peer = 0;
-    Block block;
-    MoveId move = 0;
-    bool awaited = false;
-    Poison poison;
-  };
   struct Gathering {
     int owner = 0;
     Range range;
-    std::vector<Input> inputs;  // of this host's other ranks
+    std::vector<Arrival> inputs;  // of this host's other ranks
     int missing = 0;
     Block partial;
     bool reduced = false;
   };
-
-  const std::vector<int>& neighbours() const { return hosts().ranks[host_]; }
 
   // The rank of a host that reduces an owner's elements over that host.
   int ReducerOn(int owner, int host) const {
@@ -114,17 +103,13 @@ class TwoLevelChunk final : public Chunk {
     gathering.range = range;
     for (int peer : neighbours()) {
       if (peer == work_->rank()) continue;
-      Input& input = gathering.inputs.emplace_back();
-      input.peer = peer;
-      input.block = AddArrival(peer, bytes);
+      gathering.inputs.push_back(NewArrival(peer, bytes));
     }
     gathering.partial = AddBlock(bytes);
     if (owner == work_->rank()) {
       for (int host = 0; host < hosts().host_count(); ++host) {
         if (host == host_) continue;
-        Input& partial = partials_.emplace_back();
-        partial.peer = ReducerOn(owner, host);
-        partial.block = AddArrival(partial.peer, bytes);
+        partials_.push_back(NewArrival(ReducerOn(owner, host), bytes));
       }
     }
     // gatherings_ never grows after the constructor, so own_ stays valid.
@@ -133,33 +118,6 @@ class TwoLevelChunk final : public Chunk {
     }
     gatherings_.push_back(std::move(gathering));
     if (owner == work_->rank()) own_ = &gatherings_.back();
-  }
-
-  void Expect(Hop hop, Input* input) {
-    input->move = Receive(input->peer, hop, input->block);
-    input->awaited = true;
-  }
-
-  // True if anything arrived.
-  bool Collect(std::vector<Input>* inputs, int* missing) {
-    bool moved = false;
-    for (Input& input : *inputs) {
-      if (!input.awaited || !Arrive(input.move, &input.block)) continue;
-      input.awaited = false;
-      input.poison = Read(input.block);
-      --*missing;
-      moved = true;
-    }
-    return moved;
-  }
-
-  // The poison of the batch, if it has one. Else the first that has arrived.
-  Poison FirstPoison(const std::vector<Input>& inputs) const {
-    if (work_->is_detached()) return work_->poison();
-    for (const Input& input : inputs) {
-      if (input.poison) return input.poison;
-    }
-    return {};
   }
 
   // The result is this host's partial. It goes to the owner.
@@ -178,7 +136,7 @@ class TwoLevelChunk final : public Chunk {
       poison = phase_->FailIfNotFinite();
     }
     Label(gathering->partial, poison);
-    for (Input& input : gathering->inputs) Release(input.move, &input.block);
+    for (Arrival& input : gathering->inputs) Release(&input);
     gathering->reduced = true;
     if (gathering->owner == work_->rank()) return;
     sends_.push_back(Send(gathering->owner, kPartial, gathering->partial));
@@ -199,7 +157,7 @@ class TwoLevelChunk final : public Chunk {
       UnpackBlock(own_->partial, scatter_->out(), own_->range.begin,
                   own_->range.end);
     }
-    for (Input& partial : partials_) Release(partial.move, &partial.block);
+    for (Arrival& partial : partials_) Release(&partial);
   }
 
   bool AllReduced() const {
@@ -210,12 +168,10 @@ class TwoLevelChunk final : public Chunk {
   }
 
   ReducescatterPhase* const scatter_;
-  const int host_;
-  const int place_;
   std::vector<Block> sent_;            // by owner
   std::vector<Gathering> gatherings_;  // by owner, ascending
   Gathering* own_ = nullptr;           // the one that this rank owns
-  std::vector<Input> partials_;        // for it, of the other hosts
+  std::vector<Arrival> partials_;      // for it, of the other hosts
   int missing_partials_ = 0;
   bool combined_ = false;
   std::vector<MoveId> sends_;
@@ -225,7 +181,7 @@ class TwoLevelChunk final : public Chunk {
 
 std::unique_ptr<Chunk> NewTwoLevelReducescatterChunk(ReducescatterPhase* phase,
                                                      int64_t index) {
-  return std::make_unique<TwoLevelChunk>(phase, index);
+  return std::make_unique<TwoLevelReducescatter>(phase, index);
 }
 
 }  // namespace hvd
