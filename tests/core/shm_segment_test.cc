@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -171,6 +172,23 @@ TEST(a_segment_that_does_not_fit_is_an_error_now) {
             StatusCode::kResourceExhausted);
   EXPECT_EQ(last_filled.find("/dev/shm/hvd_tf-"), 0u);
   EXPECT_FALSE(Exists(last_filled));
+}
+
+// Each reason has another remedy. A larger /dev/shm helps against one of them.
+TEST(what_stands_in_the_way_of_a_segment_is_told_with_its_remedy) {
+  const std::string full =
+      ShmSegment::Create(size_t{1} << 50).status().message();
+  EXPECT_NE(full.find("docker's --shm-size"), std::string::npos);
+
+  auto* const before = signal(SIGXFSZ, SIG_IGN);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit low = {4096, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  const std::string limited = ShmSegment::Create(1 << 20).status().message();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, before);
+  EXPECT_EQ(limited, "1024 KiB of /dev/shm: File too large; raise 'ulimit -f'");
 }
 
 }  // namespace

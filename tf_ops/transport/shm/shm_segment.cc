@@ -38,6 +38,13 @@ Status Failed(const std::string& what, int error) {
   return ResourceExhausted(what + ": " + std::strerror(error));
 }
 
+// Empty: the error says enough, such as that there is no /dev/shm.
+std::string RemedyFor(int error) {
+  if (error == EFBIG) return "; raise 'ulimit -f'";
+  if (error != ENOSPC && error != ENOMEM) return "";
+  return "; give the container more, as with docker's --shm-size";
+}
+
 Result<uint64_t> RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number)) {
@@ -92,7 +99,9 @@ int Fallocate(int fd, size_t bytes) {
 Result<std::byte*> FillAndMap(int fd, size_t bytes, uint64_t nonce) {
   const int error = Fallocate(fd, FileBytes(bytes));
   if (error != 0) {
-    return Failed(std::to_string(bytes >> 10) + " KiB of /dev/shm", error);
+    const Status status =
+        Failed(std::to_string(bytes >> 10) + " KiB of /dev/shm", error);
+    return ResourceExhausted(status.message() + RemedyFor(error));
   }
   Result<std::byte*> data = Map(fd, FileBytes(bytes));
   if (data.ok()) *TrailerOf(data.value(), bytes) = {nonce, bytes};

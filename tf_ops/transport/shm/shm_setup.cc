@@ -93,8 +93,8 @@ Result<std::unique_ptr<Backend>> AddSharedMemory(
     if (base->topology().rank == 0) {
       Log(LogLevel::kWarning,
           "No shared memory (" + refusal +
-              "): data goes over MPI, which is slower. Give the container "
-              "more, as with docker's --shm-size, or set HVD_SHM=0.");
+              "): data goes over MPI, which is slower. Where that is to be so, "
+              "set HVD_SHM=0.");
     }
     return std::unique_ptr<Backend>(std::move(base));
   }
