@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from hvd_tf.timeline.errors import TimelineError
 from hvd_tf.timeline.split import PARTS, Step
 
 _COLOURS = ("C1", "C3", "C0", "C2", "0.85")
@@ -25,7 +27,11 @@ def missing() -> Optional[str]:
 
 
 def draw(steps: Sequence[Step], path: Path) -> None:
-    """Writes the picture as PNG. Needs matplotlib."""
+    """Writes the picture as PNG. Needs matplotlib.
+
+    Raises:
+      TimelineError: it cannot be written, and no part of it is left.
+    """
     import matplotlib
 
     matplotlib.use("Agg")  # no display is needed
@@ -52,8 +58,25 @@ def draw(steps: Sequence[Step], path: Path) -> None:
     late.set_ylabel("ms behind the first rank")
     late.set_xlabel("step")
     late.legend(loc="upper right", ncols=2)
-    figure.savefig(path, format="png", dpi=120, bbox_inches="tight")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120, bbox_inches="tight")
     pyplot.close(figure)
+    _write(drawn.getvalue(), path)
+
+
+def _write(data: bytes, path: Path) -> None:
+    is_begun = False
+    try:
+        with path.open("wb") as file:
+            is_begun = True
+            file.write(data)
+    except OSError as error:
+        if is_begun and path.is_file():  # a part of a picture, and not a device
+            path.unlink()
+        raise TimelineError(
+            f"the picture {path} cannot be written ({error.strerror}): name another place by "
+            "--picture"
+        ) from None
 
 
 def bars_of(steps: Sequence[Step]) -> list[tuple[float, dict[str, float]]]:

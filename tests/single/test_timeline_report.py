@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,24 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["report", str(path)]) == 0
     assert f"picture: {path}.png" in capsys.readouterr().out
     assert Path(f"{path}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
+def test_a_picture_that_finds_no_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        assert main(["report", str(path)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = f"{path}.png cannot be written (File too large): name another place by --picture"
+    assert error in capsys.readouterr().err
+    assert not Path(f"{path}.png").exists()
+    # A device is not taken away.
+    assert main(["report", str(path), "--picture", "/dev/full"]) == 2
+    assert "/dev/full cannot be written (No space left" in capsys.readouterr().err
+    assert Path("/dev/full").exists()
 
 
 @pytest.mark.parametrize(("count", "of_a_bar"), [(400, 1), (401, 2), (1000, 3)])
