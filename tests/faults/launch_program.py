@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without an end, for the faults of a launcher. `launch_program.py [late|plain|saves]`.
+"""A job without an end, for the faults of a launcher. `launch_program.py [late|plain|saves|outer]`.
 
 late: rank 1 never calls init()
 plain: a program of MPI alone, which starts within a second
 saves: a program without MPI, whose rank 0 takes a second to end when it is told to
+outer: rank 1 starts a job by hvdrun, and is killed when that runs
 """
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -47,6 +49,20 @@ def save(number: int, frame: object) -> None:
     sys.exit()
 
 
+def start_a_job() -> None:
+    command = [sys.executable, "-m", "hvd_tf.launch", "-np", "2", sys.executable, __file__, "plain"]
+    # It does not hold this rank's output, for which mpirun would wait.
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as job:
+        assert job.stdout is not None
+        print(job.stdout.readline().decode(), end="", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if WHAT == "outer":
+    if RANK == 1:
+        start_a_job()
+    time.sleep(1000)
 if WHAT == "saves":
     if RANK == 0:
         signal.signal(signal.SIGTERM, save)

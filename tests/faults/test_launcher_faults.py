@@ -130,6 +130,13 @@ def test_a_killed_rank(repeat: int) -> None:
         ended(job, 128 + signal.SIGKILL)
 
 
+def test_a_killed_rank_that_has_started_a_job_of_its_own() -> None:
+    with started(what="outer") as job:
+        result = job.wait(60)
+    assert "[1] [" in result.text, result.text  # it was running
+    assert result.returncode == 128 + signal.SIGKILL and result.leftovers == [], result.text
+
+
 @pytest.mark.parametrize("repeat", REPEATS)
 @pytest.mark.parametrize(
     "frozen", [pytest.param(False, marks=in_full), True], ids=["", "a frozen rank"]

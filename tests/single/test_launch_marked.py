@@ -16,18 +16,36 @@ from hvd_tf._internal.launcher import marked
 
 
 def test_a_slow_look_at_the_processes_still_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = marked.pids_of
+    look = marked.pids_within
 
     def slow_look(variable: str, value: str) -> list[int]:
         found = look(variable, value)
         time.sleep(0.2)
         return found
 
-    monkeypatch.setattr(marked, "pids_of", slow_look)
+    monkeypatch.setattr(marked, "pids_within", slow_look)
     monkeypatch.setattr(marked, "_SWEEP_LIMIT_S", 0.1)
     one = subprocess.Popen(["sleep", "1000"], env={**os.environ, "HVD_MARK": "slow look"})
     try:
         marked.kill_marked("HVD_MARK", "slow look")
+        assert one.wait(timeout=60) == -signal.SIGKILL
+    finally:
+        one.kill()
+        one.wait()
+
+
+def test_a_job_within_a_job_ends_with_it() -> None:
+    env = dict(os.environ)
+    for value in ("/outer", "/middle", "/inner"):
+        marked.mark(env, "HVD_MARK", value)
+    one = subprocess.Popen(["sleep", "1000"], env=env)
+    try:
+        assert marked.pids_of("HVD_MARK", "/inner") == [one.pid]
+        assert marked.pids_of("HVD_MARK", "/outer") == []
+        assert marked.pids_within("HVD_MARK", "/middle") == [one.pid]
+        marked.kill_marked("HVD_MARK", "/out")
+        assert one.poll() is None
+        marked.kill_marked("HVD_MARK", "/outer")
         assert one.wait(timeout=60) == -signal.SIGKILL
     finally:
         one.kill()

@@ -11,20 +11,48 @@ from contextlib import suppress
 from pathlib import Path
 
 _SWEEP_LIMIT_S = 2.0
+# The name of a process that ends by itself when its job has gone, and removes the job's files.
+WATCHER = "hvdrun-watcher"
 # The longest wait for a process that becomes another program.
 _EXEC_LIMIT_S = 1.0
 
 
+def mark(env: dict[str, str], variable: str, value: str) -> None:
+    """Gives this environment that value. What it had stays as the mark of the job around it."""
+    outer = outer_variable(variable)
+    if variable in env:
+        env[outer] = f"{env.get(outer, os.pathsep)}{env[variable]}{os.pathsep}"
+    env[variable] = value
+
+
+def outer_variable(variable: str) -> str:
+    """Where the values are that `mark` has replaced."""
+    return f"{variable}_OUTER"
+
+
 def kill_marked(variable: str, value: str) -> None:
-    """Ends at once every process that was started with this value of an environment variable."""
+    """Ends at once every process that was started with this value of an environment variable.
+
+    And those of jobs that such a process has started, but for their watchers. These have the time
+    to remove what their launchers have left.
+    """
     deadline = time.monotonic() + _SWEEP_LIMIT_S
     # On a busy machine a look at all processes may take longer than that. What it found is ended.
-    while pids := pids_of(variable, value):
+    while pids := pids_within(variable, value):
+        is_late = time.monotonic() > deadline
         for pid in pids:
-            send(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
+            if is_late or not _is_watcher(pid):
+                send(pid, signal.SIGKILL)
+        if is_late:
             return
         time.sleep(0.01)
+
+
+def _is_watcher(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().strip() == WATCHER.encode()
+    except OSError:
+        return False
 
 
 def has_marked(variable: str, value: str, names: Sequence[str]) -> bool:
@@ -69,7 +97,7 @@ def runs(pid: int) -> bool:
 def parents_and_groups() -> dict[int, tuple[int, int]]:
     """Those of every process."""
     found = {}
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+    for pid in _pids():
         with suppress(OSError):
             _, parent, group, *_ = _facts(pid)
             found[pid] = int(parent), int(group)
@@ -87,9 +115,9 @@ def has_collected_children(pid: int) -> bool:
 
 
 def end_marked(variable: str, value: str, patience_s: float) -> None:
-    """Waits for the end of every process that was started with this value, then kills the rest."""
+    """Waits for the end of all that `kill_marked` would end, then kills the rest."""
     deadline = time.monotonic() + patience_s
-    while pids_of(variable, value) and time.monotonic() < deadline:
+    while pids_within(variable, value) and time.monotonic() < deadline:
         time.sleep(0.05)
     kill_marked(variable, value)
 
@@ -111,9 +139,24 @@ def pids_of(variable: str, value: str) -> list[int]:
     """Those that were started with this value of an environment variable."""
     # Parent and process group do not tell: mpirun gives each rank a group of its own, and what
     # a rank has started may have changed both. All inherit the variable.
-    mark = os.fsencode(f"{variable}={value}")
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if mark in environment(pid)]
+    own = os.fsencode(f"{variable}={value}")
+    return [pid for pid in _pids() if own in environment(pid)]
+
+
+def pids_within(variable: str, value: str) -> list[int]:
+    """The same with those of jobs that such processes have started."""
+    own = os.fsencode(f"{variable}={value}")
+    head = os.fsencode(f"{outer_variable(variable)}=")
+    part = os.fsencode(f"{os.pathsep}{value}{os.pathsep}")
+
+    def is_within(item: bytes) -> bool:
+        return item == own or (item.startswith(head) and part in item)
+
+    return [pid for pid in _pids() if any(map(is_within, environment(pid)))]
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _may_have_environment(pid: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_tf._internal import failure_report
-from hvd_tf._internal.launcher import hydra_options, variables, words
+from hvd_tf._internal.launcher import hydra_options, marked, variables, words
 from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.hosts import begin_alike, slots_of, with_full_name
@@ -269,7 +269,7 @@ def environment(
     else:
         env.setdefault(hydra_options.PINS, "off")  # else it binds each rank
         env.update(hydra_options.variables_of_intel(directories, remote))
-    env[failure_report.DIRECTORY_VARIABLE] = str(directories.job)
+    marked.mark(env, failure_report.DIRECTORY_VARIABLE, str(directories.job))
     return env
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 
 from hvd_tf._internal import commits, failure_report
+from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.errors import LaunchError
 
 RESTART_VARIABLE = "HVD_RESTART"
@@ -23,8 +24,11 @@ _FORWARDED = re.compile(
     r"(HVD|HOROVOD|TF|XLA|NCCL|OMP|CUDA|I_MPI|MPIR_CVAR|FI|UCX)_[A-Za-z0-9_]+"
     r"|PYTHON[A-Za-z0-9_]*|PATH|LD_LIBRARY_PATH"
 )
-# It says something about a directory of this host.
-_NEVER_FORWARDED = {failure_report.DIRECTORY_VARIABLE}
+# They say something about directories of this host.
+_NEVER_FORWARDED = {
+    failure_report.DIRECTORY_VARIABLE,
+    marked.outer_variable(failure_report.DIRECTORY_VARIABLE),
+}
 # It says something about the GPUs of this host.
 _FORWARDED_IF_ASKED = {"CUDA_VISIBLE_DEVICES"}
 

@@ -54,6 +54,8 @@ def _child(source: int) -> None:
     """What the watcher does, from its beginning to its end."""
     try:
         os.setsid()
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(marked.WATCHER)
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         # Neither its own pipe nor a reader of the launcher's output may wait for this process.
         os.dup2(source, 0)
