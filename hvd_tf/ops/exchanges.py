@@ -44,15 +44,17 @@ def alltoall(
     """
     tensor = tf.convert_to_tensor(tensor)
     names = call_names("alltoall", "HorovodAlltoall", tensor, name, ignore_name_scope)
-    as_many = tf.zeros([0], tf.int32)
+    numbers = tf.zeros([0], tf.int32) if splits is None else _as_int32(splits)
     output, received = run_operation(
         native.ops.horovod_alltoall,
         tensor=tensor,
-        splits=as_many if splits is None else _as_int32(splits),
+        splits=numbers,
         tensor_name=names.tensor_name,
         process_set_id=registered_id(process_set),
         name=names.node,
     )
+    if numbers.shape.num_elements():  # not empty, which stands for equal ones
+        received.set_shape(numbers.shape)  # tf.split and tf.unstack ask for it in a graph
     return output if splits is None else (output, received)
 
 

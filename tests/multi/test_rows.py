@@ -98,6 +98,19 @@ def test_alltoall_takes_integers_of_any_kind(rank, size):
         hvd.alltoall(np.zeros(size, np.int32), [1.0] * size)
 
 
+def test_what_came_from_each_rank_can_be_split_in_a_graph(rank, size):
+    @tf.function
+    def parts(x, splits):
+        return tf.split(*hvd.alltoall(x, splits))
+
+    sent = sent_rows("float32", rank, size)
+    for r, part in enumerate(parts(sent, np.int32(splits_of(rank, size)))):
+        assert len(part) == splits_of(r, size)[rank]
+    with tf.Graph().as_default():
+        for splits in ([], tf.compat.v1.placeholder(tf.int32)):  # a graph does not fix the size
+            assert hvd.alltoall(sent, splits)[1].shape.as_list() == [None]
+
+
 def test_dozens_of_alltoalls_in_flight(rank, size):
     @tf.function
     def step(x, splits):
