@@ -87,6 +87,12 @@ ARGUMENTS = {
         "num_groups groups process_set local_layers scale_local_gradients",
         "start_timeline": "file_path mark_cycles",
     },
+    "horovod.tensorflow.mpi_ops": {
+        "_reducescatter": "tensor name op ignore_name_scope process_set prescale_factor "
+        "postscale_factor",
+        "_grouped_reducescatter": "tensors name op ignore_name_scope process_set prescale_factor "
+        "postscale_factor",
+    },
     "horovod.tensorflow.keras": {
         "DistributedOptimizer": f"optimizer name {OPTIMIZER} gradient_predivide_factor op "
         "backward_passes_per_step average_aggregated_gradients num_groups groups process_set "
@@ -104,6 +110,8 @@ ARGUMENTS = {
     "horovod.keras": {
         "DistributedOptimizer": f"optimizer name {OPTIMIZER} gradient_predivide_factor op "
         "num_groups groups",
+        "PartialDistributedOptimizer": f"optimizer name {OPTIMIZER} gradient_predivide_factor op "
+        "groups process_set local_layers scale_local_gradients",
         "allreduce": "value name average prescale_factor postscale_factor op compression",
     },
     "horovod.tensorflow.keras.callbacks": {
@@ -209,7 +217,7 @@ def test_helpers_of_hvd_tf(hvd):
 def test_helpers(hvd, rank, size):
     from horovod.common import util
     from horovod.tensorflow import _allreduce_cond, _cache, refs_to_vars, vars_to_refs
-    from horovod.tensorflow.mpi_ops import _allreduce
+    from horovod.tensorflow.mpi_ops import _allreduce, _grouped_reducescatter, _reducescatter
 
     assert [util.num_rank_is_power_2(n) for n in (0, 1, 3, 8)] == [False, True, False, True]
     assert util.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
@@ -221,6 +229,12 @@ def test_helpers(hvd, rank, size):
     once = _cache(lambda x: calls.append(x) or x)
     assert (once(1), once(1), calls) == (1, 1, [1])
     assert _allreduce(tf.constant([1.0]), name="sum").numpy() == [size]
+    # Unlike those without the underscore, these add up.
+    assert _reducescatter(tf.ones([size]), "rows").numpy() == [size]
+    assert _reducescatter(tf.ones([size]), "mean", hvd.Average).numpy() == [1]
+    first, second = _grouped_reducescatter([tf.ones([size]), tf.ones([size, 2])], "parts")
+    assert (first.numpy().tolist(), second.numpy().tolist()) == ([size], [[size] * 2])
+    assert _grouped_reducescatter([tf.ones([size])], "some", hvd.Sum, True)[0].numpy() == [size]
     mean = _allreduce_cond(tf.constant([float(rank)]), op=hvd.Average, name="mean")
     assert mean.numpy() == [(size - 1) / 2]
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
+import tensorflow as tf
 from horovod.common.basics import HorovodBasics
 from horovod.common.util import check_extension, gpu_available
 
@@ -15,8 +17,6 @@ from hvd_tf.ops import alltoall, grouped_reducescatter, join, reducescatter
 from hvd_tf.ops import grouped_allreduce as _public_grouped_allreduce
 
 _basics = HorovodBasics()
-_reducescatter = reducescatter
-_grouped_reducescatter = grouped_reducescatter
 
 __all__ = [
     "alltoall",
@@ -72,3 +72,45 @@ def _grouped_allreduce(
         ignore_name_scope=ignore_name_scope,
         **more,
     )
+
+
+def _reducescatter(
+    tensor: Any,
+    name: Any = None,
+    op: int = HorovodBasics.Sum,
+    ignore_name_scope: bool = False,
+    process_set: Any = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """`reducescatter` with another order of arguments, and Sum where no op is given."""
+    return reducescatter(
+        tensor,
+        op=op,
+        name=name,
+        process_set=process_set,
+        ignore_name_scope=ignore_name_scope,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
+
+
+def _grouped_reducescatter(
+    tensors: Any,
+    name: Any = None,
+    op: int = HorovodBasics.Sum,
+    ignore_name_scope: bool = False,
+    process_set: Any = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """`grouped_reducescatter` with another order of arguments, and Sum where no op is given."""
+    with tf.name_scope("") if ignore_name_scope else nullcontext():
+        return grouped_reducescatter(
+            tensors,
+            op=op,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=name,
+        )
