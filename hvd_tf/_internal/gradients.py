@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional, Union, cast
 
 import tensorflow as tf
@@ -89,11 +89,12 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
 def checked_layers(layers: Any) -> list[Any]:
     """The `local_layers` argument as a list.
 
-    Raises ValueError for anything but None, a Keras layer, or a list of layers.
+    Raises ValueError for anything but None, a Keras layer, or what layers can be taken from.
     """
     if layers is None:
         return []
-    listed = list(layers) if isinstance(layers, (list, tuple)) else [layers]
+    several = isinstance(layers, Iterable) and not isinstance(layers, str)
+    listed = list(layers) if several and not is_keras_layer(layers) else [layers]
     for layer in listed:
         if not is_keras_layer(layer):
             raise ValueError(

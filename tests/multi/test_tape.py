@@ -263,7 +263,7 @@ def test_local_layers(hvd, rank, size, mode):
         tape = tapes.pop() if tapes else None
         if tape is None:
             plain = tf.GradientTape()
-            tape = hvd.PartialDistributedGradientTape(plain, local_layers=[own])
+            tape = hvd.PartialDistributedGradientTape(plain, local_layers={own})
         with tape:
             loss = tf.reduce_sum(shared(x) + own(x))
         return tape.gradient(loss, shared.trainable_weights + own.trainable_weights)
