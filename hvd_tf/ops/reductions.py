@@ -101,6 +101,7 @@ def grouped_allreduce(
     """
     if not tensors:
         return tensors  # type: ignore[return-value]
+    tensors = list(tensors)  # it may be the values of a dict
     op = handle_average_backwards_compatibility(op, average)
     check_op(op)
     sparse = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]

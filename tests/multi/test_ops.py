@@ -118,6 +118,13 @@ def test_grouped_allreduce_of_several_dtypes(mode, rank, size):
         assert_close(results[i], reduced(hvd.Sum, [part[i] for part in parts]), dtype, 2 * size)
 
 
+def test_groups_of_the_values_of_a_dict(rank, size):
+    parts = {"a": tf.fill([size], 1.0), "b": tf.fill([size, 2], 2.0)}.values()
+    for group in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        for part, whole in zip(group(parts), parts):
+            assert (part.numpy() == whole[0].numpy()).all()
+
+
 def test_empty_lists_come_back():
     nothing = []
     assert hvd.grouped_allreduce(nothing) is nothing
