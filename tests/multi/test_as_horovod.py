@@ -148,6 +148,13 @@ def test_names(module):
     assert [name for name in NAMES[module] if not hasattr(found, name)] == []
 
 
+def test_import_of_all_names():
+    found = {}
+    exec("from horovod.tensorflow import *", found)
+    names = [name for name in NAMES["horovod.tensorflow"] if not name.startswith("_")]
+    assert [name for name in names if name not in found] == []
+
+
 @pytest.mark.parametrize("module", ARGUMENTS)
 def test_arguments(module):
     found = importlib.import_module(module)

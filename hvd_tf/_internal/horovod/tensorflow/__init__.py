@@ -35,6 +35,10 @@ from hvd_tf.process_sets import global_process_set
 del globals()["data"]  # hvd_tf.data, which is something else
 
 
+# Without it, import * would leave out what is imported on first use.
+__all__ = [name for name in globals() if not name.startswith("_")] + ["SyncBatchNormalization"]
+
+
 def __getattr__(name: str) -> Any:
     if name == "SyncBatchNormalization":  # it imports Keras
         from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
