@@ -19,7 +19,7 @@ from hvd_tf._internal.compat.keras import (
 )
 from hvd_tf._internal.compat.keras_loss_scale import optimizer_within, put_within
 from hvd_tf._internal.keras.reducing import reducing_of
-from hvd_tf._internal.runtime import Average, Sum
+from hvd_tf._internal.runtime import Average
 from hvd_tf.compression import Compression
 from hvd_tf.keras.optimizers import DistributedOptimizer
 from hvd_tf.sync_batch_norm import SyncBatchNormalization
@@ -48,8 +48,8 @@ def allreduce(
     Returns:
       A tensor, or in a graph of TF 1 a NumPy array.
     """
-    if op is None and average is not None:
-        op = Average if average else Sum
+    if op is None:
+        op = ops.handle_average_backwards_compatibility(None, average)
     return value_of(
         ops.allreduce(
             tf.constant(value),

@@ -44,7 +44,8 @@ def test_values(hvd, rank, size):
     total = size * (size - 1) / 2
     assert hvd_keras.allreduce(float(rank), name="mean").numpy() == total / size
     assert hvd_keras.allreduce([rank], op=hvd_keras.Sum, name="sum").numpy().tolist() == [total]
-    assert hvd_keras.allreduce(rank, average=False, name="sum 2").numpy() == total
+    with pytest.warns(DeprecationWarning, match="average= is deprecated"):
+        assert hvd_keras.allreduce(rank, average=False, name="sum 2").numpy() == total
     assert hvd_keras.allgather([[rank]], name="all").numpy().tolist() == [[i] for i in range(size)]
     assert hvd_keras.broadcast([rank, 7], size - 1, name="last").numpy().tolist() == [size - 1, 7]
 
