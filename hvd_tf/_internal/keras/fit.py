@@ -9,7 +9,8 @@
 - where ranks have BackupAndRestore, the lowest of them restores for all;
 - where Keras tunes the number of steps in an execution, all take what the first rank finds;
 - JoinCallback is called before all other callbacks, so that all ranks are there when these meet;
-- where it trains other variables than the last one, it begins with the first of several passes.
+- where it trains other variables than the last one, it begins with the first of several passes;
+- optimizers know that they are in a `fit`, and warn where nothing in its step reduces.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from hvd_tf._internal.keras.execution_steps import shared_steps, steps_fact
 from hvd_tf._internal.keras.progress import end_lines
 from hvd_tf._internal.keras.reducing import Reducing, reducing_of
 from hvd_tf._internal.keras.silenced import class_of_keras, is_plain, silence
+from hvd_tf._internal.keras.unreduced import expect_no_more, expect_reduction
 from hvd_tf._internal.variables import broadcast_variables
 from hvd_tf.process_sets import ProcessSet, registered
 
@@ -77,6 +79,8 @@ def _arranged(original: Any) -> Any:
         with ExitStack() as undone:
             if _has_peers(optimizer.process_set):
                 _arrange(self, bound.arguments, optimizer.process_set, undone)
+                expect_reduction(optimizer)
+                undone.callback(expect_no_more, optimizer)
             end_lines(bound.arguments)
             try:
                 return original(*bound.args, **bound.kwargs)

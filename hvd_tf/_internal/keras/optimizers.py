@@ -32,6 +32,7 @@ from hvd_tf._internal.compat.keras_loss_scale import (
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.fit import patch_fit
 from hvd_tf._internal.keras.reducing import MODULE_IN_HOROVOD, Reducing
+from hvd_tf._internal.keras.unreduced import expect_no_more, warn_if_unreduced
 from hvd_tf._internal.shown_module import is_horovod
 from hvd_tf._internal.unique_rows import TakesUniqueRows, TakesUniqueRowsLegacy
 
@@ -49,6 +50,7 @@ class _Keras2(TakesUniqueRows, Reducing):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The base's method. It does not reduce."""
         own: Any = super()
+        warn_if_unreduced(self)
         if self._agg_helper is None:
             return own.apply_gradients(grads_and_vars, *args, **kwargs)
         pairs = list(grads_and_vars)  # it may be an iterator
@@ -70,6 +72,7 @@ class _Keras2(TakesUniqueRows, Reducing):
         return self.iterations  # type: ignore[attr-defined]
 
     def _reduced_pairs(self, pairs: Any) -> GradsAndVars:
+        expect_no_more(self)
         pairs = list(pairs)
         if not pairs:
             return pairs
