@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
-__all__ = ["can_load", "find_nccl", "load_nccl"]
+__all__ = ["can_load", "find_nccl", "load_nccl", "why_not_loaded"]
 
 _LIBRARY = "libnccl.so.2"
 
@@ -31,19 +31,28 @@ def load_nccl() -> Optional[str]:
 
 
 def find_nccl() -> Optional[str]:
-    """What `load_nccl` would load, or else the loader's own. None: there is no NCCL here."""
+    """What `load_nccl` loads, or else the loader's own. None: there is no NCCL that works here."""
+    return load_nccl() or (_LIBRARY if can_load(_LIBRARY) else None)
+
+
+def why_not_loaded() -> Optional[str]:
+    """The loader's words about the first NCCL of a package. None: it loads, or there is none."""
     for path in _of_packages():
-        return path
-    return _LIBRARY if can_load(_LIBRARY) else None
+        return _error_of(path)
+    return None
 
 
 def can_load(library: str) -> bool:
     """Whether the loader finds it, which has loaded it then."""
+    return _error_of(library) is None
+
+
+def _error_of(library: str) -> Optional[str]:
     try:
         ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _of_packages() -> Iterator[str]:

@@ -90,6 +90,12 @@ def test_the_gpu_lane_and_nccl(tmp_path: Path, built: dict[str, object]) -> None
     assert (found["cuda_driver"], found["nccl"]) == ("libcuda.so.1", str(nccl))
     text = run(tmp_path, ["--check-build"], environ).stdout
     assert f"[X] GPU lane: libcuda.so.1\n[X] NCCL: {nccl}\n" in text
+    nccl.write_text("no library")
+    found = json.loads(run(tmp_path, ["--check-build", "--json"], environ).stdout)
+    assert found["nccl"] in (None, "libnccl.so.2") and str(nccl) in found["nccl_error"]
+    text = run(tmp_path, ["--check-build"], environ).stdout
+    if found["nccl"] is None:
+        assert f"[ ] NCCL: {found['nccl_error']}\n" in text
 
 
 def library(path: Path) -> None:

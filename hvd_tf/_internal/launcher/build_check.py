@@ -44,6 +44,7 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         # Every build can use them, and looks for them in `hvd.init`.
         "cuda_driver": _CUDA_DRIVER if nccl.can_load(_CUDA_DRIVER) else None,
         "nccl": nccl.find_nccl(),
+        "nccl_error": nccl.why_not_loaded(),
         "gpu_kernels": info.get("with_gpu_kernels", False),
         "compiler": info.get("compiler"),
         "problem": wrong,
@@ -74,7 +75,7 @@ def report(found: Mapping[str, Any]) -> str:
         _line(found["mpi"], f"MPI: {found['mpi'] or 'no'}"),
         _line(launcher, f"mpirun: {launcher['path'] if launcher else 'no'}"),
         _line(found["cuda_driver"], f"GPU lane: {found['cuda_driver'] or _NO_DRIVER}"),
-        _line(found["nccl"], f"NCCL: {found['nccl'] or _NO_NCCL}"),
+        _line(found["nccl"], f"NCCL: {found['nccl'] or found['nccl_error'] or _NO_NCCL}"),
         _line(found["gpu_kernels"], f"GPU kernels{'' if found['gpu_kernels'] else _NO_KERNELS}"),
         f"    compiler: {found['compiler'] or 'unknown'}",
     ]
