@@ -41,6 +41,8 @@ constexpr bool AreAlike(OurResult (*CudaDriver::*)(Ours...),
 HVD_CHECK(version, &cuDriverGetVersion, "&cuDriverGetVersion");
 HVD_CHECK(push_context, &cuCtxPushCurrent, "&cuCtxPushCurrent_v2");
 HVD_CHECK(pop_context, &cuCtxPopCurrent, "&cuCtxPopCurrent_v2");
+HVD_CHECK(current_gpu, &cuCtxGetDevice, "&cuCtxGetDevice");
+HVD_CHECK(uuid, &cuDeviceGetUuid, "&cuDeviceGetUuid_v2");
 HVD_CHECK(context_of_stream, &cuStreamGetCtx, "&cuStreamGetCtx");
 HVD_CHECK(new_stream, &cuStreamCreate, "&cuStreamCreate");
 HVD_CHECK(delete_stream, &cuStreamDestroy, "&cuStreamDestroy_v2");
@@ -51,9 +53,15 @@ HVD_CHECK(delete_event, &cuEventDestroy, "&cuEventDestroy_v2");
 HVD_CHECK(record_event, &cuEventRecord, "&cuEventRecord");
 HVD_CHECK(query_event, &cuEventQuery, "&cuEventQuery");
 HVD_CHECK(copy, &cuMemcpyAsync, "&cuMemcpyAsync");
+HVD_CHECK(load_module, &cuModuleLoadData, "&cuModuleLoadData");
+HVD_CHECK(find_kernel, &cuModuleGetFunction, "&cuModuleGetFunction");
+HVD_CHECK(launch, &cuLaunchKernel, "&cuLaunchKernel");
 HVD_CHECK(new_pinned, &cuMemHostAlloc, "&cuMemHostAlloc");
 HVD_CHECK(delete_pinned, &cuMemFreeHost, "&cuMemFreeHost");
 HVD_CHECK(name_of_error, &cuGetErrorName, "&cuGetErrorName");
+// A new function has to be checked above, too.
+static_assert(sizeof(CudaDriver) == 21 * sizeof(void (*)()));
+static_assert(sizeof(CudaUuid) == sizeof(CUuuid));
 
 static_assert(kCudaSuccess == CUDA_SUCCESS);
 static_assert(kCudaOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
