@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from hvd_tf.data.csv_columns import dtype_and_default
 from hvd_tf.data.files import is_compressed
 from hvd_tf.data.formats import Columns, Format, records_from_arrays
 
@@ -43,7 +44,7 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
             raise ValueError(
                 f"columns: {paths[0]} has no column {name!r}; it has {', '.join(header)}"
             )
-        spec[name], defaults[name] = _dtype_and_default(name, kind)
+        spec[name], defaults[name] = dtype_and_default(name, kind)
 
     def chunks(path: bytes) -> Iterator[dict[str, np.ndarray]]:
         return _chunks(path.decode(), header, spec, defaults)
@@ -51,19 +52,6 @@ def csv_format(paths: Sequence[str], columns: Columns) -> Format:
     return Format(
         count=lambda path: None, read=lambda path: records_from_arrays(chunks, spec, path)
     )
-
-
-def _dtype_and_default(name: str, kind: Any) -> tuple[tf.DType, Optional[str]]:
-    """The dtype, and the value for empty fields as it would stand in the file. None: not given."""
-    default: Optional[str] = None
-    if isinstance(kind, (tf.DType, type, np.dtype)):
-        dtype = tf.as_dtype(kind)
-    else:
-        dtype = tf.int64 if type(kind) is int else tf.convert_to_tensor(kind).dtype
-        default = kind.decode() if isinstance(kind, bytes) else str(kind)
-    if not (dtype == tf.string or dtype.is_integer or dtype.is_floating):
-        raise ValueError(f"columns: {name!r} cannot be {dtype.name}: numbers and strings can")
-    return dtype, default
 
 
 def _header(path: str) -> list[str]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 
 from hvd_tf._internal.facts import ERROR, Facts, check_same
 from hvd_tf._internal.runtime import ProcessSet
+from hvd_tf.data.csv_columns import kind_text
 from hvd_tf.data.csv_files import csv_format
 from hvd_tf.data.files import Patterns, paths_of, sizes_of
 from hvd_tf.data.formats import Columns, Format, format_name
@@ -163,12 +163,8 @@ def share_of_files(
 
 def _columns_fact(columns: Columns) -> Any:
     if isinstance(columns, Mapping):
-        return {str(name): _kind_fact(kind) for name, kind in columns.items()}
+        return {str(name): kind_text(kind) for name, kind in columns.items()}
     return columns if columns is None else [str(name) for name in columns]
-
-
-def _kind_fact(kind: Any) -> str:
-    return tf.as_dtype(kind).name if isinstance(kind, (tf.DType, type, np.dtype)) else repr(kind)
 
 
 @dataclass(frozen=True)

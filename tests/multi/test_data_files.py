@@ -168,6 +168,31 @@ def test_wrong_arguments(folder, rank, size):
     assert next(iter(endless)).shape == [16]  # of two passes
 
 
+def test_what_a_column_may_be(folder, rank, size):
+    lines = "".join(f"{number},{number}.5,\n" for number in range(size))
+    path = str(folder / "0.csv")
+    written(rank, {folder / "0.csv": f"a,b,c\n{lines}".encode()})
+    for kind, dtype, empty in [
+        (str, tf.string, b""),
+        (bytes, tf.string, b""),
+        (b"int64", tf.string, b"int64"),
+        ("none", tf.string, b"none"),
+        (tf.constant("none"), tf.string, b"none"),
+        (tf.constant(2.0), tf.float32, 2.0),
+        (np.int16(3), tf.int16, 3),
+        (np.array(4), tf.int64, 4),
+    ]:
+        asked = {"a": int, "b": float, "c": kind}
+        (record,) = hvd.data.shard(path, columns=asked).as_numpy_iterator()
+        assert record == {"a": rank, "b": rank + 0.5, "c": empty}
+        spec = hvd.data.shard(path, columns=asked).element_spec
+        assert [spec[name].dtype for name in "abc"] == [tf.int64, tf.float32, dtype]
+    for kind in (None, [0.0], np.zeros(1), dict, object()):
+        refused("columns: 'a': .* is neither a dtype nor a single value", path, columns={"a": kind})
+    refused("'float32' is the name of a dtype: pass tf.as_dtype", path, columns={"a": "float32"})
+    refused("'a' cannot be bool: numbers and strings can", path, columns={"a": True})
+
+
 def test_ranks_that_ask_for_different_columns(folder, rank):
     written(rank, {folder / "0.csv": b"a,b\n1,2\n3,4\n5,6\n"})
     path = str(folder / "0.csv")
