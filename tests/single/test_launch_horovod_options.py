@@ -72,6 +72,14 @@ def test_what_has_nothing_to_do_says_so(tmp_path: Path) -> None:
     ]
 
 
+def test_what_has_two_names_is_told_by_both(tmp_path: Path) -> None:
+    result = started(tmp_path, "--max-np", "3")
+    assert result.stderr.splitlines() == [
+        "hvdrun: --max-num-proc or --max-np has nothing to do here: the number of ranks stays the "
+        "same while a job runs"
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -251,7 +251,7 @@ def read(found: argparse.Namespace) -> Found:
         if rule.refused:
             raise LaunchError(f"{rule.flags[0]} is not offered: {rule.refused}")
         if rule.no_effect:
-            notices.append(f"{rule.flags[0]} has nothing to do here: {rule.no_effect}")
+            notices.append(f"{' or '.join(rule.flags)} has nothing to do here: {rule.no_effect}")
         elif (text := rule.text(value)) is not None and variables.get(rule.variable) != "0":
             variables[rule.variable] = text
     if variables.get("HVD_STALL_WARNING_S") == "0":
