@@ -204,7 +204,7 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
     """`DistributedGradientTape` in which the weights of some layers stay on their rank.
 
     Args, errors and result are those of `DistributedGradientTape`, but for `local_layers`: a Keras
-    layer or a list of them. Their trainable weights are local sources (`register_local_source`).
+    layer or several. Their trainable weights are local sources (`register_local_source`).
     Layers may be built later.
 
     Raises:

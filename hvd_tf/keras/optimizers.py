@@ -103,7 +103,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     """`DistributedOptimizer` in which the weights of some layers stay on their rank.
 
     Args, errors and result are those of `DistributedOptimizer`, but for `local_layers`: a layer or
-    a list of them. The gradients of their trainable weights are not reduced
+    several. The gradients of their trainable weights are not reduced
     (`register_local_var`). Layers may be built later.
 
     Raises:
