@@ -127,6 +127,27 @@ TEST(timeline_starts_over_in_another_file) {
   ExpectTensor(TextOf(directory.file("two")), 2, "two");
 }
 
+TEST(timeline_goes_on_where_another_cannot_be_started) {
+  const TempDirectory directory;
+  Meeting meeting(2);
+  RunJob(2, [&](int rank, Runtime* runtime) {
+    const std::string path = directory.file("x.json");
+    EXPECT_EQ(runtime->StartTimeline(path, false).message(), "");
+    Sum(runtime, "may be missed");
+    meeting.Wait();
+    const Status status =
+        runtime->StartTimeline(directory.file("nowhere/x.json"), false);
+    EXPECT_EQ(status.ok(), rank != 0);
+    meeting.Wait();
+    Sum(runtime, "goes on");
+    meeting.Wait();
+    if (rank > 0) return;
+    runtime->StopTimeline();
+    ExpectTensor(TextOf(path), 2, "goes on");
+    ExpectComplete(TextOf(path));
+  });
+}
+
 TEST(timeline_that_cannot_be_written_is_refused_on_all_ranks) {
   const TempDirectory directory;
   std::filesystem::create_symlink("elsewhere", directory.file("link"));

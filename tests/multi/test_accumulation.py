@@ -65,7 +65,7 @@ def test_accumulation_of_slices(rank, size):
         ).minimize(loss_of(rank, *variables))
 
     with tf.Graph().as_default():
-        with pytest.raises(ValueError, match="table:0 is IndexedSlices.*sparse_as_dense=True"):
+        with pytest.raises(ValueError, match="table:0' is IndexedSlices.*sparse_as_dense=True"):
             build(False)
     with tf.Graph().as_default(), v1.Session() as session:
         variables, update = build(True)

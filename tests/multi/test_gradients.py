@@ -176,7 +176,7 @@ def test_malformed_groups(groups):
 
 def test_a_variable_in_two_groups_and_num_groups():
     variable = tf.Variable(0.0, name="twice")
-    with pytest.raises(ValueError, match="twice:0 twice"):
+    with pytest.raises(ValueError, match="twice:0' twice"):
         GradientReducer("x", groups=[[variable], [variable]])
     with pytest.warns(DeprecationWarning, match="num_groups"):
         assert checked_groups(None, 3) == 3
