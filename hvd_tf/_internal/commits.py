@@ -9,6 +9,7 @@ Each program, with its arguments, has files of its own. A restarted one finds th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -16,19 +17,19 @@ import pickle
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Optional
+from typing import IO, Any, Optional
+
+from hvd_tf._internal.job_starts import JobStart
 
 DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
 # The directory that `hvdrun` has chosen itself. It has no more room than there happens to be.
 CHOSEN_VARIABLE = "HVD_ELASTIC_CHOSEN_DIR"
-# The same at all starts of one job. `hvdrun` makes one up where there is none.
-JOB_VARIABLE = "HVD_ELASTIC_JOB"
 # Names the function that hvd_tf.run calls. The program around it is always the same.
 PROGRAM_VARIABLE = "HVD_ELASTIC_PROGRAM"
 _FINISHED = ".finished"
+_DRAFT = ".draft-"
 
 
 def program() -> tuple[str, ...]:
@@ -39,39 +40,8 @@ def program() -> tuple[str, ...]:
     return (os.path.realpath(path) if path else "", *sys.argv[1:])
 
 
-class _Start(NamedTuple):
-    """Which start of which job this is."""
-
-    job: str
-    """Empty: nobody says which job it is."""
-    number: int
-    """0 for its first start."""
-    slurm_job: str = ""
-    """Slurm's number of it. It may run several jobs of `hvdrun`, one after another."""
-    slurm_number: int = 0
-    """How often Slurm has started it again."""
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> _Start:
-        """As `hvdrun` says it, and Slurm where it has started `hvdrun`."""
-
-        def number(name: str) -> int:
-            text = environ.get(name, "")
-            return int(text) if text.isdecimal() else 0
-
-        return cls(
-            environ.get(JOB_VARIABLE, ""),
-            number("HVD_RESTART"),
-            environ.get("SLURM_JOB_ID", ""),
-            number("SLURM_RESTART_COUNT"),
-        )
-
-    def follows(self, other: _Start) -> bool:
-        """Whether the same job was started again since, by `hvdrun` or by Slurm."""
-        is_of_slurm_job = self.slurm_job != "" and self.slurm_job == other.slurm_job
-        if is_of_slurm_job and self.slurm_number != other.slurm_number:
-            return self.slurm_number > other.slurm_number
-        return self.job != "" and self.job == other.job and self.number > other.number
+def _dump(content: Any, file: IO[bytes]) -> None:
+    pickle.dump(content, file, protocol=5)
 
 
 class CommitFile:
@@ -86,6 +56,7 @@ class CommitFile:
         number: int,
         environ: Mapping[str, str] = os.environ,
         identity: Iterable[str] = (),
+        dump: Callable[[Any, IO[bytes]], None] = _dump,
     ) -> None:
         """For one state.
 
@@ -93,14 +64,19 @@ class CommitFile:
           number: 0 for the first state of a program.
           environ: where HVD_ELASTIC_DIR is, and what says which start of which job this is.
           identity: what tells the program and the state from others.
+          dump: pickles an object to a file.
 
         Raises:
           ValueError: HVD_ELASTIC_DIR is set, by the user or hvdrun, to what is no directory here.
         """
         self._directory = environ.get(DIRECTORY_VARIABLE, "")
         self._is_chosen = self._directory == environ.get(CHOSEN_VARIABLE)
+        self._dump = dump
         self._has_warned = False
-        self._start = _Start.of(environ)
+        self._has_cleaned = False
+        self._has_met = False
+        self._left: Optional[tuple[int, int, int]] = None
+        self._start = JobStart.of(environ)
         self._path: Optional[Path] = None
         if self._directory:
             if not Path(self._directory).is_dir():
@@ -111,6 +87,12 @@ class CommitFile:
             digest = hashlib.sha256(repr(tuple(identity)).encode("utf-8", "surrogateescape"))
             self._path = Path(self._directory, f"commit-{number}-{digest.hexdigest()[:16]}")
 
+    @property
+    def path(self) -> Path:
+        """Of the file, where there is a directory."""
+        assert self._path is not None
+        return self._path
+
     def write(self, content: Any) -> None:
         """Replace what is there. A reader sees the old or the new content, never a part.
 
@@ -118,24 +100,28 @@ class CommitFile:
 
         Raises:
           OSError: there is no room in a directory of the user's.
-          ValueError: somebody else could write to the file, so it could not be read later.
+          ValueError: the content cannot be pickled, or somebody else could write to the file, so
+            that it could not be read later.
         """
         if self._path is None:
             return
         try:
-            self._replace(self._path, content)
+            self._tell_of_another_job(self._path)
+            self._replace(self._path, functools.partial(self._dump_to, content))
+            self._left = _signature(self._path)
             self._mark.unlink(missing_ok=True)
         except OSError as error:
             self._bear(error, "a commit")
 
-    def _replace(self, path: Path, content: Any) -> None:
-        drafts = f"{path.name}.draft-"
-        for left in path.parent.glob(f"{drafts}*"):
-            left.unlink(missing_ok=True)  # of a rank that was killed here
-        descriptor, draft = tempfile.mkstemp(prefix=drafts, dir=path.parent)  # mode 0600
+    def _replace(self, path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+        if not self._has_cleaned:
+            for left in path.parent.glob(f"{self.path.name}*{_DRAFT}*"):
+                left.unlink(missing_ok=True)  # of a rank that was killed here
+            self._has_cleaned = True
+        descriptor, draft = tempfile.mkstemp(prefix=path.name + _DRAFT, dir=path.parent)  # 0600
         try:
             with os.fdopen(descriptor, "wb") as file:
-                pickle.dump(content, file, protocol=5)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
                 if others := self._others_who_write(file):
@@ -146,8 +132,19 @@ class CommitFile:
                     )
             os.replace(draft, path)
         except BaseException:
-            os.unlink(draft)
+            Path(draft).unlink(missing_ok=True)
             raise
+
+    def _dump_to(self, content: Any, file: IO[bytes]) -> None:
+        try:
+            self._dump(content, file)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # pickle lets through whatever __reduce__ raises
+            raise ValueError(
+                f"a commit cannot be written to {self._directory}, because something in the state "
+                f"cannot be pickled ({type(error).__name__}: {error}): keep it out of the state"
+            ) from error
 
     def _bear(self, error: OSError, what: str) -> None:
         """Go on without the file where nobody but `hvdrun` has asked for one."""
@@ -174,10 +171,9 @@ class CommitFile:
         if self._path is None or not self._path.exists():
             return
         try:
-            self._mark.write_text(json.dumps(self._start))
+            mark = json.dumps(self._start).encode()
+            self._replace(self._mark, lambda file: file.write(mark))
         except OSError as error:
-            with suppress(OSError):
-                self._mark.unlink()  # half of one would have a new start train again
             self._bear(error, "the end of the training")
 
     def read(self) -> Any:
@@ -204,7 +200,16 @@ class CommitFile:
                     f"to this user alone (chown, chmod go-w); else remove it, or name another "
                     f"directory in {DIRECTORY_VARIABLE}"
                 )
-            return pickle.load(file)
+            try:
+                return pickle.load(file)
+            except (OSError, MemoryError):
+                raise
+            except Exception as error:
+                raise ValueError(
+                    f"{self._path} cannot be read ({type(error).__name__}: {error}): it was left "
+                    "by a program with other classes or packages, or is damaged. Bring those back, "
+                    "or remove the file to begin anew"
+                ) from error
 
     def _others_who_write(self, file: IO[bytes]) -> str:
         """The owner and the mode of a file that others can write to. Else ""."""
@@ -224,7 +229,7 @@ class CommitFile:
     def _is_of_a_finished_run(self) -> bool:
         """Whether its training has come to its end, and this one is no new start of its program."""
         try:
-            return not self._start.follows(_Start(*json.loads(self._mark.read_text())))
+            return not self._start.follows(JobStart(*json.loads(self._mark.read_text())))
         except FileNotFoundError:
             return False
         except (OSError, ValueError, TypeError):  # of another kind, or half of one
@@ -238,5 +243,25 @@ class CommitFile:
                 "this training begins anew"
             )
 
+    def _tell_of_another_job(self, path: Path) -> None:
+        """Two running jobs of a program would each go on from the other's commits."""
+        if self._left is not None and _signature(path) not in (self._left, None):
+            if not self._has_met:
+                self._say(
+                    f"another job has written {path} since this one's last commit, so that a new "
+                    "start of either may go on from the other's: give each job that runs at the "
+                    f"same time a directory of its own in {DIRECTORY_VARIABLE}"
+                )
+            self._has_met = True
+
     def _say(self, text: str) -> None:
         print(f"hvd_tf.elastic: {text}", file=sys.stderr, flush=True)
+
+
+def _signature(path: Path) -> Optional[tuple[int, int, int]]:
+    """What changes when a file is replaced. None: it is not there."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size

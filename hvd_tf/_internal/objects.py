@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_tf import ops
+from hvd_tf._internal import pickling
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.op_names import unnamed
 from hvd_tf._internal.runtime import ProcessSet, global_process_set, rank
@@ -168,14 +169,7 @@ class _HostCollectives:
 def _pickle(obj: Any) -> tuple[bytes, Optional[Exception]]:
     """The pickled object and None, or the error's text as UTF-8 and the error."""
     try:
-        return pickle.dumps(obj, protocol=5), None
-    except Exception as error:  # pickle lets through whatever __reduce__ raises
-        try:
-            import cloudpickle
-        except ImportError:
-            return _words_of(error), error
-    try:
-        return cloudpickle.dumps(obj, protocol=5), None
+        return pickling.dumps(obj), None
     except Exception as error:
         return _words_of(error), error
 

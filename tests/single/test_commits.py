@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import pickle
 import re
 import resource
 import signal
@@ -42,7 +40,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
     file = CommitFile(0, environ(tmp_path))
     file.write(1)
-    with pytest.raises((pickle.PicklingError, AttributeError)):
+    words = f"^a commit cannot be written to {re.escape(str(tmp_path))}, because .*<lambda>"
+    with pytest.raises(ValueError, match=words):
         file.write([bytes(1 << 20), lambda: None])
     assert file.read() == 1 and len(list(tmp_path.iterdir())) == 1
 
@@ -70,10 +69,10 @@ CommitFile(0, os.environ).write([bytes(1 << 20), Kill()])
 
 
 @contextmanager
-def no_room() -> Iterator[None]:
-    """No file may become longer than 4 KB. Python then gets an OSError."""
+def no_room(left: int = 4096) -> Iterator[None]:
+    """No file may become longer. Python then gets an OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]))
     try:
         yield
     finally:
@@ -108,18 +107,14 @@ def test_no_room_in_a_directory_of_the_users(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_mark_of_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = {**environ(tmp_path), **FIRST, "HVD_ELASTIC_CHOSEN_DIR": str(tmp_path)}
     file = CommitFile(0, first)
     file.write(1)
 
-    def half(path: Path, text: str) -> None:
-        path.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", half)
-    file.finish()
+    with no_room(0):
+        file.finish()
     assert "the end of the training cannot be written to" in capsys.readouterr().err
     assert CommitFile(0, {**first, "HVD_RESTART": "1"}).read() == 1  # and does not train again
 
@@ -233,6 +228,43 @@ def test_a_mark_of_another_kind_is_one(tmp_path: Path, mark: str) -> None:
     (path,) = tmp_path.iterdir()
     Path(f"{path}.finished").write_text(mark)
     assert CommitFile(0, environ(tmp_path)).read() is None
+
+
+def test_the_mark_follows_no_link(tmp_path: Path) -> None:
+    """In a directory where others may put one."""
+    (tmp_path / "mine").write_text("mine")
+    file = CommitFile(0, environ(tmp_path))
+    file.write(1)
+    Path(f"{file.path}.finished").symlink_to(tmp_path / "mine")
+    file.finish()
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert CommitFile(0, environ(tmp_path)).read() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x05no", b"cno_such_module\nName\n."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    file = CommitFile(0, environ(tmp_path))
+    file.write(1)
+    file.path.write_bytes(content)
+    words = f"^{re.escape(str(file.path))} cannot be read .*: it was left .* begin anew"
+    with pytest.raises(ValueError, match=words):
+        CommitFile(0, environ(tmp_path)).read()
+
+
+def test_two_jobs_in_one_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (CommitFile(0, environ(tmp_path)) for _ in range(2))
+    one.write(1)
+    one.write(2)
+    other.write(3)
+    assert capsys.readouterr().err == ""  # it may be a new start
+    one.write(4)
+    words = f"hvd_tf.elastic: another job has written {one.path} since this one's last commit, "
+    assert capsys.readouterr().err.startswith(words)
+    other.write(5)
+    assert capsys.readouterr().err.startswith(words)
+    one.write(6)
+    assert capsys.readouterr().err == ""  # once
+    assert one.read() == 6
 
 
 def test_a_function_that_is_run_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

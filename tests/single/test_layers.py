@@ -126,8 +126,9 @@ FLOORS = [
     "features reduce_ops world counts",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",
-    "failure_report build_stamp caller causes commits exceptions exit_status intel_fabric launched "
-    "mpi_start nccl new_starts shown_module",
+    "commits",
+    "failure_report build_stamp caller causes exceptions exit_status intel_fabric job_starts "
+    "launched mpi_start nccl new_starts pickling shown_module",
 ]
 # Beside the floors: exactly what these may import of ours.
 BESIDE = {
@@ -135,7 +136,8 @@ BESIDE = {
     # Estimator's toolkit may use it.
     "data": "facts ops runtime process_sets native names compat blame causes new_starts",
     "launch": "launcher caller failure_report",
-    "launcher": "failure_report notices presence build_stamp commits config_file nccl version",
+    "launcher": "failure_report notices presence build_stamp commits job_starts config_file nccl "
+    "version",
     # It reads YAML, which the standard library does not.
     "config_file": "launcher",
     # Reads files, on machines without TensorFlow too.
@@ -163,6 +165,7 @@ STDLIB_ONLY = (
     "causes",
     "commits",
     "exceptions",
+    "job_starts",
     "nccl",
 )
 # Python 3.9 does not know them. The test on other versions is enough.

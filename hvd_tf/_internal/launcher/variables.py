@@ -9,7 +9,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 
-from hvd_tf._internal import commits, failure_report
+from hvd_tf._internal import commits, failure_report, job_starts
 from hvd_tf._internal.launcher import marked
 from hvd_tf._internal.launcher.errors import LaunchError
 
@@ -17,7 +17,7 @@ RESTART_VARIABLE = "HVD_RESTART"
 # Where a job that is started again finds its commits.
 COMMITS_VARIABLE = commits.DIRECTORY_VARIABLE
 CHOSEN_VARIABLE = commits.CHOSEN_VARIABLE
-JOB_VARIABLE = commits.JOB_VARIABLE
+JOB_VARIABLE = job_starts.JOB_VARIABLE
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Ranks that differ in what their MPI or its networks are set to do not find each other.
 _FORWARDED = re.compile(
