@@ -6,13 +6,32 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Optional
 
-from hvd_tf._internal import commits, runtime
+from hvd_tf._internal import commits, launched, new_starts, pickling, runtime
 from hvd_tf._internal.commits import CommitFile
 from hvd_tf._internal.objects import broadcast_object
 
 _numbers = itertools.count()
+
+
+class _Names:
+    """What ranks call their states. A rank that fails may have made fewer of them than others."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        new_starts.add_forgetful(self)
+
+    def on_new_start(self) -> None:
+        self._made = 0
+
+    def next(self) -> str:
+        self._made += 1
+        return f"elastic/{new_starts.number()}.{self._made}"
+
+
+_names_of_states = _Names()
 
 
 class State:
@@ -92,58 +111,62 @@ class ObjectState(State):
             setattr(self, name, value)
         self._saved: dict[str, Any] = copy.deepcopy(kwargs)
         self._number = next(_numbers)
+        self._name = _names_of_states.next()
         self._file: Optional[CommitFile] = None
 
     def save(self) -> None:
         """Keeps copies of the attributes, and of what `_content` adds."""
-        self._saved = self._copied()
-        content = self._content()
-        if self._rank() == 0:
-            self._commit_file().write((self._saved, content))
+        self._saved = copy.deepcopy(self._values_by_name())
+        if self._file is not None:
+            self._file.write((self._saved, self._content()))
 
     def restore(self) -> None:
         """Goes back to the copies."""
-        self._set(self._saved)
+        self._set(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """Gives every rank the attributes of rank 0."""
+        """Gives every rank the attributes of rank 0, which keeps its own objects."""
         self._load()
         # A function of the program need not know names.
         named = self._bcast_object is broadcast_object
-        name = {"name": f"elastic/{self._number}"} if named else {}
-        self._set(self._bcast_object(self._copied(), **name))
+        name = {"name": self._name} if named else {}
+        self._set(self._bcast_object(self._values_by_name(), **name))
         self.save()
 
     def _content(self) -> Any:
         """What else a file needs. Derived classes keep it in memory too."""
         return None
 
-    def _set_content(self, content: Any) -> None:
-        """Takes what a file had."""
+    def _set_content(self, content: Any, path: Path) -> None:
+        """Takes what the file had, for `restore` too."""
 
     def _finish(self) -> None:
         if self._file is not None:
             self._file.finish()
 
     def _load(self) -> None:
-        """Before the first `sync` rank 0 goes on from what an earlier start of the job left."""
-        if self._file is None and self._rank() == 0:
-            found = self._commit_file().read()
-            if found is not None:
-                values, content = found
-                self._set(values)
-                self._set_content(content)
+        """In the first `sync` rank 0 goes on from what an earlier start of the job left.
 
-    def _commit_file(self) -> CommitFile:
-        if self._file is None:
-            of_state = f"{type(self).__module__}.{type(self).__qualname__}"
-            identity = (*commits.program(), of_state, *self._names)
-            self._file = CommitFile(self._number, identity=identity)
-        return self._file
+        Before that nothing is written, which would replace it.
+        """
+        if self._file is not None or self._rank() != 0:
+            return
+        of_state = f"{type(self).__module__}.{type(self).__qualname__}"
+        identity = [*commits.program(), of_state, *self._names]
+        if (launched_rank := launched.rank()) > 0:  # `init(comm=...)` gave the job several ranks 0
+            identity.append(f"rank {launched_rank}")
+        file = CommitFile(self._number, identity=identity, dump=pickling.dump)
+        found = file.read()
+        if found is not None:
+            values, content = found
+            self._set_content(content, file.path)
+            self._saved = values
+            self._set(copy.deepcopy(values))
+        self._file = file
 
-    def _copied(self) -> dict[str, Any]:
-        return copy.deepcopy({name: getattr(self, name) for name in self._names})
+    def _values_by_name(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
 
     def _set(self, values: dict[str, Any]) -> None:
-        for name, value in copy.deepcopy(values).items():
+        for name, value in values.items():
             setattr(self, name, value)

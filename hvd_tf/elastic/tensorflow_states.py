@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -12,7 +13,12 @@ import tensorflow as tf
 
 from hvd_tf._internal import runtime
 from hvd_tf._internal.accumulation import first_pass
-from hvd_tf._internal.compat import Variable, executing_eagerly_outside_functions, v1
+from hvd_tf._internal.compat import (
+    Variable,
+    executing_eagerly_outside_functions,
+    tf_variable,
+    v1,
+)
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
@@ -44,21 +50,22 @@ class TensorFlowState(ObjectState):
             session = v1.get_default_session()
         self.session = session
         self.variables = list(v1.global_variables() if variables is None else variables)
+        self._kept: list[Variable] = []
         self._values: list[np.ndarray] = []
         self._assign: Any = None
         self._broadcast: Any = None
         self._first_pass: Any = None
         super().__init__(**kwargs)
-        self._values = self._read(self._all_variables())
+        self._keep()
 
     def save(self) -> None:
         """Keeps copies in the host's memory."""
-        self._values = self._read(self._all_variables())
+        self._keep()
         super().save()
 
     def restore(self) -> None:
         """Goes back to the copies. In a session, with several passes, the next one is the first."""
-        self._write(self._all_variables(), self._values)
+        self._write(self._kept, self._values)
         session = self._current_session()
         if session is not None:
             if self._first_pass is None:
@@ -92,33 +99,57 @@ class TensorFlowState(ObjectState):
     def _content(self) -> list[np.ndarray]:
         return self._values
 
-    def _set_content(self, content: list[np.ndarray]) -> None:
-        self._write(self._all_variables(), content)
+    def _set_content(self, content: list[np.ndarray], path: Path) -> None:
+        variables = list(self._all_variables())
+        _check_fit(content, variables, path)
+        self._write(variables, content)
+        self._kept, self._values = variables, content
+
+    def _keep(self) -> None:
+        # Later there may be more: a legacy optimizer makes slots of a layer that was frozen.
+        variables = list(self._all_variables())
+        self._kept, self._values = variables, self._read(variables)
 
     def _read(self, variables: list[Variable]) -> list[np.ndarray]:
         session = self._current_session()
-        if session is None:
-            return [np.array(variable) for variable in variables]
-        return list(session.run(variables))
+        if session is not None:
+            return list(session.run(variables))
+        if variables and not executing_eagerly_outside_functions():
+            raise ValueError(
+                "a state of variables of a graph, made where no session is the default one: make "
+                "it within `with session.as_default():`, or pass session="
+            )
+        return [np.array(variable) for variable in variables]
 
     def _write(self, variables: list[Variable], values: list[np.ndarray]) -> None:
-        if len(values) != len(variables):
-            raise ValueError(
-                f"the commit has {len(values)} variables and this program {len(variables)}: it was "
-                "left by another model. Remove its file from HVD_ELASTIC_DIR"
-            )
         session = self._current_session()
         if session is None:
             for variable, value in zip(variables, values):
                 variable.assign(value)
             return
-        if self._assign is None:
+        places = [id(variable) for variable in variables]
+        if self._assign is None or self._assign[0] != places:
             with session.graph.as_default():
                 fed = [v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
                 assign = tf.group(*[v.assign(value) for v, value in zip(variables, fed)])
-                self._assign = fed, assign
-        fed, assign = self._assign
+                self._assign = places, fed, assign
+        _, fed, assign = self._assign
         session.run(assign, dict(zip(fed, values)))
+
+
+def _check_fit(values: list[np.ndarray], variables: list[Variable], path: Path) -> None:
+    """Raises ValueError where a file's values are not those of these variables."""
+    remedy = f"it was left by another model. Remove {path} to begin anew"
+    if len(values) != len(variables):
+        raise ValueError(
+            f"the commit has {len(values)} variables and this program {len(variables)}: {remedy}"
+        )
+    for variable, value in zip(map(tf_variable, variables), values):
+        if not variable.shape.is_compatible_with(value.shape):
+            raise ValueError(
+                f"the commit has a value of shape {value.shape}, and '{variable.name}' has "
+                f"{tuple(variable.shape)}: {remedy}"
+            )
 
 
 class TensorFlowKerasState(TensorFlowState):
