@@ -39,6 +39,14 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     error is raised. The state may be any object with the methods `sync`, `restore` and `on_reset`.
     Unless its class has `commit` from `State`, its commits are not seen: then it is three in all.
     """
+    return run_fn(func, runtime.restart)
+
+
+def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callable[..., _Result]:
+    """`run` with a new start of the runtime by the program's own function.
+
+    Where that calls `shutdown`, all ranks must fail together: to its peers such a rank has left.
+    """
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> _Result:
@@ -59,7 +67,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
                     raise
                 state.restore()
                 skip_sync = False
-            runtime.restart()
+            reset()
             state.on_reset()
         if isinstance(state, State):
             state._finish()

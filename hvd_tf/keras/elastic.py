@@ -48,15 +48,20 @@ class CommitStateCallback(tf.keras.callbacks.Callback):
         """Begins to count."""
         self._left = self.batches_per_commit
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+    # Not on_train_batch_end, so that a derived class may have its own of both.
+    def on_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Commits, if it is time."""
         self._left -= 1
         if self._left <= 0:
-            self.state.commit()
+            self.commit()
             self._left = self.batches_per_commit
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Commits."""
+        self.commit()
+
+    def commit(self) -> None:
+        """Commits the state. A derived class may do more."""
         self.state.commit()
 
 
@@ -77,7 +82,7 @@ class UpdateBatchStateCallback(tf.keras.callbacks.Callback):
         """Notes the batches before."""
         self._done_before = self.state.batch
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+    def on_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Counts this batch."""
         self.state.batch = self._done_before + batch + 1
 

@@ -37,22 +37,23 @@ NAMES = {
     "horovod.tensorflow.functions": ["broadcast_object", "allgather_object"],
     "horovod.tensorflow.util": ["_executing_eagerly", "_cache", "vars_to_refs"],
     "horovod.tensorflow.gradient_aggregation": ["LocalGradientAggregationHelper"],
+    "horovod.tensorflow.gradient_aggregation_eager": ["LocalGradientAggregationHelperEager"],
     "horovod.tensorflow.sync_batch_norm": ["SyncBatchNormalization"],
-    "horovod.tensorflow.elastic": ["run", "TensorFlowState", "TensorFlowKerasState"],
+    "horovod.tensorflow.elastic": ["run", "run_fn", "TensorFlowKerasState"],
     "horovod.tensorflow.keras": [*BASICS, "Average", "Sum", "Compression", "ProcessSet"],
     "horovod.tensorflow.keras.callbacks": ["MetricAverageCallback", "BestModelCheckpoint"],
-    "horovod.tensorflow.keras.elastic": ["KerasState", "CommitStateCallback", "run"],
+    "horovod.tensorflow.keras.elastic": ["KerasState", "TensorFlowKerasState", "run"],
     "horovod.keras": [*BASICS, "Average", "Sum", "Adasum", "PartialDistributedOptimizer"],
     "horovod.keras.callbacks": ["LearningRateWarmupCallback"],
-    "horovod.keras.elastic": ["KerasState", "UpdateEpochStateCallback"],
+    "horovod.keras.elastic": ["TensorFlowKerasState", "UpdateEpochStateCallback"],
     "horovod._keras": ["create_distributed_optimizer"],
     "horovod._keras.callbacks": ["BroadcastGlobalVariablesCallback"],
     "horovod._keras.elastic": ["CommitStateCallback"],
-    "horovod.common.util": ["gpu_available", "num_rank_is_power_2", "split_list"],
+    "horovod.common.util": ["gpu_available", "num_rank_is_power_2", "get_ext_suffix"],
     "horovod.common.exceptions": ["HorovodInternalError", "HorovodVersionMismatchError"],
     "horovod.common.basics": ["HorovodBasics"],
     "horovod.common.process_sets": ["ProcessSet", "global_process_set"],
-    "horovod.common.elastic": ["State", "ObjectState"],
+    "horovod.common.elastic": ["State", "ObjectState", "run_fn", "HorovodInternalError"],
 }
 
 OPTIMIZER = "device_dense device_sparse compression sparse_as_dense"
@@ -127,6 +128,11 @@ ARGUMENTS = {
         "TensorFlowState": "variables session",
         "TensorFlowKerasState": "model optimizer backend",
     },
+    "horovod.tensorflow.gradient_aggregation_eager": {
+        "LocalGradientAggregationHelperEager": "backward_passes_per_step allreduce_func "
+        "sparse_as_dense average_aggregated_gradients process_set scale_local_gradients",
+    },
+    "horovod.common.elastic": {"run_fn": "func reset"},
     "horovod.tensorflow.keras.elastic": {
         "KerasState": "model optimizer",
         "CommitStateCallback": "state batches_per_commit",
@@ -230,6 +236,17 @@ def test_helpers(hvd, rank, size):
     assert util.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
     with util.env(HVD_TEST_ENV="1"):
         pass
+    versions = [("2.15.1", "2.4.0"), ("2.4.0", "2.4.0"), ("2.4.0rc1", "2.4.0")]
+    assert [util.is_version_greater_equal_than(*v) for v in versions] == [True, True, False]
+    for wrong in [("2.15.1", "2.4"), (2, "2.4.0")]:
+        with pytest.raises(ValueError, match="pass "):
+            util.is_version_greater_equal_than(*wrong)
+    with pytest.warns(UserWarning, match="tensorflow 1.0.0 is installed"):
+        util.check_installed_version("tensorflow", "1.0.0")
+    with pytest.raises(ImportError, match="tensorflow 1.0.0 is installed"):
+        util.check_installed_version("tensorflow", "1.0.0", KeyError())
+    choose = util.get_average_backwards_compatibility_fun(hvd)
+    assert [choose(None, None), choose(hvd.Sum, None)] == [hvd.Average, hvd.Sum]
     variables = [tf.Variable(1.0), tf.Variable(2.0)]
     assert refs_to_vars(vars_to_refs(variables))[1] is variables[1]
     calls = []

@@ -3,3 +3,6 @@
 
 from hvd_tf.elastic import ObjectState as ObjectState
 from hvd_tf.elastic import State as State
+from hvd_tf.elastic.running import run_fn as run_fn
+from hvd_tf.exceptions import HorovodInternalError as HorovodInternalError
+from hvd_tf.exceptions import HostsUpdatedInterrupt as HostsUpdatedInterrupt

@@ -6,3 +6,5 @@ from hvd_tf.elastic import State as State
 from hvd_tf.elastic import TensorFlowKerasState as TensorFlowKerasState
 from hvd_tf.elastic import TensorFlowState as TensorFlowState
 from hvd_tf.elastic import run as run
+from hvd_tf.elastic.running import run_fn as run_fn
+from hvd_tf.exceptions import HorovodInternalError as HorovodInternalError
