@@ -161,8 +161,10 @@ class TensorFlowKerasState(TensorFlowState):
         """For one training.
 
         Args:
-          model: built, so that its variables exist.
-          optimizer: None for the model's own.
+          model: built, so that its variables exist. A tf.Module will do, too.
+          optimizer: None for the model's own. It is built for the model's variables. One that
+            trains others besides must be built before, by `optimizer.build(all_of_them)`, but for
+            legacy ones and those of tf.compat.v1.train.
           backend: Keras' module whose session a graph of TF 1 runs in. None for that of
             tf.compat.v1.keras. Not used in eager code.
           **kwargs: see `ObjectState`.
@@ -173,7 +175,7 @@ class TensorFlowKerasState(TensorFlowState):
         self._get_session = getattr(backend, "get_session", get_session)
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
-        if not model.built:
+        if not getattr(model, "built", True):  # a tf.Module has its variables from the start
             raise ValueError(
                 f"the model {model.name} has no variables yet: build it, or call it once, before "
                 "its state is made"

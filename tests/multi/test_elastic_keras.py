@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hvd_tf import keras as hvd_keras
+from hvd_tf._internal.compat import tf_variable
 from hvd_tf.exceptions import HorovodInternalError
 
 RANKS = (2,)
@@ -110,3 +111,38 @@ def test_a_restored_state_begins_with_the_first_pass(hvd, rank, size):
 def test_a_model_without_variables_is_refused(hvd):
     with pytest.raises(ValueError, match="build it, or call it once"):
         hvd_keras.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
+
+
+def test_a_module(hvd, rank, size):
+    class Scale(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = tf.Variable(1.0 + rank)
+
+    module = Scale()
+    state = hvd.elastic.TensorFlowKerasState(module, step=rank)
+    state.sync()
+    assert (float(module.factor.numpy()), state.step) == (1.0, 0)
+
+
+@pytest.mark.parametrize("is_distributed", [True, False])
+def test_an_optimizer_of_tf_1(hvd, rank, size, is_distributed):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    optimizer = tf.compat.v1.train.AdamOptimizer(0.1)
+    if is_distributed:
+        optimizer = hvd.DistributedOptimizer(optimizer)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer)
+    state.sync()
+    x = np.ones((4, 3), np.float32)
+
+    def step():
+        weights = [tf_variable(one) for one in model.trainable_variables]
+        optimizer.minimize(lambda: tf.reduce_mean(model(x) ** 2), var_list=weights)
+        return [one.numpy() for one in [*model.variables, *optimizer.variables()]]
+
+    expected = step()
+    state.restore()
+    got = step()
+    assert len(got) == 2 + 2 * 2 + 2  # two moments for each weight, and two powers
+    for one, other in zip(got, expected):
+        np.testing.assert_array_equal(one, other)

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import v1, variable_key
+from hvd_tf._internal.compat import tf_variable, v1, variable_key
 
 
 def backend_of_keras_3() -> str:
@@ -156,7 +156,13 @@ def create_optimizer_variables(optimizer: Any, variables: Any) -> None:
     """
     if not variables:
         return
-    if hasattr(optimizer, "_create_all_weights"):  # a legacy one of Keras 2
+    if isinstance(optimizer, v1.train.Optimizer):
+        inner: Any = optimizer
+        while hasattr(inner, "_optimizer"):  # a distributed one, or one for loss scaling
+            inner = inner._optimizer
+        with tf.init_scope():
+            inner._create_slots([tf_variable(variable) for variable in variables])
+    elif hasattr(optimizer, "_create_all_weights"):  # a legacy one of Keras 2
         with tf.init_scope():
             optimizer._create_all_weights(variables)
     elif optimizer is not None:
