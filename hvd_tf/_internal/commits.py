@@ -28,6 +28,11 @@ DIRECTORY_VARIABLE = "HVD_ELASTIC_DIR"
 CHOSEN_VARIABLE = "HVD_ELASTIC_CHOSEN_DIR"
 # Names the function that hvd_tf.run calls. The program around it is always the same.
 PROGRAM_VARIABLE = "HVD_ELASTIC_PROGRAM"
+# A program may go elsewhere, to a directory that is new at each start, before it makes a state.
+try:
+    _BEGUN_IN = os.getcwd()
+except OSError:  # it was removed
+    _BEGUN_IN = ""
 _FINISHED = ".finished"
 _DRAFT = ".draft-"
 
@@ -37,7 +42,7 @@ def program() -> tuple[str, ...]:
     if PROGRAM_VARIABLE in os.environ:
         return (os.environ[PROGRAM_VARIABLE],)
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    return (os.path.realpath(path) if path else "", *sys.argv[1:])
+    return (os.path.realpath(os.path.join(_BEGUN_IN, path)) if path else "", *sys.argv[1:])
 
 
 def _dump(content: Any, file: IO[bytes]) -> None:
@@ -79,6 +84,7 @@ class CommitFile:
         self._start = JobStart.of(environ)
         self._path: Optional[Path] = None
         if self._directory:
+            self._directory = os.path.join(_BEGUN_IN, self._directory)
             if not Path(self._directory).is_dir():
                 raise ValueError(
                     f"{DIRECTORY_VARIABLE}={self._directory} is no directory on rank 0's host: set "

@@ -272,6 +272,20 @@ def test_a_function_that_is_run_has_a_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert commits.program() == ("f of g.py",)
 
 
+def test_a_program_that_goes_elsewhere_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is a relative path where hvd_tf.as_horovod runs it."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py")
+    before = commits.program()
+    assert before[0] == os.path.realpath("train.py")
+    directory = os.path.relpath(tmp_path)
+    monkeypatch.chdir("/")
+    assert commits.program() == before
+    CommitFile(0, {"HVD_ELASTIC_DIR": directory}).write(1)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_training_without_commits_leaves_nothing_at_its_end(tmp_path: Path) -> None:
     CommitFile(0, environ(tmp_path)).finish()
     CommitFile(0, {}).finish()
