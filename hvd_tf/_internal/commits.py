@@ -80,7 +80,7 @@ class CommitFile:
         self._has_warned = False
         self._has_cleaned = False
         self._has_met = False
-        self._left: Optional[tuple[int, int, int]] = None
+        self._left: Optional[tuple[int, int]] = None
         self._start = JobStart.of(environ)
         self._path: Optional[Path] = None
         if self._directory:
@@ -264,10 +264,13 @@ class CommitFile:
         print(f"hvd_tf.elastic: {text}", file=sys.stderr, flush=True)
 
 
-def _signature(path: Path) -> Optional[tuple[int, int, int]]:
-    """What changes when a file is replaced. None: it is not there."""
+def _signature(path: Path) -> Optional[tuple[int, int]]:
+    """What changes when a file is replaced. None: it is not there.
+
+    Not its inode: file systems of cloud storage may give it another one each time.
+    """
     try:
         facts = path.stat()
     except FileNotFoundError:
         return None
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+    return facts.st_mtime_ns, facts.st_size

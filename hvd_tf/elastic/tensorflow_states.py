@@ -185,12 +185,12 @@ class TensorFlowKerasState(TensorFlowState):
     def restore(self) -> None:
         """Goes back to the copies. With several passes, the next one is the first."""
         super().restore()
-        reset_passes(self.optimizer)
+        reset_passes(self._used_optimizer())
 
     def sync(self) -> None:
         """Gives every rank the state of rank 0. With several passes, the next one is the first."""
         super().sync()
-        reset_passes(self.optimizer)
+        reset_passes(self._used_optimizer())
 
     def _current_session(self) -> Optional[v1.Session]:
         if self._graph is None:
@@ -209,4 +209,8 @@ class TensorFlowKerasState(TensorFlowState):
     def _create_variables(self) -> None:
         """An optimizer makes its own late, and ranks may have come to different points."""
         with nullcontext() if self._graph is None else self._graph.as_default():
-            create_optimizer_variables(self.optimizer, self.model.trainable_variables)
+            create_optimizer_variables(self._used_optimizer(), self.model.trainable_variables)
+
+    def _used_optimizer(self) -> Any:
+        """The model may have been compiled later."""
+        return getattr(self.model, "optimizer", None) if self.optimizer is None else self.optimizer

@@ -102,7 +102,7 @@ class UpdateEpochStateCallback(tf.keras.callbacks.Callback):
         super().__init__()
         self.state = state
         self._first: Optional[int] = None
-        self._done_before = 0
+        self._done_before: int = state.epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Notes the epochs before."""
@@ -116,5 +116,5 @@ class UpdateEpochStateCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Counts this epoch."""
-        assert self._first is not None
-        self.state.epoch = self._done_before + epoch - self._first + 1
+        first = self._first or 0  # a loop of the program's own may not tell of begins
+        self.state.epoch = self._done_before + epoch - first + 1

@@ -87,6 +87,25 @@ def test_batches_of_an_epoch_that_went_on_count_together(hvd):
     assert seen == [4, 5, 0, 1, 2, 0]
 
 
+def test_epochs_of_a_loop_that_tells_of_ends_alone(hvd):
+    state = hvd.elastic.ObjectState(epoch=3)
+    counted = hvd_keras.elastic.UpdateEpochStateCallback(state)
+    for epoch in range(2):
+        counted.on_epoch_end(epoch)
+    assert state.epoch == 5
+
+
+def test_a_model_that_is_compiled_after_its_state(hvd, rank, size):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    state = hvd_keras.elastic.KerasState(model)
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
+    state.sync()
+    kept = len(state._kept)
+    model.fit(np.ones((4, 3), np.float32), np.ones((4, 1), np.float32), verbose=0)
+    state.commit()
+    assert len(state._kept) == kept  # so a new start can read it in its first sync
+
+
 def test_a_restored_state_begins_with_the_first_pass(hvd, rank, size):
     """Also where ranks stand at different passes: each has sums of its own then."""
     model = make_model(seed=0, passes=2)
