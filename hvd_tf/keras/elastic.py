@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.keras.epochs import note_batches_before
 from hvd_tf.elastic import State, TensorFlowKerasState, run
 
 __all__ = [
@@ -79,8 +80,9 @@ class UpdateBatchStateCallback(tf.keras.callbacks.Callback):
         self._done_before = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Notes the batches before."""
+        """Notes the batches before, and tells callbacks of the learning rate."""
         self._done_before = self.state.batch
+        note_batches_before(self, self._done_before)
 
     def on_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Counts this batch."""
@@ -89,6 +91,7 @@ class UpdateBatchStateCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Begins anew."""
         self.state.batch = self._done_before = 0
+        note_batches_before(self, 0)
 
 
 class UpdateEpochStateCallback(tf.keras.callbacks.Callback):

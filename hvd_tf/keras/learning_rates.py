@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from hvd_tf._internal.compat.keras import learning_rate_of, scale_momentum, set_learning_rate
-from hvd_tf._internal.keras.epochs import joined, steps_of
+from hvd_tf._internal.keras.epochs import batches_before, joined, steps_of
 from hvd_tf._internal.runtime import rank, size
 
 Logs = Optional[dict[str, Any]]
@@ -92,6 +92,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):
                 self._adjust(float(self.current_epoch))
         else:
             assert self.steps_per_epoch is not None
+            batch += batches_before(self, self.steps_per_epoch)
             self._adjust(self.current_epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

@@ -87,6 +87,52 @@ def test_batches_of_an_epoch_that_went_on_count_together(hvd):
     assert seen == [4, 5, 0, 1, 2, 0]
 
 
+def test_a_warm_up_goes_on_in_the_middle_of_an_epoch(hvd, rank, size):
+    """Else its last rate is never reached."""
+    epochs, steps = 3, 4
+    x = np.full((2, 3), 1.0 + rank, np.float32)
+    dataset = tf.data.Dataset.from_tensors((x, np.ones((2, 1), np.float32))).repeat()
+    elastic = hvd_keras.elastic
+    rates, ends = [], []
+    for fails in (False, True):
+        model = make_model(seed=0)
+        state = elastic.KerasState(model, epoch=0, batch=0)
+        begun = []
+
+        class Fail(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None, begun=begun, fails=fails):
+                begun.append(batch)
+                if fails and len(begun) == 7 and rank == size - 1:
+                    raise HorovodInternalError
+
+        used = [
+            hvd_keras.callbacks.LearningRateWarmupCallback(0.1, 2, steps_per_epoch=steps),
+            elastic.UpdateEpochStateCallback(state),
+            elastic.UpdateBatchStateCallback(state),
+            elastic.CommitStateCallback(state, batches_per_commit=2),
+            Fail(),
+        ]
+
+        @elastic.run
+        def train(state, model=model, used=used):
+            while state.epoch < epochs:
+                model.fit(
+                    dataset,
+                    steps_per_epoch=steps - state.batch,
+                    initial_epoch=state.epoch,
+                    epochs=state.epoch + 1,
+                    callbacks=used,
+                    verbose=0,
+                )
+
+        train(state)
+        rates.append(float(model.optimizer.learning_rate.numpy()))
+        ends.append(model.get_weights())
+    np.testing.assert_allclose(rates, 0.1, rtol=1e-6)
+    for got, expected in zip(*ends):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
 def test_epochs_of_a_loop_that_tells_of_ends_alone(hvd):
     state = hvd.elastic.ObjectState(epoch=3)
     counted = hvd_keras.elastic.UpdateEpochStateCallback(state)

@@ -18,6 +18,7 @@ _REMEDY = (
     "the same number of epochs, and callbacks that stop the training on all ranks or on none"
 )
 _NAME = "fit/meeting"
+_BATCHES_BEFORE = "hvd_batches_before"
 
 joined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """By model: the `JoinedEpochs` of its `fit`, in which ranks may have different numbers of batches.
@@ -70,6 +71,19 @@ def steps_of(callback: Any) -> Optional[int]:
     """How many batches an epoch of `fit` has. None: it is not known, or a program's own loop."""
     params = getattr(callback, "params", None) or {}
     return params.get("steps")
+
+
+def note_batches_before(callback: Any, batches: int) -> None:
+    """Tells a `fit`'s other callbacks how many batches of its epoch an earlier `fit` has done."""
+    params = getattr(callback, "params", None)
+    if params is not None:  # all of them have the same dictionary
+        params[_BATCHES_BEFORE] = batches
+
+
+def batches_before(callback: Any, steps_per_epoch: int) -> int:
+    """How many that are, where this `fit` makes the rest of that epoch. Else 0: it repeats it."""
+    batches: int = (getattr(callback, "params", None) or {}).get(_BATCHES_BEFORE, 0)
+    return batches if batches + (steps_of(callback) or 0) == steps_per_epoch else 0
 
 
 def peers_of(model: Any) -> Optional[ProcessSet]:
