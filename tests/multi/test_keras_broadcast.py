@@ -44,6 +44,27 @@ def test_all_start_as_the_root(hvd, rank, size, optimizers):
             np.testing.assert_array_equal(got, expected)
 
 
+def test_a_model_with_a_vocabulary(hvd, rank, size):
+    """Keras 2 has it among the variables. It is each rank's own."""
+    keras.utils.set_random_seed(rank)
+    lookup = keras.layers.IntegerLookup(max_tokens=4)
+    lookup.adapt(np.array([[1], [2], [2]]))
+    inputs = keras.Input([1], dtype="int64")
+    flat = keras.layers.Flatten()(keras.layers.Embedding(4, 2)(lookup(inputs)))
+    model = keras.Model(inputs, keras.layers.Dense(1)(flat))
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    used = [callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(np.array([[1], [2]]), np.ones((2, 1), np.float32), verbose=0, callbacks=used)
+    state = hvd_keras.elastic.KerasState(model)
+    state.sync()
+    state.restore()
+    everyones = hvd.allgather_object([v.numpy() for v in model.trainable_variables])
+    for theirs in everyones:
+        for got, expected in zip(theirs, everyones[0]):
+            np.testing.assert_array_equal(got, expected)
+    assert len(lookup.get_vocabulary()) == 3
+
+
 def test_local_variables_stay(hvd, rank, size):
     model = make_model(seed=rank)
     model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")

@@ -97,7 +97,10 @@ def patch_trainer(marker: Any) -> None:
 
 
 def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
-    """The variables of a model and an optimizer, each once. None: the model's own optimizer."""
+    """The variables of a model and an optimizer, each once. None: the model's own optimizer.
+
+    Keras 2 lists vocabularies of preprocessing layers among them, which are no variables.
+    """
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None)
     of_optimizer = getattr(optimizer, "variables", [])
@@ -105,7 +108,7 @@ def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
         of_optimizer = of_optimizer()
     beside = [*_settings_of(optimizer), *_loss_scale_variables(optimizer)]
     every = [*model.variables, *of_optimizer, *beside]
-    return list({variable_key(v): v for v in every}.values())
+    return list({variable_key(v): v for v in every if hasattr(v, "dtype")}.values())
 
 
 # A class derived by a program may have variables of its own, for each rank another.
