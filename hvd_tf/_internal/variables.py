@@ -64,13 +64,18 @@ def broadcast_variables(
       code None, when it is done.
 
     Raises:
-      ValueError: for a dtype that cannot be broadcast, or before `init`; in eager code on every
-        rank, where one has variables that the root lacks, or lacks some.
+      ValueError: for what is no variable or has a dtype that cannot be broadcast, or before
+        `init`; in eager code on every rank, where one has variables that the root lacks, or lacks
+        some.
       tf.errors.FailedPreconditionError: on every rank, where dtype, shape or root differ.
     """
     # By identity, which costs the least: Python is a third of an eager call for 200 variables.
     variables = list({id(v): v for v in map(tf_variable, variables)}.values())
-    for variable in {id(v.dtype): v for v in reversed(variables)}.values():  # the first of each
+    try:
+        of_dtypes = {id(v.dtype): v for v in reversed(variables)}  # the first of each
+    except AttributeError:
+        raise _no_variable(variables) from None
+    for variable in of_dtypes.values():
         _check_dtype(variable)
     size = process_set.size()
     if tf.executing_eagerly():
@@ -205,6 +210,16 @@ def _check_dtype(variable: Variable) -> None:
             f"the variable '{variable.name}' has dtype {dtype.name}, which cannot be broadcast: "
             "pass the variables without it and set it to the same value on every rank"
         )
+
+
+def _no_variable(variables: list[Any]) -> ValueError:
+    """What one without a dtype is, such as a vocabulary that Keras 2 lists among the variables."""
+    other = next(v for v in variables if not hasattr(v, "dtype"))
+    return ValueError(
+        f"'{type(other).__name__}' is no variable, and cannot be broadcast: pass the variables "
+        "without it, and give every rank the same (a vocabulary, as TextVectorization has it, by "
+        "adapting on the same data)"
+    )
 
 
 def broadcast_global_variables(root_rank: int) -> tf.Operation:

@@ -174,6 +174,11 @@ def test_nothing_to_broadcast():
     assert hvd_tf.broadcast_variables([], 0) is None
 
 
+def test_what_is_no_variable_cannot_be_broadcast():
+    with pytest.raises(ValueError, match="'object' is no variable, and cannot be broadcast: pass"):
+        hvd_tf.broadcast_variables([tf.Variable(1.0), object()], 0)
+
+
 def test_dtypes_that_cannot_be_broadcast():
     variables = [tf.Variable(1.0), tf.Variable("text", name="label")]
     with pytest.raises(ValueError, match="label:0' has dtype string, which cannot be broadcast"):
