@@ -57,7 +57,8 @@ def start_timeline(file_path: Union[str, os.PathLike[str]], mark_cycles: bool = 
       mark_cycles: whether to mark when a rank takes what was enqueued.
 
     Raises:
-      ValueError: `init` was not called, or, on rank 0, the file cannot be written.
+      ValueError: `init` was not called, or, on rank 0, the file cannot be written. A timeline
+        that runs goes on then.
     """
     native.check(_lib.hvd_start_timeline(os.fsencode(file_path), int(bool(mark_cycles))))
 

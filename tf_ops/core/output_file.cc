@@ -37,6 +37,17 @@ bool IsLockedByOther(int file) {
 
 Result<OutputFile> OutputFile::Open(const std::string& name,
                                     const std::string& path, Links links) {
+  return Open(name, path, links, true);
+}
+
+Status OutputFile::Check(const std::string& name, const std::string& path,
+                         Links links) {
+  return Open(name, path, links, false).status();
+}
+
+Result<OutputFile> OutputFile::Open(const std::string& name,
+                                    const std::string& path, Links links,
+                                    bool empties) {
   constexpr mode_t kMode = 0644;
   const int no_link = links == Links::kRefused ? O_NOFOLLOW : 0;
   // The file is emptied below, once it is known that nobody else writes it.
@@ -50,7 +61,7 @@ Result<OutputFile> OutputFile::Open(const std::string& name,
                          "another job writes it, or what it has left behind): "
                          "name another file, or end that job.");
     }
-    if (ftruncate(file.file_, 0) != 0) error = errno;
+    if (empties && ftruncate(file.file_, 0) != 0) error = errno;
   }
   if (error == 0) return file;
   const std::string why = error == ELOOP && no_link != 0

@@ -26,6 +26,10 @@ class OutputFile {
   [[nodiscard]] static Result<OutputFile> Open(const std::string& name,
                                                const std::string& path,
                                                Links links);
+  // Whether Open would succeed, with its error if not. Creates the file, but
+  // does not empty it. If this process has it open, it is locked no more.
+  [[nodiscard]] static Status Check(const std::string& name,
+                                    const std::string& path, Links links);
   // No file: what is written is lost.
   OutputFile() = default;
   ~OutputFile() { Close(); }
@@ -42,6 +46,10 @@ class OutputFile {
 
  private:
   explicit OutputFile(int file) : file_(file) {}
+
+  static Result<OutputFile> Open(const std::string& name,
+                                 const std::string& path, Links links,
+                                 bool empties);
 
   int file_ = -1;
 };

@@ -43,6 +43,8 @@ Status Runtime::OpenTimeline(const std::string& name, const std::string& path) {
 
 Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
   if (topology().rank != 0) return Status::Ok();
+  // If there can be no new timeline, the one that runs goes on.
+  HVD_RETURN_IF_ERROR(TimelineFile::Check("file_path", path));
   StopTimeline();
   std::lock_guard<std::mutex> lock(timeline_mutex_);
   HVD_RETURN_IF_ERROR(OpenTimeline("file_path", path));

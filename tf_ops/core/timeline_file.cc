@@ -103,6 +103,10 @@ Result<std::shared_ptr<TimelineFile>> TimelineFile::Open(
       std::move(file.value()), path, topology, start_ns)));
 }
 
+Status TimelineFile::Check(const std::string& name, const std::string& path) {
+  return OutputFile::Check(name, path, OutputFile::Links::kRefused);
+}
+
 TimelineFile::TimelineFile(std::shared_ptr<Job> job)
     : job_(std::move(job)), thread_([job = job_] { job->Run(); }) {}
 

@@ -30,6 +30,9 @@ class TimelineFile {
   [[nodiscard]] static Result<std::shared_ptr<TimelineFile>> Open(
       const std::string& name, const std::string& path,
       const Topology& topology, int64_t start_ns);
+  // Whether Open would succeed. See OutputFile::Check.
+  [[nodiscard]] static Status Check(const std::string& name,
+                                    const std::string& path);
   // Calls Close.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
