@@ -115,6 +115,6 @@ def test_a_commit_of_other_variables_is_refused(rank, optimizers, tmp_path, monk
     assert any(np.shape(value) == () and np.isclose(value, 0.05) for value in content)
     with pytest.raises(
         ValueError,
-        match=rf"has {len(content) - 1} variables and this program {len(content)}.*Remove its file",
+        match=rf"has {len(content) - 1} variables and this program {len(content)}: .* begin anew",
     ):
-        state._set_content(content[:-1])
+        state._set_content(content[:-1], tmp_path / "commit")
