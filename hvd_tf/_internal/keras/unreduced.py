@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import tensorflow as tf
 
-# Of models in a `fit` with several ranks, while nothing is known of their steps.
+# Optimizers that are in a `fit` with several ranks, until they reduce or have been warned of.
 _fitting: WeakSet[Any] = WeakSet()
 
 _OF_OURS = "Horovod"  # how the names of this library's kinds of operations begin
@@ -42,10 +42,10 @@ def warn_if_unreduced(optimizer: Any) -> None:
     expect_no_more(optimizer)  # a step is traced several times
     name = type(optimizer).__name__
     warnings.warn(
-        f"the ranks train apart: the train_step of this fit calls 'apply_gradients' of the "
+        "the ranks train apart: the train_step of this fit calls 'apply_gradients' of the "
         f"distributed {name}, which does not reduce gradients, and nothing else in the step does. "
-        f"Call 'optimizer.minimize(loss, variables, tape=tape)', or take the gradients of "
-        f"'hvd.DistributedGradientTape(tape)'",
+        "Call 'optimizer.minimize(loss, variables, tape=tape)', or take the gradients of "
+        "'hvd.DistributedGradientTape(tape)'",
         UserWarning,
         stacklevel=3,
     )
