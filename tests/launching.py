@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -155,7 +156,8 @@ def stop_left(directory: Path) -> None:
     """Ends what a failed test may have left."""
     for line in left_of(directory):
         if line.startswith("process "):
-            os.kill(int(line.split()[1]), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the end of one may end the next
+                os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
 def wait_until_gone(pids: Sequence[int]) -> None:

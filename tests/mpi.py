@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import fake_gpu
 from job_directories import JobDirectory, remove_abandoned
 
 import hvd_tf
@@ -232,6 +233,7 @@ class Job:
         )
         if not _installed():
             env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+        env.update(fake_gpu.OF_REAL)
         env.update(more)
         return env
 

@@ -6,7 +6,7 @@ A file there holds tests as they run on a rank. It may say, at module level,
     RANKS = (2, 3)    # once with 2 ranks and once with 3 (default (2,))
     HOSTS = "2x2"     # and once more with 4 ranks that take themselves for 2 hosts (or a tuple)
     IN_FULL = (4,)    # and with these, or on such hosts, where HVD_TEST_ALL=1 asks for all
-    GPU = (2,)        # once more with these, `modes.run` on a GPU that is made up (fake_gpu.py)
+    GPU = (2, "2x2")  # once more with these, `modes.run` on a GPU that is made up (fake_gpu.py)
     TIMEOUT_S = 120   # for one run of the file (default 300)
     OWN_INIT = True   # it begins and ends without init, with a fixture `hvd` of its own
     ALONE = True      # in a job of its own: it needs fresh processes, or ends them
@@ -192,7 +192,7 @@ class RankFile(pytest.File):
         constants = dict(constants_of(tree))
         functions = dict(tests_of(tree))
         runs = [] if IS_REAL else [RankRun(count, shape) for count, shape in runs_of(constants)]
-        runs += [RankRun(count, None, on_gpu=True) for count in gpu_runs_of(constants)]
+        runs += [RankRun(count, shape, on_gpu=True) for count, shape in gpu_runs_of(constants)]
         for run in runs:
             if not constants.get("ALONE", False):
                 key = (run.label, constants.get("OWN_INIT", False))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +27,23 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
     wanted = [*counts, *((hosts,) if isinstance(hosts, str) else hosts)]
     if ALL:
         wanted = list(dict.fromkeys([*wanted, *constants.get("IN_FULL", ())]))
+    return _shapes_of(wanted)
+
+
+def gpu_runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
+    """Numbers of ranks, and hosts, that a file is to be run with on a GPU."""
+    wanted = constants.get("GPU", ())
+    if IS_REAL and "GPU" not in constants:
+        # What needs kernels of TensorFlow has them there.
+        wanted = (_one_of(constants.get("RANKS") or (2,)),)
+    if ONE_SIZE and not IS_REAL and constants.get("RANKS", (2,)):
+        return []  # what differs between versions is how TensorFlow gets on with a GPU
+    counts = tuple(want for want in wanted if not isinstance(want, str))
+    return _shapes_of((_one_of(counts),) if ONE_SIZE and counts else wanted)
+
+
+def _shapes_of(wanted: Iterable[int | str]) -> list[tuple[int, str | None]]:
+    """Of each, the number of ranks, and the hosts where it is such as "2x2"."""
     runs: list[tuple[int, str | None]] = []
     for want in wanted:
         if isinstance(want, str):
@@ -35,17 +52,6 @@ def runs_of(constants: dict[str, Any]) -> list[tuple[int, str | None]]:
         else:
             runs.append((want, None))
     return runs
-
-
-def gpu_runs_of(constants: dict[str, Any]) -> tuple[int, ...]:
-    """Numbers of ranks that a file is to be run with on a GPU."""
-    counts = constants.get("GPU", ())
-    if IS_REAL and "GPU" not in constants:
-        # What needs kernels of TensorFlow has them there.
-        counts = (_one_of(constants.get("RANKS") or (2,)),)
-    if ONE_SIZE and not IS_REAL and constants.get("RANKS", (2,)):
-        return ()  # what differs between versions is how TensorFlow gets on with a GPU
-    return (_one_of(counts),) if ONE_SIZE and counts else counts
 
 
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, Any]]:

@@ -62,6 +62,27 @@ TEST(gpus_reduce_by_host) {
   }
 }
 
+// NCCL says nothing of blocks. What goes between the hosts does not go by it.
+TEST(what_hosts_send_is_counted) {
+  FakeNccl::Reset();
+  RunOnGpus(
+      6,
+      [](int rank, Runtime* runtime, TestGpu* gpu) {
+        ASSERT_TRUE(BecomesDirect(rank, 6, runtime, gpu));
+        constexpr size_t kCount = 3 * 4096;
+        const VerbCounters& sent = runtime->counters().verbs[0];
+        const uint64_t before = sent.payload_bytes.value();
+        GpuCall sum(gpu, runtime, GpuAsk{"counted", ReduceOp::kSum},
+                    Filled(kCount, static_cast<float>(rank)));
+        EXPECT_EQ(sum.Wait().message(), "");
+        // Each of three ranks owns a third of the sum. It sends its partner
+        // half of that, and gets the other half from it added up.
+        EXPECT_EQ(sent.payload_bytes.value() - before,
+                  kCount / 3 * sizeof(float));
+      },
+      Nccl, OfTwoHosts());
+}
+
 TEST(ops_by_host) {
   FakeNccl::Reset();
   RunOnGpus(

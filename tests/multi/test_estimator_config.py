@@ -8,6 +8,7 @@ import math
 import os
 import stat
 
+import fake_gpu
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,7 +80,8 @@ def test_threads_and_what_the_user_has_set(size):
     bound = os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid())
     share = cores if bound else max(1, cores // size)
     assert config.intra_op_parallelism_threads == config.inter_op_parallelism_threads == share
-    assert config.allow_soft_placement and not config.gpu_options.visible_device_list
+    assert config.allow_soft_placement
+    assert config.gpu_options.visible_device_list == ("0" if fake_gpu.IS_REAL else "")
     given = v1.ConfigProto(intra_op_parallelism_threads=77, log_device_placement=True)
     config = toolkit.run_config(session_config=given).session_config
     assert config.intra_op_parallelism_threads == 77 and config.log_device_placement

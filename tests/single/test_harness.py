@@ -14,6 +14,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import fake_gpu
 import mpi
 import pytest
 import rank_files
@@ -56,6 +57,17 @@ def test_hosts(tmp_path: Path) -> None:
     path = script(tmp_path, 'print(os.environ["HVD_HOST_ID"])')
     result = run_ranks(path, 4, 30, hosts="2x2")
     assert result.outputs == ["host0\n", "host0\n", "host1\n", "host1\n"]
+
+
+def test_ranks_know_which_gpu_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lost it once, and what was to run by NCCL ran without, and passed."""
+    asked = {"HVD_TEST_GPU": "real", "HVD_TEST_NCCL": "1"}
+    monkeypatch.setattr(fake_gpu, "OF_REAL", asked)
+    monkeypatch.setenv("HVD_TEST_NCCL", "of the tests' own")
+    path = script(tmp_path, f"print({{k: v for k, v in os.environ.items() if k in {[*asked]}}})")
+    assert run_ranks(path, 1, 30).outputs == [f"{asked}\n"]
 
 
 def test_own_launcher(tmp_path: Path) -> None:
@@ -202,11 +214,15 @@ def test_how_a_file_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_how_a_file_is_run_on_a_gpu_that_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    also, only = {"RANKS": (3,), "GPU": (2, 3)}, {"RANKS": (), "GPU": (1, 3)}
-    assert rank_files.gpu_runs_of(also) == (2, 3) and rank_files.gpu_runs_of(only) == (1, 3)
-    assert rank_files.gpu_runs_of({"RANKS": (3,)}) == ()
+    also, only = {"RANKS": (3,), "GPU": (2, "2x2")}, {"RANKS": (), "GPU": (1, 3)}
+    by_hosts = {"RANKS": (), "GPU": ("2x2",)}
+    assert rank_files.gpu_runs_of(also) == [(2, None), (4, "2x2")]
+    assert rank_files.gpu_runs_of(only) == [(1, None), (3, None)]
+    assert rank_files.gpu_runs_of({"RANKS": (3,)}) == []
     monkeypatch.setattr(rank_files, "ONE_SIZE", True)
-    assert rank_files.gpu_runs_of(also) == () and rank_files.gpu_runs_of(only) == (3,)
+    assert rank_files.gpu_runs_of(also) == []
+    assert rank_files.gpu_runs_of(only) == [(3, None)]
+    assert rank_files.gpu_runs_of(by_hosts) == [(4, "2x2")]
 
 
 FILE = f"""
