@@ -49,14 +49,20 @@ void DirectLane::StartTrip(const FlightPtr& flight) {
   std::sort(sums.partners.begin(), sums.partners.end());
   sums.segments[0].name = NameOf(batch);
   sums.inputs_are_ready = [trip] { return trip->is_copied; };
-  trip->sums =
-      host_->Start(std::move(sums), [this, trip](const Status& status) {
-        trip->has_sums = true;
-        if (status.ok()) return;
-        trip->status = status;
-        // The other ranks must not wait for this one.
-        host_->Cancel(trip->before, status);
-      });
+  // Blocks of the batch, whose own times are those of its GPU.
+  sums.counters = batch.counters;
+  const std::shared_ptr<BatchTimes> times = batch.times;
+  if (times != nullptr) sums.times = std::make_shared<BatchTimes>();
+  const auto end = [this, trip, times,
+                    of_sums = sums.times](const Status& status) {
+    trip->has_sums = true;
+    if (times != nullptr) times->payload_bytes += of_sums->payload_bytes;
+    if (status.ok()) return;
+    trip->status = status;
+    // The other ranks must not wait for this one.
+    host_->Cancel(trip->before, status);
+  };
+  trip->sums = host_->Start(std::move(sums), end);
   Batch number = LargestOf(DataType::kInt64, &trip->place);
   number.segments[0].name = NameOf(batch);
   number.inputs_are_ready = [trip] { return trip->has_place; };
