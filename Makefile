@@ -137,14 +137,16 @@ test: ## Runs the C++ and the Python tests
 	@$(call both,$(MAKE) --no-print-directory test-core,$(MAKE) --no-print-directory test-python)
 
 TEST_STEPS := native test-tools flights
+TEST_LIMIT := --max-worker-restart 0 -o faulthandler_timeout=300 \
+  -o faulthandler_exit_on_timeout=true
 
 # Not `python -m pytest`, which would find the tree's hvd_tf before the installed one. Programs of
-# one rank mostly wait, so three are tested at once.
+# one rank mostly wait, so three are tested at once. A test that hangs shows its stack and fails.
 test-python: $(addprefix $(DONE)/,$(TEST_STEPS))
 ifdef ARGS
 	@$(BIN)/pytest $(ARGS)
 else
-	@$(call both,$(BIN)/pytest --numprocesses 3 --dist loadfile tests/single,\
+	@$(call both,$(BIN)/pytest --numprocesses 3 --dist loadfile $(TEST_LIMIT) tests/single,\
 	  $(BIN)/pytest tests --ignore tests/single)
 endif
 
@@ -193,6 +195,7 @@ compile-gpu: $(CUDA)/.done $(DONE)/native ## Compiles what runs on GPUs, and its
 	    -DHVD_MPI_INCLUDE="$(CURDIR)/$(VENV)/include" -DHVD_MPI_LIB="$(CURDIR)/$(VENV)/lib" \
 	    -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" >/dev/null && \
 	  cmake --build build/cuda --target $(GPU_PROGRAMS) -- --quiet
+	@nm -D build/cuda/libcuda_waits.so | grep -q CudaWaitsBegin # programs find it by name
 
 test-gpu: compile-gpu ## Tests what runs on a GPU, and measures it: where there is one
 	@build/cuda/cuda_kernels_test && build/cuda/staging_test

@@ -67,7 +67,13 @@ def tests() -> list[Run]:
         run("lane, NCCL", BY_NCCL, *lane),
         run("lane, NCCL, async completion", {**BY_NCCL, "HVD_ASYNC_COMPLETION": "1"}, *lane),
         Run("tests", "ends of ranks, NCCL", ends, BY_NCCL),
-        run("lane, staged", SHARED, *lane, "check_numerics"),
+        run("two hosts, NCCL", BY_NCCL, "gpu_hosts"),
+        run(
+            "two hosts, NCCL, async completion",
+            {**BY_NCCL, "HVD_ASYNC_COMPLETION": "1"},
+            "gpu_hosts",
+        ),
+        run("lane, staged", SHARED, *lane, "gpu_hosts", "check_numerics"),
         run("what is built on it, staged", SHARED, *built),
         run("Estimators, staged", SHARED, *estimators),
     ]
@@ -86,6 +92,8 @@ def speed() -> list[Run]:
         run("a step of 1 rank, TensorFlow's copies", 1, {"HVD_GPU_LANE": "0"}),
         run("a step of 2 ranks", 2, {}, *two),
         run("a step of 2 ranks, TensorFlow's copies", 2, {"HVD_GPU_LANE": "0"}, *two),
+        run("completions, 1 rank", 1, {}, "--completions"),
+        run("completions, 2 ranks, NCCL", 2, {}, *two, "--nccl", "--completions"),
         run("large gradients, 2 ranks", 2, {}, *two, "--model", "dense"),
         run("who waits", 2, seen, *two, "--cuda-waits", waits),
     ]
