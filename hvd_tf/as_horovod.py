@@ -3,9 +3,10 @@
 
     hvdrun -np 4 python -m hvd_tf.as_horovod train.py --epochs 3
     hvdrun -np 4 python -m hvd_tf.as_horovod -m package.train --epochs 3
+    python -m hvd_tf.as_horovod horovodrun -np 4 python train.py --epochs 3
 
 What the program starts finds hvd_tf in Horovod's place too, such as workers of multiprocessing.
-`horovodrun` is hvdrun there.
+`horovodrun` is hvdrun there, and here.
 
 In Python it is `hvd_tf.install_as_horovod()`, before the first import of horovod.
 """
@@ -27,6 +28,7 @@ _PACKAGE = Path(__file__).parent / "_internal" / "horovod"
 _PATH = Path(__file__).resolve().parent / "_internal" / "horovod_path"
 # Where they find horovodrun, and which Python that is to run.
 _COMMANDS = _PATH.with_name("horovod_bin")
+_LAUNCHER = _COMMANDS / "horovodrun"
 _PYTHON_VARIABLE = "HVD_PYTHON"
 
 
@@ -83,6 +85,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         sys.path.insert(0, "")  # as python -m does
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
         return
+    if program[0] == _LAUNCHER.name:
+        os.execv(_LAUNCHER, [str(_LAUNCHER), *program[1:]])
     path = _file_of(program[0])
     if path is None:
         parser.error(f"there is no file {program[0]}, and no script of Python on PATH")

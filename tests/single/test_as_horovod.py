@@ -135,6 +135,13 @@ def test_horovodrun_is_hvdrun_for_what_the_program_starts(tmp_path: Path) -> Non
     assert "mpirun" in result.stdout and result.stdout.rstrip().endswith(" =true")
 
 
+def test_horovodrun_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import horovod; print('ran', horovod.__version__)")
+    result = run(tmp_path, "horovodrun", "-np", "2", sys.executable, "train.py")
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["[0] ran 0.28.1", "[1] ran 0.28.1"]
+
+
 def test_an_imported_horovod_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("WHOSE = 'another'")
