@@ -36,7 +36,7 @@ def hvd() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module", autouse=True)
 def layers_numbered_anew() -> None:
     """A file before may have made different numbers of layers on each rank: Keras counts them."""
-    if "tensorflow" not in sys.modules or "keras" not in sys.modules:
+    if "tensorflow" not in sys.modules or sys.modules.keys().isdisjoint(("keras", "tf_keras")):
         return
     import tensorflow as tf
 
