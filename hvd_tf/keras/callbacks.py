@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import variables_given
+from hvd_tf._internal.compat import variable_key, variables_given
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
@@ -41,10 +42,11 @@ Logs = Optional[dict[str, Any]]
 class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
     """Gives every rank the root's model and optimizer, after the first batch.
 
-    Then all variables exist: those of layers that are built late, and the optimizer's slots. With
-    JoinCallback it does so before the first batch where all ranks have built the model, because a
-    rank may have no batch. States of random numbers stay as they are, so that ranks drop out
-    different units.
+    Then all variables exist: those of layers that are built late, and the optimizer's slots. Before
+    that batch it gives them the root's weights, where all ranks of the job train the model together
+    and have built it. So the first gradients are those of the root's weights. With JoinCallback
+    the optimizer is given then too, because a rank may have no batch. States of random numbers stay
+    as they are, so that ranks drop out different units.
 
     It also sees to it that ranks end their epochs together: where they have unequal numbers of
     batches, it raises ValueError, or the rank with more batches gets a tf.errors.UnknownError. With
@@ -93,15 +95,23 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         peers = peers_of(self.model)
         if peers is None:
             return
-        facts = {"done": self.broadcast_done, "built": self.model.built}
+        weights = self._weights() if self.model.built else []
+        shapes = [f"{variable.dtype} {variable.shape}" for variable in weights]
+        digest = hashlib.sha256("\n".join(shapes).encode()).hexdigest()
+        facts = {"done": self.broadcast_done, "built": self.model.built, "shapes": digest}
         everyones = exchange(facts, "fit/broadcast", peers)
         self.broadcast_done = all(theirs["done"] for theirs in everyones)
-        if self.broadcast_done or self.model not in joined or not tf.executing_eagerly():
+        if self.broadcast_done or not tf.executing_eagerly():
             return
-        # Some may have no batch in the first epoch. Here all of them are.
-        if all(theirs["built"] for theirs in everyones):
+        if not all(theirs["built"] for theirs in everyones):
+            return
+        if self.model in joined:
+            # Some may have no batch in the first epoch. Here all of them are.
             create_optimizer_variables(self.model.optimizer, self.model.trainable_variables)
             self._broadcast()
+        elif peers.size() == size() and len({theirs["shapes"] for theirs in everyones}) == 1:
+            # Layers that are built late, and slots, follow after the first batch.
+            self._share(weights)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Counts its batches."""
@@ -130,13 +140,21 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
             self._broadcast()
 
     def _broadcast(self) -> None:
+        if size() > 1 and tf.executing_eagerly():
+            check_order(self.model, self._local, self.root_rank)
+        self._share(broadcast_variables_of(self.model, self._local))
+        self.broadcast_done = True
+
+    def _weights(self) -> list[Any]:
+        """What is broadcast but for the optimizer's."""
+        of_model = {variable_key(v) for v in self.model.variables if hasattr(v, "dtype")}
+        every = broadcast_variables_of(self.model, self._local)
+        return [variable for variable in every if variable_key(variable) in of_model]
+
+    def _share(self, variables: Sequence[Any]) -> None:
         if size() > 1:
             with tf.device(self.device):
-                if tf.executing_eagerly():
-                    check_order(self.model, self._local, self.root_rank)
-                variables = broadcast_variables_of(self.model, self._local)
                 run_in_session(broadcast_variables(variables, self.root_rank))
-        self.broadcast_done = True
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):

@@ -44,6 +44,34 @@ def test_all_start_as_the_root(hvd, rank, size, optimizers):
             np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_the_first_gradients_are_those_of_the_roots_weights(hvd, rank, size, optimizers, late):
+    """Which may be loaded ones. A layer that is built late is given with the slots."""
+    root, rate = size - 1, 0.5
+    inputs = keras.Input([2])
+    model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
+    if late:
+        model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+    optimizer = optimizers.SGD(rate, momentum=0.9)
+    model.compile(hvd_keras.DistributedOptimizer(optimizer), "mse")
+    loaded = np.array([[1.0], [-2.0]], np.float32)
+    if rank == root or not late:
+        model.build([None, 2])
+        model.set_weights([loaded + (rank - root)])
+    x = np.eye(2, dtype=np.float32) * (rank + 1)
+    used = [callbacks.BroadcastGlobalVariablesCallback(root)]
+    model.fit(x, np.zeros([2, 1], np.float32), batch_size=2, verbose=0, callbacks=used)
+    # The mean of (x w)^2 over two rows, and over ranks.
+    gradient = loaded * np.mean([(of + 1) ** 2 for of in range(size)])
+    (found,) = model.get_weights()
+    if late:  # other ranks' gradients were those of new weights
+        everyones = hvd.allgather_object(found)
+        for theirs in everyones:
+            np.testing.assert_array_equal(theirs, everyones[root])
+    else:
+        np.testing.assert_allclose(found, loaded - rate * gradient, rtol=1e-6)
+
+
 def test_a_model_with_a_vocabulary(hvd, rank, size):
     """Keras 2 has it among the variables. It is each rank's own."""
     keras.utils.set_random_seed(rank)
