@@ -333,10 +333,15 @@ def _installed() -> bool:
         return False
 
 
+# Loaded before there are threads: what a child loads before it becomes another program may wait for
+# a lock that one of them had.
+_LIBC = ctypes.CDLL(None)
+
+
 def _end_with_parent() -> None:
     # Should pytest itself be killed, the launcher is asked to end, and ends its ranks.
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _segments() -> set[str]:
