@@ -155,15 +155,22 @@ def _column(
 def _floats(texts: list[str], dtype: tf.DType) -> np.ndarray:
     # NumPy itself reads text as its own types only, of which bfloat16 is none.
     own = dtype.as_numpy_dtype if np.dtype(dtype.as_numpy_dtype).kind == "f" else np.float32
-    return np.array(texts, str).astype(own).astype(dtype.as_numpy_dtype)
+    return _parsed(texts, own).astype(dtype.as_numpy_dtype)
 
 
 def _integers(texts: list[str], dtype: tf.DType) -> np.ndarray:
     """Raises ValueError for what is no integer, and OverflowError for what is out of range."""
     wide = np.uint64 if dtype == tf.uint64 else np.int64
-    numbers = np.array(texts, str).astype(wide)
+    numbers = _parsed(texts, wide)
     if dtype == tf.uint64 and any(text.strip().startswith("-") for text in texts):
         raise OverflowError  # NumPy would wrap it around
     if numbers.size and not (dtype.min <= numbers.min() and numbers.max() <= dtype.max):
         raise OverflowError
     return numbers.astype(dtype.as_numpy_dtype)
+
+
+def _parsed(texts: list[str], kind: Any) -> np.ndarray:
+    # As in Python's source, NumPy lets digits have these between them. Other readers see no number.
+    if "_" in "".join(texts):
+        raise ValueError
+    return np.array(texts, str).astype(kind)

@@ -84,6 +84,7 @@ def test_a_damaged_tfrecord_is_named(folder, rank, size, damage):
     [
         ("7,x", r"line 4: column 'b' is 'x', which is no float32"),
         ("7,", r"line 4: column 'b' is '', which is no float32; give a default"),
+        ("7,1_0", r"line 4: column 'b' is '1_0', which is no float32"),
         ("7", r"line 4: 1 fields, and the header has 2"),
         ('7,"8', r"line \d: unexpected end of data"),
         ("7,caf\xe9", r"line 4: 'utf-8' codec can't decode byte 0xe9 .*: write it as UTF-8 text"),
@@ -109,6 +110,7 @@ def test_a_damaged_csv_is_named(folder, rank, size, line, text):
         (tf.int32, "3000000000", -(2**31)),
         (tf.uint64, "-1", 2**64 - 1),
         (tf.int64, "9223372036854775808", 2**63 - 1),
+        (tf.int64, "1_000", 7),
     ],
 )
 def test_an_integer_that_does_not_fit_is_named(folder, rank, size, dtype, text, last):
