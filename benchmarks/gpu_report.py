@@ -96,6 +96,7 @@ def speed() -> list[Run]:
         run("completions, 2 ranks, NCCL", 2, {}, *two, "--nccl", "--completions"),
         run("large gradients, 2 ranks", 2, {}, *two, "--model", "dense"),
         run("who waits", 2, seen, *two, "--cuda-waits", waits),
+        run("who waits, NCCL", 2, seen, *two, "--nccl", "--cuda-waits", waits),
     ]
 
 

@@ -21,8 +21,11 @@ IS_REAL = os.environ.get(GPU_VARIABLE) == "real"
 # it. NCCL takes ranks of one GPU for a mistake, unless they say that they are on several hosts.
 NCCL_VARIABLE = "HVD_TEST_NCCL"
 # What the ranks of every job have of these, where the machine's own GPU was asked for.
-OF_REAL = {name: os.environ[name] for name in (GPU_VARIABLE, NCCL_VARIABLE) if name in os.environ}
-OF_REAL = OF_REAL if IS_REAL else {}
+OF_REAL = {
+    name: os.environ[name]
+    for name in (GPU_VARIABLE, NCCL_VARIABLE)
+    if IS_REAL and name in os.environ
+}
 
 SOURCES = Path(__file__).parent / "fakes"
 ENGINE = Path(__file__).parent.parent / "tf_ops"

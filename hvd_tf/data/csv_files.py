@@ -170,7 +170,7 @@ def _integers(texts: list[str], dtype: tf.DType) -> np.ndarray:
 
 
 def _parsed(texts: list[str], kind: Any) -> np.ndarray:
-    # As in Python's source, NumPy lets digits have these between them. Other readers see no number.
+    # NumPy takes 1_000 for 1000, as Python's source does. Other readers of CSV see no number.
     if "_" in "".join(texts):
         raise ValueError
     return np.array(texts, str).astype(kind)

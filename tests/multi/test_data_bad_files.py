@@ -113,7 +113,7 @@ def test_a_damaged_csv_is_named(folder, rank, size, line, text):
         (tf.int64, "1_000", 7),
     ],
 )
-def test_an_integer_that_does_not_fit_is_named(folder, rank, size, dtype, text, last):
+def test_what_is_no_such_integer_is_named(folder, rank, size, dtype, text, last):
     fits, does_not = folder / "fits.csv", folder / "does_not.csv"
     if rank == 0:
         fits.write_text("a\n" + f"{last}\n" * size)
