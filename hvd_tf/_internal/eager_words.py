@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_tf._internal import native
+from hvd_tf._internal.known_bytes import with_known_bytes
 
 _MOST_AS_ATTRIBUTES = 1000
 _MOST_REPEATED = 4000  # of later ones
@@ -43,7 +44,9 @@ def run_operation(operation: Callable[..., Any], **arguments: Any) -> Any:
     """Calls an operation of `native.ops` that has a `tensor_name`, and perhaps scale factors."""
     get = arguments.get
     words = (get("tensor_name"), get("exact_prescale"), get("exact_postscale"))
-    if words in _as_attributes or not tf.executing_eagerly():
+    if not tf.executing_eagerly():
+        return with_known_bytes(operation(**arguments))
+    if words in _as_attributes:
         return operation(**arguments)
     is_like_ours = tf.compat.as_str(words[0]).startswith(_IN_PLACE)
     if not is_like_ours and _may_be_attributes(words):

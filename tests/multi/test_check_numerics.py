@@ -182,6 +182,28 @@ def test_a_set_of_one_rank_is_checked(checking):
         assert words in str(caught.value)
 
 
+def test_small_ones_that_share_a_kernel(checking):
+    """In a graph. The error has the one that is bad, in a set of one rank too."""
+    alone, _ = checking
+    for process_set in (hvd_tf.global_process_set, alone):
+        if not process_set.included():
+            continue
+
+        @tf.function
+        def step(good, bad, process_set=process_set):
+            return [
+                hvd_tf.allreduce(x, op=hvd_tf.Sum, name=name, process_set=process_set)
+                for name, x in (("shared.good", good), ("shared.bad", bad))
+            ]
+
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            step(tf.ones([4]), ones(4))
+        words = f"rank {CULPRIT} has a NaN or an infinity in 'shared.bad'; HVD_CHECK_NUMERICS=1"
+        assert words in str(caught.value)
+        for value in step(tf.ones([4]), tf.ones([4])):
+            np.testing.assert_array_equal(value, np.full(4, process_set.size()))
+
+
 def test_what_has_no_such_value_passes():
     largest = np.finfo(np.float32).max
     got = hvd_tf.allreduce(ones(9, largest), op=hvd_tf.Max, name="largest")

@@ -102,20 +102,25 @@ def test_many_in_flight(hvd, rank, size):
         np.testing.assert_array_equal(loop(), np.arange(40.0) * (size * (size + 1) / 2))
 
 
-def test_another_set_with_the_same_id(hvd, rank):
-    """The numbers of a set mean nothing to the next one that has its id."""
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_set_with_the_same_id(hvd, rank, count):
+    """The numbers of a set mean nothing to the next one that has its id. Several share a kernel."""
     process_set = hvd.add_process_set([0, 1])
     run = tf.function(
-        lambda x: hvd.allreduce(x, op=hvd.Sum, name="again.set", process_set=process_set),
+        lambda x: [
+            hvd.allreduce(x * i, op=hvd.Sum, name=f"again.set{i}", process_set=process_set)
+            for i in range(1, count + 1)
+        ],
         autograph=False,
     ).get_concrete_function(tf.TensorSpec([], tf.float32))
-    for ranks in ([1, 2], [0, 2], [0, 1]):
+    for ranks in ([1, 2], [2], [0, 2], [0, 1]):
         hvd.remove_process_set(process_set)
         process_set = hvd.add_process_set(ranks)
         assert process_set.process_set_id == 1
         for _ in range(3):
             if process_set.included():
-                assert run(tf.constant(rank + 1.0)).numpy() == sum(r + 1 for r in ranks)
+                want = [sum(r + 1 for r in ranks) * i for i in range(1, count + 1)]
+                np.testing.assert_array_equal(run(tf.constant(rank + 1.0)), want)
     hvd.remove_process_set(process_set)
 
 
@@ -123,10 +128,14 @@ def test_another_runtime(hvd, rank, size):
     """After a new init the same numbers mean other tensors."""
     first = any_shape(lambda x: hvd.allreduce(x, op=hvd.Sum, name="again.first"))
     second = any_shape(lambda x: hvd.allreduce(x, op=hvd.Max, name="again.second"))
+    bundle = tf.function(
+        lambda x: hvd.allreduce(x, op=hvd.Sum, name="a") + hvd.allreduce(-x, op=hvd.Sum, name="b")
+    ).get_concrete_function(tf.TensorSpec([], tf.float32))
     for order in ((first, second), (second, first), (first, second)):
         for _ in range(3):
             for run in order:
                 want = size * (size + 1) / 2 if run is first else size
                 assert run(tf.constant(rank + 1.0)).numpy() == want
+            assert bundle(tf.constant(rank + 1.0)).numpy() == 0.0
         hvd.shutdown()
         hvd.init(process_sets="dynamic")

@@ -123,6 +123,7 @@ FLOORS = [
     "blame scopes step_data",
     "op_names",
     "eager_words",
+    "known_bytes",
     "features reduce_ops world counts",
     "native names graph_names graph_order presence unique_rows",
     "compat lineage notices version run",

@@ -53,16 +53,7 @@ class AllreduceKernel : public CollectiveKernel {
   Status Bind(tf::OpKernelContext* ctx, const ProcessSet& /*set*/,
               CollectiveCall* call) override {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
-      // The input is not kept as a tensor, because a second reference would
-      // rule out forwarding.
-      const void* const in = MutableData(ctx->input(i));
-      Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, i);
-      if (!output.ok()) return output.status();
-      void* const out = MutableData(output.value());
-      call->entry.inputs.push_back(in);
-      call->entry.outputs.push_back(out);
-      if (in != out) call->tensors.push_back(ctx->input(i));
-      call->tensors.push_back(std::move(output.value()));
+      HVD_RETURN_IF_ERROR(BindReduced(ctx, i, call));
     }
     return Status::Ok();
   }

@@ -33,10 +33,28 @@ const Runner* RunnerOf(tf::OpKernelContext* ctx, int64_t step) {
   return waits ? nullptr : ctx->runner();
 }
 
+// Data verbs are stateless, so TensorFlow tries to fold one whose input is a
+// constant. It does so while a graph is optimised (there is no step, no
+// cancellation and no function library) or built (the step has a special
+// number). Ranks fold at different times, and each time they retrace. So a
+// collective must not run then. The error makes TensorFlow leave the node
+// alone.
+bool IsFoldingConstants(tf::OpKernelContext* ctx) {
+  return ctx->step_id() == tf::LogMemory::CONSTANT_FOLDING_STEP_ID ||
+         (ctx->cancellation_manager() == nullptr &&
+          ctx->function_library() == nullptr);
+}
+
 }  // namespace
 
 bool IsEager(const tf::OpKernel& kernel) {
   return kernel.name() == kernel.type_string();
+}
+
+TfStatus RefuseFolding(tf::OpKernelContext* ctx) {
+  if (!IsFoldingConstants(ctx)) return absl::OkStatus();
+  return TfStatus(absl::StatusCode::kFailedPrecondition,
+                  "a collective does not run while constants are folded");
 }
 
 CallSite CallSiteOf(tf::OpKernelContext* ctx) {

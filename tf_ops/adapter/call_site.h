@@ -34,6 +34,9 @@ struct CallSite {
 // graphs other names.
 [[nodiscard]] bool IsEager(const tensorflow::OpKernel& kernel);
 
+// An error while TensorFlow folds constants, when no collective may run.
+[[nodiscard]] TfStatus RefuseFolding(tensorflow::OpKernelContext* ctx);
+
 // The call site of a kernel that runs.
 [[nodiscard]] CallSite CallSiteOf(tensorflow::OpKernelContext* ctx);
 

@@ -11,45 +11,10 @@
 #include "adapter/kernel_inputs.h"
 #include "adapter/matched_names.h"
 #include "adapter/tf_bridge.h"
-#include "core/verbs/verb_rules.h"
-#include "cpu/finite.h"
 
 namespace hvd {
-namespace {
 
 namespace tf = ::tensorflow;
-
-// Data verbs are stateless, so TensorFlow tries to fold one whose input is a
-// constant. It does so while a graph is optimised (there is no step, no
-// cancellation and no function library) or built (the step has a special
-// number). Ranks fold at different times, and each time they retrace. So a
-// collective must not run then. The error makes TensorFlow leave the node
-// alone.
-bool IsFoldingConstants(tf::OpKernelContext* ctx) {
-  return ctx->step_id() == tf::LogMemory::CONSTANT_FOLDING_STEP_ID ||
-         (ctx->cancellation_manager() == nullptr &&
-          ctx->function_library() == nullptr);
-}
-
-// What a transport checks in a set of several ranks.
-Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
-                   const std::string& name, const Signature& asked) {
-  const bool is_asked_for = runtime.options().check_numerics;
-  const bool checks = RulesOf(asked.verb).finite_check != FiniteCheck::kNever;
-  if (!is_asked_for || !checks) return Status::Ok();
-  // Further inputs, such as splits, are no tensors of the call.
-  const auto count = static_cast<int>(asked.shapes.size());
-  for (int i = 0; i < count; ++i) {
-    const tf::Tensor& input = ctx->input(i);
-    if (!AllFiniteOnWire(asked.dtype, asked.wire_dtype, MutableData(input),
-                         input.NumElements(), asked.prescale)) {
-      return NotFinite(runtime.topology().rank, name, i, count);
-    }
-  }
-  return Status::Ok();
-}
-
-}  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
     : tf::AsyncOpKernel(ctx), memory_(MemoryOf(ctx->device_type())) {
@@ -61,11 +26,7 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
 
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                                     DoneCallback done) {
-  OP_REQUIRES_ASYNC(
-      ctx, !IsFoldingConstants(ctx),
-      TfStatus(absl::StatusCode::kFailedPrecondition,
-               "a collective does not run while constants are folded"),
-      done);
+  OP_REQUIRES_OK_ASYNC(ctx, RefuseFolding(ctx), done);
   if (words_place_ < 0) return Run(ctx, tensor_name_, nullptr, std::move(done));
   const std::optional<EagerWords> words = GetEagerWords().Take(words_place_);
   OP_REQUIRES_ASYNC(ctx, words.has_value(),
@@ -88,9 +49,9 @@ void CollectiveKernel::Run(tf::OpKernelContext* ctx, const std::string& name,
   Request& request = call->entry.request;
   DescribeCall(ctx, runtime, *set.value(), words, call.get());
   if (set.value()->ranks.size() == 1 &&
-      PassesAlone(*runtime, request.signature)) {
+      PassesAlone(memory_, *runtime, request.signature)) {
     if (request.error.ok()) {
-      request.error = CheckFinite(ctx, *runtime, name, request.signature);
+      request.error = CheckFinite(ctx, *runtime, name, request.signature, 0);
     }
     if (request.error.ok()) {
       request.error = ComputeAlone(ctx, request.signature);
@@ -111,15 +72,6 @@ void CollectiveKernel::Run(tf::OpKernelContext* ctx, const std::string& name,
              std::move(call));
 }
 
-bool CollectiveKernel::PassesAlone(const Runtime& runtime,
-                                   const Signature& asked) const {
-  // This thread computes in host memory only.
-  return memory_ == MemoryKind::kHost ||
-         (!RulesOf(asked.verb).has_ids && !runtime.options().check_numerics &&
-          asked.prescale == 1.0 && asked.postscale == 1.0 &&
-          asked.wire_dtype == asked.dtype);
-}
-
 void CollectiveKernel::DescribeCall(tf::OpKernelContext* ctx,
                                     const std::shared_ptr<Runtime>& runtime,
                                     const ProcessSet& set,
@@ -127,7 +79,7 @@ void CollectiveKernel::DescribeCall(tf::OpKernelContext* ctx,
   Request& request = call->entry.request;
   if (words == nullptr && FollowsInputs() &&
       call->IsDescribedFor(runtime, set.serial) &&
-      HaveShapes(ctx, request.signature.shapes)) {
+      HaveShapes(ctx, request.signature.shapes, 0)) {
     return;  // it is the request of an earlier run
   }
   call->ForgetRequest();

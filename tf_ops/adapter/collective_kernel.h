@@ -8,6 +8,7 @@
 
 #include "adapter/collective_call.h"
 #include "adapter/eager_words.h"
+#include "adapter/kept_calls.h"
 #include "adapter/kernel_call.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
@@ -64,14 +65,12 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
                     const ProcessSet& set, const EagerWords* words,
                     KernelCall* call);
 
-  // Whether a set of one rank needs no transport either.
-  bool PassesAlone(const Runtime& runtime, const Signature& asked) const;
-
   const MemoryKind memory_;
   std::string tensor_name_;
   int words_place_ = -1;  // see PlaceOfWords
   int process_set_id_ = 0;
-  const std::shared_ptr<KernelCalls> calls_ = std::make_shared<KernelCalls>();
+  const std::shared_ptr<KeptCalls<KernelCall>> calls_ =
+      std::make_shared<KeptCalls<KernelCall>>();
 };
 
 }  // namespace hvd

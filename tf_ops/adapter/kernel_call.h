@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// KernelCall: the call of one run of a kernel. KernelCalls: calls that have
-// ended, for the kernel's next runs.
+// KernelCall: the call of one run of a kernel.
 #ifndef HVD_ADAPTER_KERNEL_CALL_H_
 #define HVD_ADAPTER_KERNEL_CALL_H_
 
 #include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "adapter/collective_call.h"
 #include "adapter/tf_compat.h"
@@ -41,27 +38,6 @@ class KernelCall : public CollectiveCall {
   // taken for it: a weak pointer keeps the place of the old one.
   std::weak_ptr<Runtime> runtime_;
   int set_serial_ = -1;  // -1: the request was not described
-};
-
-// A training loop runs a kernel with the same shapes again and again. A call
-// that is kept has the request of the last run and its memory. So the next run
-// need not describe it, and the background thread need not look up its name.
-//
-// Owners: a kernel, and its calls that have not ended. Any thread.
-class KernelCalls : public std::enable_shared_from_this<KernelCalls> {
- public:
-  // A call that has ended, or a new one. It comes back when nobody has a
-  // pointer to it any more.
-  std::shared_ptr<KernelCall> Take();
-
- private:
-  // Loops may have many calls of a kernel in flight.
-  static constexpr size_t kMostKept = 4;
-
-  void Keep(std::unique_ptr<KernelCall> call);
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<KernelCall>> kept_;
 };
 
 }  // namespace hvd

@@ -4,12 +4,14 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "adapter/tf_bridge.h"
 #include "core/decimal.h"
 #include "core/quoted.h"
 #include "core/verbs/verb_rules.h"
 #include "cpu/elementwise.h"
+#include "cpu/finite.h"
 
 namespace hvd {
 namespace {
@@ -44,28 +46,47 @@ Status CheckAdasum(const Signature& signature) {
 
 }  // namespace
 
-Status DescribeInputs(tf::OpKernelContext* ctx, int count,
-                      Signature* signature) {
-  const Result<DataType> dtype = ToCore(ctx->input_dtype(0));
+Status DescribeInputs(tf::OpKernelContext* ctx, int count, Signature* signature,
+                      int first) {
+  const Result<DataType> dtype = ToCore(ctx->input_dtype(first));
   if (!dtype.ok()) return dtype.status();
   signature->dtype = dtype.value();
   signature->wire_dtype = dtype.value();
   signature->shapes.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    signature->shapes.push_back(ToCore(ctx->input(i).shape()));
+    signature->shapes.push_back(ToCore(ctx->input(first + i).shape()));
   }
   return Status::Ok();
 }
 
-bool HaveShapes(tf::OpKernelContext* ctx, const std::vector<Shape>& shapes) {
+bool HaveShapes(tf::OpKernelContext* ctx, const std::vector<Shape>& shapes,
+                int first) {
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const tf::TensorShape& shape = ctx->input(static_cast<int>(i)).shape();
+    const int input = first + static_cast<int>(i);
+    const tf::TensorShape& shape = ctx->input(input).shape();
     if (static_cast<size_t>(shape.dims()) != shapes[i].size()) return false;
     for (int d = 0; d < shape.dims(); ++d) {
       if (shape.dim_size(d) != shapes[i][static_cast<size_t>(d)]) return false;
     }
   }
   return true;
+}
+
+Status CheckFinite(tf::OpKernelContext* ctx, const Runtime& runtime,
+                   const std::string& name, const Signature& asked, int first) {
+  const bool is_asked_for = runtime.options().check_numerics;
+  const bool checks = RulesOf(asked.verb).finite_check != FiniteCheck::kNever;
+  if (!is_asked_for || !checks) return Status::Ok();
+  // Further inputs, such as splits, are no tensors of the call.
+  const auto count = static_cast<int>(asked.shapes.size());
+  for (int i = 0; i < count; ++i) {
+    const tf::Tensor& input = ctx->input(first + i);
+    if (!AllFiniteOnWire(asked.dtype, asked.wire_dtype, MutableData(input),
+                         input.NumElements(), asked.prescale)) {
+      return NotFinite(runtime.topology().rank, name, i, count);
+    }
+  }
+  return Status::Ok();
 }
 
 Status RefuseScalars(const Signature& signature) {
@@ -84,6 +105,20 @@ void BindInputs(tf::OpKernelContext* ctx, int count, CollectiveCall* call) {
     call->entry.inputs.push_back(MutableData(ctx->input(i)));
     call->tensors.push_back(ctx->input(i));
   }
+}
+
+Status BindReduced(tf::OpKernelContext* ctx, int index, CollectiveCall* call) {
+  // The input is not kept as a tensor, because a second reference would rule
+  // out forwarding.
+  const void* const in = MutableData(ctx->input(index));
+  Result<tf::Tensor> output = ForwardOrAllocateOutput(ctx, index);
+  if (!output.ok()) return output.status();
+  void* const out = MutableData(output.value());
+  call->entry.inputs.push_back(in);
+  call->entry.outputs.push_back(out);
+  if (in != out) call->tensors.push_back(ctx->input(index));
+  call->tensors.push_back(std::move(output.value()));
+  return Status::Ok();
 }
 
 Status PassInputsOn(tf::OpKernelContext* ctx) {
@@ -146,13 +181,26 @@ Status SetScales(const EagerWords& words, Signature* signature) {
   return Status::Ok();
 }
 
-Status ReduceAlone(tf::OpKernelContext* ctx, const Signature& asked) {
-  if (asked.prescale == 1.0 && asked.postscale == 1.0 &&
-      asked.wire_dtype == asked.dtype) {
-    return PassInputsOn(ctx);
-  }
-  for (int i = 0; i < ctx->num_inputs(); ++i) {
+bool PassesAlone(MemoryKind memory, const Runtime& runtime,
+                 const Signature& asked) {
+  // This thread computes in host memory only.
+  return memory == MemoryKind::kHost ||
+         (!RulesOf(asked.verb).has_ids && !runtime.options().check_numerics &&
+          asked.prescale == 1.0 && asked.postscale == 1.0 &&
+          asked.wire_dtype == asked.dtype);
+}
+
+Status ReduceAlone(tf::OpKernelContext* ctx, const Signature& asked,
+                   int first) {
+  const int end = first + static_cast<int>(asked.shapes.size());
+  const bool changes = asked.prescale != 1.0 || asked.postscale != 1.0 ||
+                       asked.wire_dtype != asked.dtype;
+  for (int i = first; i < end; ++i) {
     const tf::Tensor& input = ctx->input(i);
+    if (!changes) {
+      ctx->set_output(i, input);
+      continue;
+    }
     const Result<tf::Tensor> output = AllocateOutput(ctx, i, input.shape());
     if (!output.ok()) return output.status();
     AllreduceAlone(asked.dtype, asked.wire_dtype, asked.reduce_op,

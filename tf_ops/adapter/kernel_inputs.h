@@ -10,18 +10,27 @@
 #include "adapter/eager_words.h"
 #include "adapter/tf_compat.h"
 #include "core/request.h"
+#include "core/runtime.h"
 #include "core/status.h"
+#include "core/types.h"
 
 namespace hvd {
 
-// Fills in the dtype of the first `count` inputs, which is one for all, and
-// their shapes.
+// Fills in the dtype of `count` inputs from `first` on, which is one for all,
+// and their shapes.
 [[nodiscard]] Status DescribeInputs(tensorflow::OpKernelContext* ctx, int count,
-                                    Signature* signature);
+                                    Signature* signature, int first = 0);
 
-// Whether the first inputs have these shapes.
+// Whether the inputs from `first` on have these shapes.
 [[nodiscard]] bool HaveShapes(tensorflow::OpKernelContext* ctx,
-                              const std::vector<Shape>& shapes);
+                              const std::vector<Shape>& shapes, int first);
+
+// In a set of one rank: what a transport checks in larger ones. The tensors of
+// the call `name` are the inputs from `first` on.
+[[nodiscard]] Status CheckFinite(tensorflow::OpKernelContext* ctx,
+                                 const Runtime& runtime,
+                                 const std::string& name,
+                                 const Signature& asked, int first);
 
 // An error if one of the shapes has no rows for the signature's verb.
 [[nodiscard]] Status RefuseScalars(const Signature& signature);
@@ -29,6 +38,11 @@ namespace hvd {
 // Hands the first `count` inputs to the call, which keeps them.
 void BindInputs(tensorflow::OpKernelContext* ctx, int count,
                 CollectiveCall* call);
+
+// Hands an input that is reduced to the call, and its output. The output may be
+// the input's memory.
+[[nodiscard]] Status BindReduced(tensorflow::OpKernelContext* ctx, int index,
+                                 CollectiveCall* call);
 
 // Sets outputs that share the inputs' memory. There is nothing to compute.
 [[nodiscard]] Status PassInputsOn(tensorflow::OpKernelContext* ctx);
@@ -55,9 +69,14 @@ class ReductionAttributes {
 // Fills in the scales of a call whose attributes have none.
 [[nodiscard]] Status SetScales(const EagerWords& words, Signature* signature);
 
-// Reduces the inputs in a set of one rank.
+// Whether a set of one rank needs no transport for a call whose tensors are in
+// `memory`.
+[[nodiscard]] bool PassesAlone(MemoryKind memory, const Runtime& runtime,
+                               const Signature& asked);
+
+// Reduces the inputs from `first` on in a set of one rank.
 [[nodiscard]] Status ReduceAlone(tensorflow::OpKernelContext* ctx,
-                                 const Signature& asked);
+                                 const Signature& asked, int first = 0);
 
 }  // namespace hvd
 

@@ -18,10 +18,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// A list of names. TensorFlow lets every op have an attribute that begins with
-// an underscore.
-constexpr char kMatchedNames[] = "_hvd_matched_names";
-
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 // The digits of `text` from `at` on, without leading zeros. `at` moves on.

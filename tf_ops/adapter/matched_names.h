@@ -16,6 +16,10 @@
 
 namespace hvd {
 
+// The attribute that the pass gives a node: a list of names. TensorFlow lets
+// every op have an attribute that begins with an underscore.
+inline constexpr char kMatchedNames[] = "_hvd_matched_names";
+
 // The names by which ranks match a kernel's calls. `tensor_names` are those of
 // its attributes; an empty one stands for the node's name. Where ops share a
 // name, all but the first have a number behind it: "w", "w@1", "w@2", in the

@@ -36,6 +36,8 @@ struct Knob {
 const Knob kKnobs[] = {
     {"HVD_FUSION_BYTES", "HOROVOD_FUSION_THRESHOLD", &Options::fusion_bytes,
      "134217728", 0, 1e15, "bytes of tensors that travel as one batch at most"},
+    {"HVD_BUNDLE_BYTES", nullptr, &Options::bundle_bytes, "16384", 0, 1e9,
+     "allreduces of so many bytes and less share kernels of a graph; 0: none"},
     {"HVD_CHUNK_BYTES", nullptr, &Options::chunk_bytes, "1048576", 1024, 1e9,
      "bytes that a batch is cut into on a wire without shared memory"},
     {"HVD_SHM", nullptr, &Options::shm, "1", 0, 1,

@@ -36,6 +36,7 @@ enum class NcclUse : uint8_t {
 // Horovod's name, default, range and one line of documentation.
 struct Options {
   int64_t fusion_bytes = 0;
+  int64_t bundle_bytes = 0;
   int64_t chunk_bytes = 0;
   bool shm = false;
   int64_t shm_bytes = 0;
