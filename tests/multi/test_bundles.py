@@ -205,6 +205,24 @@ def test_an_error_names_the_tensor_and_its_node(rank, size):
         np.testing.assert_allclose(got, [size, size])
 
 
+def test_a_call_fails_that_others_wait_behind(rank, size):
+    """The last rank makes the second call after the first: it never comes to it."""
+
+    @tf.function
+    def step(x):
+        a = hvd.allreduce(x, op=hvd.Sum, name="a")
+        if rank == size - 1:
+            x = x + 0.0 * tf.reduce_sum(a)
+        return a, hvd.allreduce(2.0 * x, op=hvd.Sum, name="b")
+
+    for turn in range(3):
+        if size > 1:
+            with pytest.raises(tf.errors.OpError, match=r"'a'"):
+                step(tf.ones([3 if rank == turn % size else 4]))
+        first, second = step(tf.ones([2]))
+        np.testing.assert_allclose([first, second], [[size] * 2, [2 * size] * 2])
+
+
 def test_shapes_change(rank, size):
     """A placeholder of a known shape, and then functions of other shapes: requests are new."""
 

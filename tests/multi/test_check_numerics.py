@@ -204,6 +204,23 @@ def test_small_ones_that_share_a_kernel(checking):
             np.testing.assert_array_equal(value, np.full(4, process_set.size()))
 
 
+@pytest.mark.parametrize("bundling", [0, CULPRIT, 2])
+def test_one_that_shares_a_kernel_waits_for_a_call_that_never_comes(bundling):
+    """The other ranks make it behind the call that fails."""
+
+    @tf.function
+    def step(x, y):
+        bad = hvd_tf.allreduce(x, op=hvd_tf.Sum, name="shared.bad")
+        if hvd_tf.rank() != bundling:
+            y = y + tf.reduce_sum(bad)
+        return bad, hvd_tf.allreduce(y, op=hvd_tf.Sum, name="shared.later")
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        step(ones(3), tf.ones([2]))
+    check_error(caught.value, "shared.bad")
+    check_all_is_well()
+
+
 def test_what_has_no_such_value_passes():
     largest = np.finfo(np.float32).max
     got = hvd_tf.allreduce(ones(9, largest), op=hvd_tf.Max, name="largest")

@@ -59,15 +59,25 @@ void Bundle::Begin(tf::OpKernelContext* ctx,
 }
 
 void Bundle::Ended(const Call& call, const TfStatus& status) {
-  if (!status.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (first_error_.ok()) first_error_ = WithNode(status, *call.node_);
-  }
+  if (!status.ok()) Fail(call, status);
   if (open_.fetch_sub(1) > 1) return;
   if (!first_error_.ok()) ctx_->SetStatus(first_error_);
   // TensorFlow's closure must be freed earlier than the buffers.
   const tf::AsyncOpKernel::DoneCallback done = std::move(done_);
   done();
+}
+
+void Bundle::Fail(const Call& failed, const TfStatus& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!first_error_.ok()) return;
+    first_error_ = WithNode(status, *failed.node_);
+  }
+  // As TensorFlow would, if they were nodes. A peer whose step fails may never
+  // make the calls that they wait for.
+  for (Call& call : calls_) {
+    if (&call != &failed) call.Withdraw(status);
+  }
 }
 
 void Bundle::Reset() {

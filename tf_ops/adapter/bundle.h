@@ -17,7 +17,7 @@
 namespace hvd {
 
 // The ranks know the calls one by one. TensorFlow knows one run, which ends
-// when all calls have, with the first error that came.
+// when all calls have. The first that fails withdraws the others.
 //
 // Owners: a kernel (KeptCalls), and the calls that have not ended. Between runs
 // the requests and their numbers stay.
@@ -55,6 +55,7 @@ class Bundle {
 
  private:
   void Ended(const Call& call, const TfStatus& status);
+  void Fail(const Call& failed, const TfStatus& status);
 
   std::vector<Call> calls_;
   // What the requests were described for: see KernelCall.

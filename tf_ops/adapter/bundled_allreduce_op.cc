@@ -73,13 +73,11 @@ class BundledAllreduceKernel : public tf::AsyncOpKernel {
     }
     BindAll(ctx, bundle.get());
     bundle->set_done(std::move(done));
-    // The run may end as soon as its last call is submitted.
-    const CallSite site = CallSiteOf(ctx);
-    std::vector<Bundle::Call>& calls = bundle->calls();
-    for (size_t i = 0; i < calls.size(); ++i) {
-      SubmitCall(runtime, set, site, names_[i],
-                 std::shared_ptr<CollectiveCall>(bundle, &calls[i]));
-    }
+    std::vector<std::shared_ptr<CollectiveCall>> calls;
+    calls.reserve(names_.size());
+    for (Bundle::Call& call : bundle->calls())
+      calls.emplace_back(bundle, &call);
+    SubmitCalls(runtime, set, CallSiteOf(ctx), names_, calls);
   }
 
  private:

@@ -52,6 +52,10 @@ void CollectiveCall::Reset() {
   cancellation_.reset();
 }
 
+void CollectiveCall::Withdraw(const TfStatus& why) {
+  if (cancellation_.has_value()) cancellation_->Cancel(why);
+}
+
 void CollectiveCall::DropBuffers() {
   entry.inputs.clear();
   entry.groups.clear();
@@ -116,29 +120,53 @@ void CollectiveCall::Done(const Status& status) {
   End(ToTf(result));
 }
 
-void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
-                const CallSite& site, const std::string& name,
-                std::shared_ptr<CollectiveCall> call) {
-  Entry& entry = call->entry;
+bool CollectiveCall::Prepare(const std::shared_ptr<Runtime>& runtime,
+                             const ProcessSet& set, const CallSite& site,
+                             const std::string& name) {
   entry.request.key.name = name;
   entry.request.key.instance = site.instance;
   entry.request.step = site.step;
-  entry.runner = site.runs_inline ? &call->in_new_thread_ : site.runner;
+  entry.runner = site.runs_inline ? &in_new_thread_ : site.runner;
   entry.ticket = runtime->NewTicket();
   StepCancellation& cancellation =
-      call->cancellation_.emplace(runtime, set.serial, entry.ticket, site);
+      cancellation_.emplace(runtime, set.serial, entry.ticket, site);
   if (const Status why = cancellation.Register(); !why.ok()) {
     runtime->AbortStep(set, entry.request.key, entry.request.step, why);
     cancellation.Finish();
-    call->End(ToTf(why));
-    return;
+    End(ToTf(why));
+    return false;
   }
   // The peers' error names this rank. This rank's own error does not.
-  call->own_error_ = Named(name, entry.request.error);
+  own_error_ = Named(name, entry.request.error);
   // Code that runs `done` holds the entry, and so the call.
-  entry.done = [raw = call.get()](const Status& status) { raw->Done(status); };
-  runtime->Enqueue(set, EntryPtr(call, &entry));
-  cancellation.Enqueued(runtime.get());
+  entry.done = [this](const Status& status) { Done(status); };
+  return true;
+}
+
+void SubmitCall(const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
+                const CallSite& site, const std::string& name,
+                const std::shared_ptr<CollectiveCall>& call) {
+  if (!call->Prepare(runtime, set, site, name)) return;
+  runtime->Enqueue(set, EntryPtr(call, &call->entry));
+  call->cancellation_->Enqueued(runtime.get());
+}
+
+void SubmitCalls(const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
+                 const CallSite& site, const std::vector<std::string>& names,
+                 const std::vector<std::shared_ptr<CollectiveCall>>& calls) {
+  std::vector<EntryPtr> entries;
+  std::vector<CollectiveCall*> enqueued;
+  entries.reserve(calls.size());
+  enqueued.reserve(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (!calls[i]->Prepare(runtime, set, site, names[i])) continue;
+    entries.emplace_back(calls[i], &calls[i]->entry);
+    enqueued.push_back(calls[i].get());
+  }
+  runtime->Enqueue(set, std::move(entries));
+  for (CollectiveCall* call : enqueued) {
+    call->cancellation_->Enqueued(runtime.get());
+  }
 }
 
 }  // namespace hvd

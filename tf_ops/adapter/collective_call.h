@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "adapter/call_site.h"
@@ -28,6 +29,10 @@ class CollectiveCall {
   // for another call. The request and its number stay.
   void Reset();
 
+  // The call's step is about to be aborted with this error of another call. A
+  // call that waits ends.
+  void Withdraw(const TfStatus& why);
+
   // For an entry with an error. Nothing reads or writes its buffers then.
   void DropBuffers();
 
@@ -41,10 +46,19 @@ class CollectiveCall {
   std::function<Status()> on_success;
 
  private:
-  friend void SubmitCall(std::shared_ptr<Runtime> runtime,
+  friend void SubmitCall(const std::shared_ptr<Runtime>& runtime,
                          const ProcessSet& set, const CallSite& site,
                          const std::string& name,
-                         std::shared_ptr<CollectiveCall> call);
+                         const std::shared_ptr<CollectiveCall>& call);
+  friend void SubmitCalls(
+      const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
+      const CallSite& site, const std::vector<std::string>& names,
+      const std::vector<std::shared_ptr<CollectiveCall>>& calls);
+
+  // Makes the entry ready to be enqueued. False: the step is aborted already,
+  // and the call has ended.
+  bool Prepare(const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
+               const CallSite& site, const std::string& name);
 
   // Called once, from any thread. An error names the tensor. It must call the
   // kernel's done, now or later, and release it.
@@ -63,9 +77,13 @@ class CollectiveCall {
 
 // Enqueues the call under `name`, which the ranks match by. The call is part of
 // the site's step. It is withdrawn when the step is aborted.
-void SubmitCall(std::shared_ptr<Runtime> runtime, const ProcessSet& set,
+void SubmitCall(const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
                 const CallSite& site, const std::string& name,
-                std::shared_ptr<CollectiveCall> call);
+                const std::shared_ptr<CollectiveCall>& call);
+// The same for several, which the background thread takes at once.
+void SubmitCalls(const std::shared_ptr<Runtime>& runtime, const ProcessSet& set,
+                 const CallSite& site, const std::vector<std::string>& names,
+                 const std::vector<std::shared_ptr<CollectiveCall>>& calls);
 
 // The same error. Its text begins with the name that the ranks match by.
 [[nodiscard]] Status Named(const std::string& name, const Status& status);

@@ -16,6 +16,15 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// What a call of a step is told of the error that aborts the step.
+Status AsFirstError(const TfStatus& error) {
+  if (std::optional<Status> known = WithCause(error)) return *std::move(known);
+  // Only the first line. The rest is TensorFlow's list of operations.
+  std::string text(error.message());
+  text.resize(std::min(text.find('\n'), text.size()));
+  return Cancelled(std::move(text));
+}
+
 // TensorFlow's cancellation says that a step ends, but not why. But the
 // executor first aborts the step's rendezvous with the first error. A
 // rendezvous that was aborted answers every Send with that error. An error of a
@@ -41,11 +50,7 @@ Status FirstErrorOfStep(tf::RendezvousInterface* rendezvous, uint64_t ticket) {
            const tf::Rendezvous::Args&, const tf::Tensor&, bool) {});
     return unknown;
   }
-  if (std::optional<Status> known = WithCause(sent)) return *std::move(known);
-  // Only the first line. The rest is TensorFlow's list of operations.
-  std::string text(sent.message());
-  text.resize(std::min(text.find('\n'), text.size()));
-  return Cancelled(std::move(text));
+  return AsFirstError(sent);
 }
 
 struct DueCancel {
@@ -83,6 +88,20 @@ class StepWatches {
     if (watch.first != nullptr) watch.first->previous_ = call;
     watch.first = call;
     return true;
+  }
+
+  // Does nothing for a call that has finished, or is cancelled already.
+  void Cancel(StepCancellation* call, Status why) {
+    std::shared_ptr<Runtime> runtime;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (call->runtime_ == nullptr || !call->why_.ok()) return;
+      runtime = call->runtime_;
+      call->why_ = why;
+    }
+    const int before = call->state_.fetch_or(StepCancellation::kCancelled);
+    if ((before & StepCancellation::kEnqueued) == 0) return;
+    runtime->Cancel(call->set_serial_, call->ticket_, std::move(why));
   }
 
   // Does nothing for a call that was not added.
@@ -140,6 +159,7 @@ class StepWatches {
       Status why;
       for (StepCancellation* call = found->second.first; call != nullptr;
            call = call->next_) {
+        if (!call->why_.ok()) continue;  // it is cancelled already
         if (why.ok() || call->rendezvous_ != asked) {
           asked = call->rendezvous_;
           why = FirstErrorOfStep(asked, call->ticket_);
@@ -180,6 +200,10 @@ void StepCancellation::Enqueued(Runtime* runtime) {
   if (state_.fetch_or(kEnqueued) & kCancelled) {
     runtime->Cancel(set_serial_, ticket_, why_);
   }
+}
+
+void StepCancellation::Cancel(const TfStatus& why) {
+  StepWatches::Get().Cancel(this, AsFirstError(why));
 }
 
 void StepCancellation::Finish() { StepWatches::Get().Remove(this); }

@@ -37,6 +37,10 @@ class StepCancellation {
   // The entry has been handed to the runtime. May come after Finish.
   void Enqueued(Runtime* runtime);
 
+  // Withdraws the entry before its step is aborted, which is about to be: with
+  // this error of another call. Does nothing after Finish.
+  void Cancel(const TfStatus& why);
+
   // The entry is done, so the step's cancellation no longer concerns it. Does
   // not wait for a callback that is running in another thread.
   void Finish();

@@ -21,6 +21,20 @@ Status CommandQueue::Push(Command&& command) {
   return Status::Ok();
 }
 
+Status CommandQueue::PushAll(std::vector<Command>* commands) {
+  bool was_empty;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!closed_.ok()) return closed_;
+    was_empty = commands_.empty();
+    std::move(commands->begin(), commands->end(),
+              std::back_inserter(commands_));
+  }
+  commands->clear();
+  if (was_empty) doorbell_->Ring();
+  return Status::Ok();
+}
+
 void CommandQueue::PushAnyway(Command command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);

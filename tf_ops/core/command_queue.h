@@ -81,6 +81,10 @@ class CommandQueue {
   // command as it was.
   Status Push(Command&& command);
 
+  // Pushes all of them at once: the background thread takes all or none. On
+  // success it leaves an empty vector.
+  Status PushAll(std::vector<Command>* commands);
+
   // Like Push, but a closed queue takes it too. It is for the end of this rank,
   // and for aborted steps whose batches are still served.
   void PushAnyway(Command command);

@@ -22,6 +22,13 @@ constexpr std::chrono::seconds kAnnounceLimit{1};
 // How long the background thread may take to end a timeline. It waits for other
 // ranks for less.
 constexpr std::chrono::seconds kStopLimit{3};
+// Ends the call of a command that the queue has not taken.
+void Refuse(const Command& command, const Status& status) {
+  const Entry& refused = *std::get<EnqueueCommand>(command).entry;
+  refused.done(status.Reworded(Quoted(refused.request.key.name) +
+                               " cannot start: " + status.message()));
+}
+
 }  // namespace
 
 Runtime::Runtime(std::unique_ptr<Backend> backend, const Options& options,
@@ -128,21 +135,39 @@ void Runtime::Enqueue(int process_set_id, EntryPtr entry) {
                       ", which does not exist; give it to hvd.init()."));
 }
 
+Status Runtime::CheckMember(const ProcessSet& set, const Entry& entry) const {
+  if (set.rank >= 0) return Status::Ok();
+  return InvalidArgument(
+      Quoted(entry.request.key.name) + " was called on rank " +
+      std::to_string(topology().rank) + ", which is not in process set " +
+      std::to_string(set.id) + ".");
+}
+
 void Runtime::Enqueue(const ProcessSet& set, EntryPtr entry) {
-  if (set.rank < 0) {
-    entry->done(InvalidArgument(
-        Quoted(entry->request.key.name) + " was called on rank " +
-        std::to_string(topology().rank) + ", which is not in process set " +
-        std::to_string(set.id) + "."));
+  if (const Status member = CheckMember(set, *entry); !member.ok()) {
+    entry->done(member);
     return;
   }
   if (loop_->trace().on()) entry->enqueued_ns = SteadyNow_ns();
   Command command = EnqueueCommand{set.serial, std::move(entry)};
   const Status status = queue_->Push(std::move(command));
-  if (status.ok()) return;
-  const Entry& refused = *std::get<EnqueueCommand>(command).entry;
-  refused.done(status.Reworded(Quoted(refused.request.key.name) +
-                               " cannot start: " + status.message()));
+  if (!status.ok()) Refuse(command, status);
+}
+
+void Runtime::Enqueue(const ProcessSet& set, std::vector<EntryPtr> entries) {
+  const int64_t now_ns = loop_->trace().on() ? SteadyNow_ns() : 0;
+  std::vector<Command> commands;
+  commands.reserve(entries.size());
+  for (EntryPtr& entry : entries) {
+    if (const Status member = CheckMember(set, *entry); !member.ok()) {
+      entry->done(member);
+      continue;
+    }
+    entry->enqueued_ns = now_ns;
+    commands.push_back(EnqueueCommand{set.serial, std::move(entry)});
+  }
+  const Status status = queue_->PushAll(&commands);
+  for (const Command& command : commands) Refuse(command, status);
 }
 
 void Runtime::Join(const ProcessSet& set, JoinCallPtr call) {

@@ -90,6 +90,9 @@ class Runtime {
   // The same in a set that process_set has returned. It may have been removed
   // since. Then the entry fails, even if its id has been given to another set.
   void Enqueue(const ProcessSet& set, EntryPtr entry);
+  // The same for several, which the background thread takes at once. So what
+  // can travel together does.
+  void Enqueue(const ProcessSet& set, std::vector<EntryPtr> entries);
 
   // This rank has no more tensors for the set. Until all its ranks have joined,
   // the others' calls go on without this rank's. This rank is a member. `done`
@@ -148,6 +151,8 @@ class Runtime {
   void Abort(int exit_code) { backend_->Abort(exit_code); }
 
  private:
+  Status CheckMember(const ProcessSet& set, const Entry& entry) const;
+
   // What rank 0 has found to do with files. It crosses to the other ranks.
   struct Files {
     std::unique_ptr<AutotuneReport> autotune_report;
