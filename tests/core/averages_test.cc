@@ -55,14 +55,15 @@ float AverageOverHosts(const std::vector<int>& sizes, float value) {
         order.end());
     auto* partial = reinterpret_cast<std::byte*>(&partials[host]);
     const Packer packer(OneHalf(&half, &result), nullptr, 2);
-    const Reducer reducer(&packer, MakeHostMap(order), 0);
-    reducer.ReduceWithinHost(SegmentMap({1}), 0, 1,
-                             std::vector<const std::byte*>(sizes[host], block),
-                             0, partial);
+    const Reducer reducer(&packer, MakeHostMap(order));
+    const SegmentMap map({1});
+    reducer.ReduceWithinHost(
+        {map, 0, 1, std::vector<const std::byte*>(sizes[host], block)},
+        partial);
     blocks.push_back(partial);
   }
   const Packer packer(OneHalf(&half, &result), nullptr, 2);
-  const Reducer reducer(&packer, MakeHostMap(keys), 0);
+  const Reducer reducer(&packer, MakeHostMap(keys));
   reducer.ReduceAcrossHosts(1, blocks, reinterpret_cast<std::byte*>(&result));
   return ToFloat(Float16{result});
 }

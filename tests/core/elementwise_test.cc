@@ -67,8 +67,8 @@ TEST(reductions_equal_the_reference) {
           for (double postscale : {1.0, 0.25, 3.0}) {
             const Blocks blocks(dtype, ranks, count, op);
             std::vector<char> out(count * SizeOf(dtype) + 1);
-            ReduceBlocks(dtype, op, blocks.addresses, out.data(), count,
-                         postscale);
+            ReduceBlocks({dtype, op, postscale}, blocks.addresses, out.data(),
+                         count);
             for (int64_t i = 0; i < count; ++i) {
               const double expected =
                   ExpectedReduction(dtype, dtype, op, ranks, i, 1.0, postscale);
@@ -90,11 +90,11 @@ TEST(out_may_be_any_block) {
         Blocks apart(dtype, 4, kCount, ReduceOp::kSum);
         Blocks aliased(dtype, 4, kCount, ReduceOp::kSum);
         std::vector<char> out(kCount * SizeOf(dtype));
-        ReduceBlocks(dtype, ReduceOp::kSum, apart.addresses, out.data(), kCount,
-                     postscale);
+        ReduceBlocks({dtype, ReduceOp::kSum, postscale}, apart.addresses,
+                     out.data(), kCount);
         void* const target = aliased.memory[alias].data() + SizeOf(dtype);
-        ReduceBlocks(dtype, ReduceOp::kSum, aliased.addresses, target, kCount,
-                     postscale);
+        ReduceBlocks({dtype, ReduceOp::kSum, postscale}, aliased.addresses,
+                     target, kCount);
         EXPECT_EQ(std::memcmp(out.data(), target, out.size()), 0);
       }
     }
@@ -115,8 +115,8 @@ TEST(sums_are_formed_in_rank_order) {
   std::vector<const void*> addresses;
   for (auto& block : blocks) addresses.push_back(block.data());
   std::vector<float> whole(kCount), chunks(kCount);
-  ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, addresses, whole.data(),
-               kCount, 0.7);
+  ReduceBlocks({DataType::kFloat32, ReduceOp::kAverage, 0.7}, addresses,
+               whole.data(), kCount);
   for (int64_t i = 0; i < kCount; ++i) {
     float sum = blocks[0][i];
     for (int rank = 1; rank < kRanks; ++rank) sum += blocks[rank][i];
@@ -128,8 +128,8 @@ TEST(sums_are_formed_in_rank_order) {
         1 + static_cast<int64_t>(random() % 700), kCount - at);
     std::vector<const void*> starts;
     for (auto& block : blocks) starts.push_back(block.data() + at);
-    ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, starts,
-                 chunks.data() + at, length, 0.7);
+    ReduceBlocks({DataType::kFloat32, ReduceOp::kAverage, 0.7}, starts,
+                 chunks.data() + at, length);
     at += length;
   }
   EXPECT_TRUE(whole == chunks);
@@ -140,26 +140,26 @@ TEST(half_precision_is_rounded_once) {
   // loses both ones.
   const uint16_t big = ToFloat16(2048).bits, one = ToFloat16(1).bits;
   uint16_t sum = 0;
-  ReduceBlocks(DataType::kFloat16, ReduceOp::kSum, {&big, &one, &one}, &sum, 1,
-               1.0);
+  ReduceBlocks({DataType::kFloat16, ReduceOp::kSum}, {&big, &one, &one}, &sum,
+               1);
   EXPECT_EQ(ToFloat(Float16{sum}), 2050.0f);
   // 60000 + 60000 is beyond float16, its average is not.
   const uint16_t most = ToFloat16(60000).bits;
-  ReduceBlocks(DataType::kFloat16, ReduceOp::kAverage, {&most, &most}, &sum, 1,
-               1.0);
+  ReduceBlocks({DataType::kFloat16, ReduceOp::kAverage}, {&most, &most}, &sum,
+               1);
   EXPECT_EQ(sum, most);
 }
 
 TEST(blocks_of_an_average_have_weights) {
   const float a = 2, b = 10;
   float average = 0;
-  ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, {&a, &b}, &average, 1,
-               1.0, BestVectorUnit(), {4, {3, 1}});
+  ReduceBlocks({DataType::kFloat32, ReduceOp::kAverage, 1.0, {4, {3, 1}}},
+               {&a, &b}, &average, 1);
   EXPECT_EQ(average, 4.0f);
   const uint16_t half = ToFloat16(60000).bits;
   uint16_t same = 0;
-  ReduceBlocks(DataType::kFloat16, ReduceOp::kAverage, {&half, &half}, &same, 1,
-               1.0, BestVectorUnit(), {9, {7, 2}});
+  ReduceBlocks({DataType::kFloat16, ReduceOp::kAverage, 1.0, {9, {7, 2}}},
+               {&half, &half}, &same, 1);
   EXPECT_EQ(same, half);
 }
 
@@ -167,10 +167,10 @@ TEST(min_and_max_hand_nan_on) {
   const float nan = std::nanf("");
   const std::vector<float> a = {nan, 1, nan, -kInf}, b = {1, nan, nan, kInf};
   std::vector<float> low(4), high(4);
-  ReduceBlocks(DataType::kFloat32, ReduceOp::kMin, {a.data(), b.data()},
-               low.data(), 4, 1.0);
-  ReduceBlocks(DataType::kFloat32, ReduceOp::kMax, {a.data(), b.data()},
-               high.data(), 4, 1.0);
+  ReduceBlocks({DataType::kFloat32, ReduceOp::kMin}, {a.data(), b.data()},
+               low.data(), 4);
+  ReduceBlocks({DataType::kFloat32, ReduceOp::kMax}, {a.data(), b.data()},
+               high.data(), 4);
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(std::isnan(low[i]) && std::isnan(high[i]));
   }
@@ -195,8 +195,8 @@ TEST(one_rank_alone_gets_what_a_transport_would_give) {
       std::vector<char> apart(expected.size());
       void* const in = block.memory[0].data() + SizeOf(types.dtype);
       Pack(types.dtype, types.wire, in, wire.data(), kCount, 1.7);
-      ReduceBlocks(types.wire, ReduceOp::kAverage, {wire.data()}, wire.data(),
-                   kCount, 0.3);
+      ReduceBlocks({types.wire, ReduceOp::kAverage, 0.3}, {wire.data()},
+                   wire.data(), kCount);
       Unpack(types.wire, types.dtype, wire.data(), expected.data(), kCount);
       void* const out = in_place ? in : apart.data();
       AllreduceAlone(types.dtype, types.wire, ReduceOp::kAverage, in, out,
@@ -237,9 +237,9 @@ TEST(every_vector_unit_gives_the_same_bits) {
           for (size_t i = 0; i < ranks; ++i) {
             blocks.push_back(noise[i].data() + i % 2 * SizeOf(dtype));
           }
-          ReduceBlocks(dtype, op, blocks, expected.data(), kCount, 0.7,
+          ReduceBlocks({dtype, op, 0.7}, blocks, expected.data(), kCount,
                        VectorUnit::kBaseline);
-          ReduceBlocks(dtype, op, blocks, got.data(), kCount, 0.7, unit);
+          ReduceBlocks({dtype, op, 0.7}, blocks, got.data(), kCount, unit);
           EXPECT_TRUE(Alike(dtype, expected.data(), got.data(), kCount));
         }
       }
@@ -274,8 +274,8 @@ TEST(averages_are_rounded_as_a_division_is) {
   for (size_t ranks : {2, 3, 4, 7, 8}) {
     std::vector<const void*> blocks(ranks, zeros.data());
     blocks[0] = in.data();
-    ReduceBlocks(DataType::kFloat32, ReduceOp::kAverage, blocks, out.data(),
-                 kCount, 1.0);
+    ReduceBlocks({DataType::kFloat32, ReduceOp::kAverage}, blocks, out.data(),
+                 kCount);
     for (int64_t i = 0; i < kCount; ++i) {
       const float expected = (in[i] + 0.0F) / static_cast<float>(ranks);
       EXPECT_TRUE(out[i] == expected ||
@@ -294,11 +294,11 @@ TEST(an_identity_changes_nothing) {
         PutValue(dtype, values.data(), i, SampleValue(dtype, op, 1, i));
       }
       FillIdentity(dtype, op, identity.data(), 9);
-      ReduceBlocks(dtype, op, {identity.data(), values.data()}, out.data(), 9,
-                   1.0);
+      ReduceBlocks({dtype, op}, {identity.data(), values.data()}, out.data(),
+                   9);
       EXPECT_TRUE(out == values);
-      ReduceBlocks(dtype, op, {values.data(), identity.data()}, out.data(), 9,
-                   1.0);
+      ReduceBlocks({dtype, op}, {values.data(), identity.data()}, out.data(),
+                   9);
       EXPECT_TRUE(out == values);
     }
   }

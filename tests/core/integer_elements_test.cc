@@ -45,34 +45,32 @@ TEST(integers_are_scaled_in_float64_and_truncated) {
 TEST(integer_sums_wrap_around) {
   const int32_t most = std::numeric_limits<int32_t>::max(), one = 1;
   int32_t sum = 0;
-  ReduceBlocks(DataType::kInt32, ReduceOp::kSum, {&most, &one}, &sum, 1, 1.0);
+  ReduceBlocks({DataType::kInt32, ReduceOp::kSum}, {&most, &one}, &sum, 1);
   EXPECT_EQ(sum, std::numeric_limits<int32_t>::min());
   const uint16_t top = 0xffff;
   uint16_t product = 0;
-  ReduceBlocks(DataType::kUint16, ReduceOp::kProduct, {&top, &top}, &product, 1,
-               1.0);
+  ReduceBlocks({DataType::kUint16, ReduceOp::kProduct}, {&top, &top}, &product,
+               1);
   EXPECT_EQ(product, 1);
   const int64_t a = -7, b = 0;
   int64_t average = 0;
-  ReduceBlocks(DataType::kInt64, ReduceOp::kAverage, {&a, &b}, &average, 1,
-               1.0);
+  ReduceBlocks({DataType::kInt64, ReduceOp::kAverage}, {&a, &b}, &average, 1);
   EXPECT_EQ(average, -3);
 }
 
 TEST(integer_averages_do_not_wrap_around) {
   const uint8_t a = 200, b = 201;
   uint8_t average = 0;
-  ReduceBlocks(DataType::kUint8, ReduceOp::kAverage, {&a, &b}, &average, 1,
-               1.0);
+  ReduceBlocks({DataType::kUint8, ReduceOp::kAverage}, {&a, &b}, &average, 1);
   EXPECT_EQ(average, 200);
   // Scaled beyond the type it is the type's largest value, as elsewhere.
-  ReduceBlocks(DataType::kUint8, ReduceOp::kAverage, {&a, &b}, &average, 1,
-               2.0);
+  ReduceBlocks({DataType::kUint8, ReduceOp::kAverage, 2.0}, {&a, &b}, &average,
+               1);
   EXPECT_EQ(average, 255);
   const int32_t low = std::numeric_limits<int32_t>::min(), high = low + 4;
   int32_t middle = 0;
-  ReduceBlocks(DataType::kInt32, ReduceOp::kAverage, {&low, &high}, &middle, 1,
-               1.0);
+  ReduceBlocks({DataType::kInt32, ReduceOp::kAverage}, {&low, &high}, &middle,
+               1);
   EXPECT_EQ(middle, low + 2);
 }
 
@@ -88,8 +86,8 @@ void ExpectTruncatedQuotients(DataType dtype, int64_t ranks, VectorUnit unit,
     for (int64_t i = 0; i < count; ++i) {
       typed(sums)[i] = static_cast<T>(values[static_cast<size_t>(i)]);
     }
-    ReduceBlocks(dtype, ReduceOp::kAverage, {sums.data()}, out.data(), count,
-                 1.0, unit, {ranks, {}});
+    ReduceBlocks({dtype, ReduceOp::kAverage, 1.0, {ranks, {}}}, {sums.data()},
+                 out.data(), count, unit);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t sum = static_cast<int64_t>(typed(sums)[i]);
       EXPECT_EQ(static_cast<int64_t>(typed(out)[i]), sum / ranks);

@@ -208,20 +208,19 @@ void Unpack(DataType wire_dtype, DataType dtype, const void* in, void* out,
   });
 }
 
-void ReduceBlocks(DataType dtype, ReduceOp op,
+void ReduceBlocks(const BlockReduction& reduction,
                   const std::vector<const void*>& blocks, void* out,
-                  int64_t count, double postscale, VectorUnit unit,
-                  const Averaged& averaged) {
-  const bool averages = op == ReduceOp::kAverage;
+                  int64_t count, VectorUnit unit) {
   RunWith(unit, [&] {
-    WithType(dtype, [&](auto type) {
+    WithType(reduction.dtype, [&](auto type) {
       using T = decltype(type);
-      if (averages) {
-        return Reduce<T, Averaging<T>>(blocks, out, count, &averaged, postscale,
-                                       Add());
+      if (reduction.op == ReduceOp::kAverage) {
+        return Reduce<T, Averaging<T>>(blocks, out, count, &reduction.averaged,
+                                       reduction.postscale, Add());
       }
-      WithOperator(op, [&](auto combine) {
-        Reduce<T, Compute<T>>(blocks, out, count, nullptr, postscale, combine);
+      WithOperator(reduction.op, [&](auto combine) {
+        Reduce<T, Compute<T>>(blocks, out, count, nullptr, reduction.postscale,
+                              combine);
       });
     });
   });
@@ -241,13 +240,14 @@ void AllreduceAlone(DataType dtype, DataType wire_dtype, ReduceOp op,
                     const void* in, void* out, int64_t count, double prescale,
                     double postscale) {
   std::byte space[kTile * sizeof(double)];
+  const BlockReduction reduction{wire_dtype, op, postscale};
   const int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
   for (int64_t at = 0; at < count; at += kTile) {
     const int64_t length = std::min(kTile, count - at);
     const auto* from = static_cast<const std::byte*>(in) + at * bytes;
     auto* to = static_cast<std::byte*>(out) + at * bytes;
     Pack(dtype, wire_dtype, from, space, length, prescale);
-    ReduceBlocks(wire_dtype, op, {space}, space, length, postscale);
+    ReduceBlocks(reduction, {space}, space, length);
     Unpack(wire_dtype, dtype, space, to, length);
   }
 }

@@ -39,8 +39,16 @@ struct Averaged {
   std::vector<int64_t> weights;
 };
 
+// How blocks become one.
+struct BlockReduction {
+  DataType dtype = DataType::kFloat32;  // not kBool
+  ReduceOp op = ReduceOp::kSum;
+  double postscale = 1.0;  // what the result is multiplied by
+  Averaged averaged = {};  // of kAverage
+};
+
 // out = (blocks[0] op blocks[1] op ... op blocks[P-1]) * postscale, formed in
-// the order of `blocks`. Not for kBool. `out` may equal any block.
+// the order of `blocks`. `out` may equal any block.
 //
 // - kAverage is a sum that is then divided. Integers are added in their
 //   AveragingType. The quotient is truncated towards zero.
@@ -48,11 +56,9 @@ struct Averaged {
 // - kAdasum is for one block alone, which stays as it is.
 // - Min and Max hand NaN on, as numpy.minimum does.
 // - Integer sums wrap around.
-void ReduceBlocks(DataType dtype, ReduceOp op,
+void ReduceBlocks(const BlockReduction& reduction,
                   const std::vector<const void*>& blocks, void* out,
-                  int64_t count, double postscale,
-                  VectorUnit unit = BestVectorUnit(),
-                  const Averaged& averaged = {});
+                  int64_t count, VectorUnit unit = BestVectorUnit());
 
 // Fills `out` with the value that changes nothing in a reduction: 0 in a sum, 1
 // in a product, the greatest value in a minimum. Not for kBool.

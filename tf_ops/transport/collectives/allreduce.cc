@@ -35,9 +35,9 @@ class AllreduceChunk : public ReducingChunk {
   void Reduce(const Range& range, const Block* result) {
     Poison poison = ContributedPoison();
     if (!poison) {
-      phase_->reducer().Reduce(map(), map(), range.begin, range.end,
-                               ContributedBlocks(),
-                               result != nullptr ? Payload(*result) : nullptr);
+      phase_->reducer().Reduce(
+          Contributed(map(), range.begin, range.end),
+          {map(), result != nullptr ? Payload(*result) : nullptr});
       poison = phase_->FailIfNotFinite();
     }
     if (result != nullptr) Label(*result, poison);

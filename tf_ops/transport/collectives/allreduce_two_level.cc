@@ -161,7 +161,9 @@ class TwoLevelAllreduce final : public TwoLevelChunk {
   // Reduces within the host, and sends the partials to the other hosts' owners.
   void SendPartials() {
     Poison poison = FirstPoison(inputs_);
-    std::vector<const std::byte*> blocks(inputs_.size());
+    Contributions from{allreduce_->map()};
+    from.blocks.resize(inputs_.size());
+    from.own_place = place_;
     for (int host = 0; host < host_count(); ++host) {
       Part& part = own_slice().parts[host];
       if (part.range.empty()) continue;
@@ -170,11 +172,11 @@ class TwoLevelAllreduce final : public TwoLevelChunk {
             BytesOf({own_slice().range.begin, part.range.begin});
         for (size_t place = 0; place < inputs_.size(); ++place) {
           if (static_cast<int>(place) == place_) continue;
-          blocks[place] = Content(inputs_[place].block) + offset;
+          from.blocks[place] = Content(inputs_[place].block) + offset;
         }
-        phase_->reducer().ReduceWithinHost(allreduce_->map(), part.range.begin,
-                                           part.range.end, blocks, place_,
-                                           Payload(part.result.block));
+        from.begin = part.range.begin;
+        from.end = part.range.end;
+        phase_->reducer().ReduceWithinHost(from, Payload(part.result.block));
         poison = phase_->FailIfNotFinite();
       }
       Label(part.result.block, poison);

@@ -21,7 +21,7 @@ std::unique_ptr<Phase> NewFirstPhase(BatchWork* work) {
 Phase::Phase(BatchWork* work, Operands operands, int64_t bytes, Next next)
     : work_(work),
       packer_(std::move(operands), work->wire()->store_choice(), bytes),
-      reducer_(&packer_, work->hosts(), work->rank()),
+      reducer_(&packer_, work->hosts()),
       next_(std::move(next)) {
   if (packer_.is_large()) packer_.ShareWith(work->threads());
   packer_.TimeInto(work->times());

@@ -9,13 +9,16 @@
 namespace hvd {
 namespace {
 
-// What is null stays so.
-std::vector<const std::byte*> Advanced(std::vector<const std::byte*> blocks,
-                                       int64_t bytes) {
-  for (const std::byte*& block : blocks) {
-    if (block != nullptr) block += bytes;
+// Elements [begin, end) alone. Blocks that are null stay so.
+Contributions PartOf(const Contributions& whole, int64_t begin, int64_t end,
+                     int64_t element_bytes) {
+  Contributions part = whole;
+  part.begin = begin;
+  part.end = end;
+  for (const std::byte*& block : part.blocks) {
+    if (block != nullptr) block += (begin - whole.begin) * element_bytes;
   }
-  return blocks;
+  return part;
 }
 
 // In two levels the sum of a host crosses the wire. In half precision it might
@@ -58,137 +61,136 @@ Operands ForHosts(Operands operands, const HostMap& hosts) {
   return operands;
 }
 
-Reducer::Reducer(const Packer* packer, const HostMap& hosts, int rank)
-    : packer_(packer), rank_(rank) {
-  averaged_.ranks = packer->operands().divisor;
-  if (hosts.has_two_levels()) {
-    hosts_averaged_ = AveragedOverHosts(packer->operands(), hosts);
+Reducer::Reducer(const Packer* packer, const HostMap& hosts) : packer_(packer) {
+  const Operands& operands = packer->operands();
+  of_ranks_ = {operands.wire_dtype, operands.reduce_op, operands.postscale};
+  of_ranks_.averaged.ranks = operands.divisor;
+  if (!hosts.has_two_levels()) return;
+  within_host_ = {operands.wire_dtype, operands.reduce_op};
+  if (operands.reduce_op == ReduceOp::kAverage && !AveragesEarly(operands)) {
+    within_host_.op = ReduceOp::kSum;
   }
+  across_hosts_ = of_ranks_;
+  across_hosts_.averaged = AveragedOverHosts(operands, hosts);
 }
 
-void Reducer::Reduce(const SegmentMap& in, const SegmentMap& out, int64_t begin,
-                     int64_t end, const std::vector<const std::byte*>& blocks,
-                     std::byte* result) const {
+void Reducer::Reduce(const Contributions& from, const Destination& to) const {
   const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
   const int64_t element_bytes = packer_->element_bytes();
   StoreChoice* const choice = packer_->store_choice();
-  const bool non_temporal =
-      result != nullptr && choice != nullptr &&
-      choice->NonTemporal(static_cast<size_t>((end - begin) * element_bytes));
-  packer_->Share(begin, end, [&](int64_t from, int64_t to) {
-    const int64_t offset = (from - begin) * element_bytes;
-    ReduceRange(in, out, from, to, Advanced(blocks, offset),
-                result == nullptr ? nullptr : result + offset, non_temporal);
+  const bool non_temporal = to.result != nullptr && choice != nullptr &&
+                            choice->NonTemporal(static_cast<size_t>(
+                                (from.end - from.begin) * element_bytes));
+  packer_->Share(from.begin, from.end, [&](int64_t begin, int64_t end) {
+    Destination part = to;
+    if (part.result != nullptr) {
+      part.result += (begin - from.begin) * element_bytes;
+    }
+    ReduceRange(PartOf(from, begin, end, element_bytes), part, non_temporal);
   });
 }
 
-void Reducer::ReduceRange(const SegmentMap& in, const SegmentMap& out,
-                          int64_t begin, int64_t end,
-                          const std::vector<const std::byte*>& blocks,
-                          std::byte* result, bool non_temporal) const {
+void Reducer::ReduceRange(const Contributions& from, const Destination& to,
+                          bool non_temporal) const {
   const int64_t element_bytes = packer_->element_bytes();
   const Operands& operands = packer_->operands();
   const auto bytes = static_cast<int64_t>(SizeOf(operands.dtype));
-  std::vector<const void*> inputs(blocks.size());
-  in.ForRange(
-      begin, end,
+  alignas(64) std::byte packed[kTileElements * sizeof(double)];
+  std::vector<const void*> inputs(from.blocks.size());
+  from.map.ForRange(
+      from.begin, from.end,
       [&](size_t segment, int64_t first, int64_t count, int64_t done) {
         // Both maps have the same runs. They differ in where those begin.
         int64_t out_first = first;
-        if (&in != &out) {
-          out.ForRange(
-              begin + done, begin + done + 1,
+        if (&from.map != &to.map) {
+          to.map.ForRange(
+              from.begin + done, from.begin + done + 1,
               [&](size_t, int64_t at, int64_t, int64_t) { out_first = at; });
         }
         const Segment& of = operands.segments[segment];
         for (int64_t at = 0; at < count; at += kTileElements) {
+          Tile tile{of, first + at, std::min(kTileElements, count - at)};
           const int64_t offset = (done + at) * element_bytes;
-          for (size_t peer = 0; peer < blocks.size(); ++peer) {
-            if (static_cast<int>(peer) == rank_) continue;
-            inputs[peer] = blocks[peer] + offset;
+          for (size_t rank = 0; rank < inputs.size(); ++rank) {
+            inputs[rank] =
+                static_cast<int>(rank) == from.own_place
+                    ? packer_->Input(of, tile.first, tile.count, packed)
+                    : from.blocks[rank] + offset;
           }
-          ReduceTile(
-              of, first + at,
-              of.out == nullptr
-                  ? nullptr
-                  : static_cast<std::byte*>(of.out) + (out_first + at) * bytes,
-              std::min(kTileElements, count - at), &inputs,
-              result == nullptr ? nullptr : result + offset, non_temporal);
+          if (of.out != nullptr) {
+            tile.out =
+                static_cast<std::byte*>(of.out) + (out_first + at) * bytes;
+          }
+          if (to.result != nullptr) tile.result = to.result + offset;
+          ReduceTile(tile, inputs, non_temporal);
         }
       });
 }
 
-void Reducer::ReduceTile(const Segment& segment, int64_t first, std::byte* out,
-                         int64_t count, std::vector<const void*>* inputs,
-                         std::byte* result, bool non_temporal) const {
+void Reducer::ReduceTile(const Tile& tile,
+                         const std::vector<const void*>& inputs,
+                         bool non_temporal) const {
   const Operands& operands = packer_->operands();
   const bool is_cast = operands.dtype != operands.wire_dtype;
-  const auto wire_bytes = static_cast<size_t>(count * packer_->element_bytes());
-  alignas(64) std::byte packed[kTileElements * sizeof(double)];
+  const auto wire_bytes =
+      static_cast<size_t>(tile.count * packer_->element_bytes());
   alignas(64) std::byte reduced[kTileElements * sizeof(double)];
-  (*inputs)[static_cast<size_t>(rank_)] =
-      packer_->Input(segment, first, count, packed);
-  std::byte* const to = non_temporal                ? reduced
-                        : result != nullptr         ? result
-                        : is_cast || out == nullptr ? reduced
-                                                    : out;
-  ReduceBlocks(operands.wire_dtype, operands.reduce_op, *inputs, to, count,
-               operands.postscale, BestVectorUnit(), averaged_);
-  if (non_temporal) NonTemporalCopy(result, to, wire_bytes);
-  if (out == nullptr) return;
+  std::byte* const to = non_temporal                     ? reduced
+                        : tile.result != nullptr         ? tile.result
+                        : is_cast || tile.out == nullptr ? reduced
+                                                         : tile.out;
+  ReduceBlocks(of_ranks_, inputs, to, tile.count);
+  if (non_temporal) NonTemporalCopy(tile.result, to, wire_bytes);
+  if (tile.out == nullptr) return;
   if (is_cast) {
-    hvd::Unpack(operands.wire_dtype, operands.dtype, to, out, count);
-  } else if (to != out) {
-    packer_->Copy(segment, to, out, wire_bytes);
+    hvd::Unpack(operands.wire_dtype, operands.dtype, to, tile.out, tile.count);
+  } else if (to != tile.out) {
+    packer_->Copy(tile.segment, to, tile.out, wire_bytes);
   }
 }
 
-void Reducer::ReduceWithinHost(const SegmentMap& in, int64_t begin, int64_t end,
-                               const std::vector<const std::byte*>& blocks,
-                               int own_place, std::byte* partial) const {
+void Reducer::ReduceWithinHost(const Contributions& from,
+                               std::byte* partial) const {
   const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
-  packer_->Share(begin, end, [&](int64_t from, int64_t to) {
-    const int64_t offset = (from - begin) * packer_->element_bytes();
-    ReduceHostRange(in, from, to, Advanced(blocks, offset), own_place,
-                    partial + offset);
+  const int64_t element_bytes = packer_->element_bytes();
+  packer_->Share(from.begin, from.end, [&](int64_t begin, int64_t end) {
+    ReduceHostRange(PartOf(from, begin, end, element_bytes),
+                    partial + (begin - from.begin) * element_bytes);
   });
 }
 
-void Reducer::ReduceHostRange(const SegmentMap& in, int64_t begin, int64_t end,
-                              const std::vector<const std::byte*>& blocks,
-                              int own_place, std::byte* partial) const {
+void Reducer::ReduceHostRange(const Contributions& from,
+                              std::byte* partial) const {
   const Operands& operands = packer_->operands();
+  const int64_t element_bytes = packer_->element_bytes();
   alignas(64) std::byte packed[kTileElements * sizeof(double)];
-  const ReduceOp op = AveragesEarly(operands) ? ReduceOp::kAverage
-                      : operands.reduce_op == ReduceOp::kAverage
-                          ? ReduceOp::kSum
-                          : operands.reduce_op;
+  std::vector<const void*> inputs(from.blocks.size());
   const auto reduce = [&](const Segment& segment, int64_t first, int64_t count,
                           int64_t offset) {
-    const std::vector<const std::byte*> here = Advanced(blocks, offset);
-    std::vector<const void*> inputs(here.begin(), here.end());
-    inputs[static_cast<size_t>(own_place)] =
-        packer_->Input(segment, first, count, packed);
-    ReduceBlocks(operands.wire_dtype, op, inputs, partial + offset, count, 1.0);
+    for (size_t place = 0; place < inputs.size(); ++place) {
+      inputs[place] = static_cast<int>(place) == from.own_place
+                          ? packer_->Input(segment, first, count, packed)
+                          : from.blocks[place] + offset;
+    }
+    ReduceBlocks(within_host_, inputs, partial + offset, count);
   };
-  in.ForRange(begin, end,
-              [&](size_t segment, int64_t first, int64_t count, int64_t done) {
-                for (int64_t at = 0; at < count; at += kTileElements) {
-                  reduce(operands.segments[segment], first + at,
-                         std::min(kTileElements, count - at),
-                         (done + at) * packer_->element_bytes());
-                }
-              });
+  from.map.ForRange(
+      from.begin, from.end,
+      [&](size_t segment, int64_t first, int64_t count, int64_t done) {
+        for (int64_t at = 0; at < count; at += kTileElements) {
+          reduce(operands.segments[segment], first + at,
+                 std::min(kTileElements, count - at),
+                 (done + at) * element_bytes);
+        }
+      });
 }
 
 void Reducer::ReduceAcrossHosts(int64_t count,
                                 const std::vector<const std::byte*>& partials,
                                 std::byte* result) const {
   const CopyTimer timer(packer_->times(), &BatchTimes::reduce_ns);
-  const Operands& operands = packer_->operands();
   const std::vector<const void*> inputs(partials.begin(), partials.end());
-  ReduceBlocks(operands.wire_dtype, operands.reduce_op, inputs, result, count,
-               operands.postscale, BestVectorUnit(), hosts_averaged_);
+  ReduceBlocks(across_hosts_, inputs, result, count);
 }
 
 }  // namespace hvd

@@ -60,9 +60,9 @@ class DirectChunk final : public ReducingChunk {
   void Reduce() {
     if (!owns_) return;
     if (!ContributedPoison()) {
-      phase_->reducer().Reduce(scatter_->in(work_->rank()), scatter_->out(),
-                               own_.begin, own_.end, ContributedBlocks(),
-                               nullptr);
+      phase_->reducer().Reduce(
+          Contributed(scatter_->in(work_->rank()), own_.begin, own_.end),
+          {scatter_->out()});
       phase_->FailIfNotFinite();
     }
     ReleaseContributions();

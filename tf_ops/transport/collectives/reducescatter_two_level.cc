@@ -124,15 +124,16 @@ class TwoLevelReducescatter final : public TwoLevelChunk {
   void ReduceWithinHost(Gathering* gathering) {
     Poison poison = FirstPoison(gathering->inputs);
     if (!poison) {
-      std::vector<const std::byte*> blocks(neighbours().size());
+      Contributions from{scatter_->in(gathering->owner), gathering->range.begin,
+                         gathering->range.end};
+      from.blocks.resize(neighbours().size());
+      from.own_place = place_;
       size_t next = 0;
-      for (size_t place = 0; place < blocks.size(); ++place) {
+      for (size_t place = 0; place < from.blocks.size(); ++place) {
         if (static_cast<int>(place) == place_) continue;
-        blocks[place] = Content(gathering->inputs[next++].block);
+        from.blocks[place] = Content(gathering->inputs[next++].block);
       }
-      phase_->reducer().ReduceWithinHost(
-          scatter_->in(gathering->owner), gathering->range.begin,
-          gathering->range.end, blocks, place_, Payload(gathering->partial));
+      phase_->reducer().ReduceWithinHost(from, Payload(gathering->partial));
       poison = phase_->FailIfNotFinite();
     }
     Label(gathering->partial, poison);

@@ -48,13 +48,14 @@ Poison ReducingChunk::ContributedPoison() const {
   return {};
 }
 
-std::vector<const std::byte*> ReducingChunk::ContributedBlocks() const {
-  std::vector<const std::byte*> blocks;
+Contributions ReducingChunk::Contributed(const SegmentMap& map, int64_t begin,
+                                         int64_t end) const {
+  Contributions all{map, begin, end, {}, work_->rank()};
   for (int peer = 0; peer < work_->size(); ++peer) {
-    blocks.push_back(
+    all.blocks.push_back(
         peer == work_->rank() ? nullptr : Content(contributions_[peer].block));
   }
-  return blocks;
+  return all;
 }
 
 void ReducingChunk::ReleaseContributions() {

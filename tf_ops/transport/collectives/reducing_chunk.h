@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/collectives/chunk.h"
+#include "transport/collectives/reducer.h"
 
 namespace hvd {
 
@@ -23,8 +24,9 @@ class ReducingChunk : public Chunk {
   bool all_here() const { return missing_ == 0; }
   // The batch's poison. Else the first, by rank, that has arrived.
   Poison ContributedPoison() const;
-  // The peers' data, by rank. Null at this rank's place.
-  std::vector<const std::byte*> ContributedBlocks() const;
+  // Elements [begin, end) of `map` of all ranks, to be reduced.
+  Contributions Contributed(const SegmentMap& map, int64_t begin,
+                            int64_t end) const;
   void ReleaseContributions();
 
  private:
