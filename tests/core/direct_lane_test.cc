@@ -19,6 +19,7 @@
 #include "gpu_backend.h"
 #include "harness.h"
 #include "run_ranks.h"
+#include "set_of.h"
 #include "test_gpu.h"
 #include "thread_world.h"
 #include "transport/cuda/nccl_communicator.h"
@@ -277,8 +278,10 @@ TEST(nothing_is_freed_while_another_sets_kernel_waits) {
     const auto gpu = std::make_shared<TestGpu>();
     Lanes lanes(FakeKernelImage(), false);
     const HostMap hosts = MakeHostMap({0, 0});
-    const auto host_a = std::move(backend->NewTransport(1, {0, 1}).value());
-    const auto host_b = std::move(backend->NewTransport(2, {0, 1}).value());
+    const auto host_a =
+        std::move(backend->NewTransport(1, SetOf({0, 1}, rank)).value());
+    const auto host_b =
+        std::move(backend->NewTransport(2, SetOf({0, 1}, rank)).value());
     const auto a = lanes.New(host_a.get(), hosts, gpu);
     auto b = lanes.New(host_b.get(), hosts, gpu);
     const auto step = [&] {

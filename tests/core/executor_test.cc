@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "harness.h"
+#include "set_of.h"
 #include "thread_world.h"
 
 namespace hvd {
@@ -369,8 +370,8 @@ TEST(executor_tells_the_first_batch_of_the_log_that_broke_down) {
 TEST(executor_takes_over_the_chunks_of_the_log) {
   ThreadWorld world(1, {}, 4096);
   auto backend = world.Open(0);
-  Executor executor(
-      LaneTable::HostOnly(std::move(backend->NewTransport(0, {0}).value())));
+  Executor executor(LaneTable::HostOnly(
+      std::move(backend->NewTransport(0, SetOf({0}, 0)).value())));
   const ChunkLimits limits = executor.chunk_limits();
   EXPECT_EQ(limits.bytes, 4096);
   executor.Tune({1, limits.most_bytes, 1});

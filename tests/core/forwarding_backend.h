@@ -23,8 +23,8 @@ class ForwardingBackend : public Backend {
     return base_->Exchange(mine);
   }
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    return base_->NewTransport(slot, ranks);
+      int slot, const ProcessSet& process_set) override {
+    return base_->NewTransport(slot, process_set);
   }
   std::shared_ptr<Doorbell> doorbell() override { return base_->doorbell(); }
   bool arrivals_ring() const override { return base_->arrivals_ring(); }

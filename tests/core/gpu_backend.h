@@ -30,11 +30,12 @@ class GpuBackend final : public ForwardingBackend {
         new_lane_(std::move(new_lane)),
         reads_in_stream_order_(reads_in_stream_order) {}
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    auto host = ForwardingBackend::NewTransport(slot, ranks);
+      int slot, const ProcessSet& process_set) override {
+    auto host = ForwardingBackend::NewTransport(slot, process_set);
     if (!host.ok()) return host.status();
     std::vector<int> hosts;
-    for (const int rank : ranks) hosts.push_back(topology().host_of[rank]);
+    for (const int rank : process_set.ranks)
+      hosts.push_back(topology().host_of[rank]);
     auto lane = new_lane_(host.value().get(), MakeHostMap(hosts), gpu_);
     return std::unique_ptr<Transport>(
         std::make_unique<OnGpu>(std::move(host.value()), gpu_, std::move(lane),

@@ -20,6 +20,7 @@
 #include "harness.h"
 #include "on_gpu.h"
 #include "run_ranks.h"
+#include "set_of.h"
 #include "test_gpu.h"
 #include "thread_world.h"
 #include "transport_contract.h"
@@ -117,7 +118,7 @@ struct Rank {
       : rank(number), backend(world->Open(number)) {
     std::vector<int> ranks(static_cast<size_t>(size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    host = std::move(backend->NewTransport(0, ranks).value());
+    host = std::move(backend->NewTransport(0, SetOf(ranks, number)).value());
     lane = std::make_unique<HostStaging>(host.get(), gpu->device(),
                                          [this] { ++woken; });
   }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "core/options.h"
+#include "set_of.h"
 #include "transport/backends.h"
 #include "transport_contract.h"
 
@@ -148,8 +149,8 @@ void StartWithoutPeers(Survivor* survivor) {
   const Topology& topology = survivor->backend->topology();
   std::vector<int> ranks;
   for (int rank = 0; rank < topology.size; ++rank) ranks.push_back(rank);
-  survivor->transport =
-      std::move(survivor->backend->NewTransport(0, ranks).value());
+  survivor->transport = std::move(
+      survivor->backend->NewTransport(0, SetOf(ranks, topology.rank)).value());
   if (topology.rank != 0) return;
   // The peers never take part: receives stay open.
   Batch batch;

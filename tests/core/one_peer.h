@@ -93,8 +93,8 @@ class OnePeer : public Backend, public Channel {
   Result<std::vector<std::string>> Exchange(const std::string&) override {
     return Internal("not here");
   }
-  Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>&) override {
+  Result<std::unique_ptr<Transport>> NewTransport(int slot,
+                                                  const ProcessSet&) override {
     if (slot == full_slot) return std::unique_ptr<Transport>();
     return std::unique_ptr<Transport>(
         std::make_unique<KeepingTransport>(&deeds, &queue, wire));

@@ -25,8 +25,8 @@ class KeepingBackend : public Backend, public Channel {
   Result<std::vector<std::string>> Exchange(const std::string&) override {
     return Internal("not here");
   }
-  Result<std::unique_ptr<Transport>> NewTransport(
-      int, const std::vector<int>&) override {
+  Result<std::unique_ptr<Transport>> NewTransport(int,
+                                                  const ProcessSet&) override {
     return Internal("not here");
   }
   std::shared_ptr<Doorbell> doorbell() override { return nullptr; }

@@ -29,9 +29,9 @@ class UnluckyBackend : public ForwardingBackend {
       : ForwardingBackend(std::move(base)), mishap_(std::move(mishap)) {}
 
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
+      int slot, const ProcessSet& process_set) override {
     HVD_RETURN_IF_ERROR(mishap_());
-    return ForwardingBackend::NewTransport(slot, ranks);
+    return ForwardingBackend::NewTransport(slot, process_set);
   }
 
  private:

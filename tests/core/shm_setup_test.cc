@@ -9,6 +9,7 @@
 
 #include "harness.h"
 #include "run_ranks.h"
+#include "set_of.h"
 #include "thread_world.h"
 #include "transport_contract.h"
 
@@ -52,7 +53,7 @@ TEST(autotune_may_try_larger_chunks_than_a_job_begins_with) {
     options.shm_chunk_bytes = 8192;
     auto backend = AddSharedMemory(world.Open(0), options, {});
     ASSERT_TRUE(backend.ok());
-    auto transport = backend.value()->NewTransport(0, {0});
+    auto transport = backend.value()->NewTransport(0, SetOf({0}, 0));
     ASSERT_TRUE(transport.ok());
     const ChunkLimits limits = transport.value()->chunk_limits();
     EXPECT_EQ(limits.bytes, 8192);
@@ -121,12 +122,12 @@ TEST(sets_of_different_members_have_the_memory_they_need) {
       for (size_t i = 0; i < sets.size(); ++i) {
         const auto& ranks = sets[i];
         if (std::count(ranks.begin(), ranks.end(), rank) == 0) continue;
-        auto transport =
-            backend.value()->NewTransport(static_cast<int>(i) + 1, ranks);
+        auto transport = backend.value()->NewTransport(static_cast<int>(i) + 1,
+                                                       SetOf(ranks, rank));
         ASSERT_TRUE(transport.ok());
         mine.push_back(std::move(transport.value()));
       }
-      auto all = backend.value()->NewTransport(0, {0, 1, 2, 3});
+      auto all = backend.value()->NewTransport(0, SetOf({0, 1, 2, 3}, rank));
       ASSERT_TRUE(all.ok());
       EXPECT_TRUE(mine[0]->within_host());  // and so there is shared memory
       for (auto& transport : mine) CheckSetIsWell(transport.get(), 100000);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "meeting.h"
+#include "transport/member_check.h"
 #include "transport/shm/shm_backend.h"
 #include "transport/shm/shm_segment.h"
 #include "transport/topology.h"
@@ -226,26 +227,21 @@ class ThreadBackend final : public WireBackend {
   Channel& channel() override { return channel_; }
 
   Result<std::unique_ptr<Wire>> NewWire(
-      int slot, const std::vector<int>& ranks) override {
-    auto found = std::find(ranks.begin(), ranks.end(), rank_);
-    if (found == ranks.end()) {
-      return InvalidArgument("rank " + std::to_string(rank_) +
-                             " is not in process set " + std::to_string(slot) +
-                             ".");
-    }
-    auto wire = std::make_unique<ThreadWire>(
-        world_, slot, static_cast<int>(found - ranks.begin()), ranks);
+      int slot, const ProcessSet& process_set) override {
+    HVD_RETURN_IF_ERROR(CheckMember(process_set, topology()));
+    auto wire = std::make_unique<ThreadWire>(world_, slot, process_set.rank,
+                                             process_set.ranks);
     return std::unique_ptr<Wire>(
         std::make_unique<FaultyWire>(std::move(wire), faults_));
   }
 
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    Result<std::unique_ptr<Wire>> wire = NewWire(slot, ranks);
+      int slot, const ProcessSet& process_set) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(slot, process_set);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, HeapChunks(world_->chunk_bytes),
-        spare_cores_));
+        std::move(wire.value()), process_set.ranks,
+        HeapChunks(world_->chunk_bytes), spare_cores_));
   }
 
   const std::shared_ptr<SpareCores>& spare_cores() override {

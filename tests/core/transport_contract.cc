@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "harness.h"
+#include "set_of.h"
 
 namespace hvd {
 
@@ -20,7 +21,7 @@ std::unique_ptr<Transport> ContractRank::NewTransport() {
 
 std::unique_ptr<Transport> ContractRank::NewTransport(
     const std::vector<int>& ranks) {
-  auto transport = backend_->NewTransport(next_slot_++, ranks);
+  auto transport = backend_->NewTransport(next_slot_++, SetOf(ranks, rank()));
   if (EXPECT_TRUE(transport.ok())) return std::move(transport.value());
   return nullptr;
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "harness.h"
+#include "set_of.h"
 #include "transport_contract.h"
 
 namespace hvd {
@@ -312,6 +313,21 @@ void SetOfSomeRanks(ContractRank* self) {
   CheckSetIsWell(all.get());
 }
 
+// By the id that users know it by, which may be another number than its slot.
+void SetWithoutThisRank(ContractRank* self) {
+  constexpr int kSlot = 1, kId = 7;
+  std::vector<int> others;
+  for (int rank = 0; rank < self->size(); ++rank) {
+    if (rank != self->rank()) others.push_back(rank);
+  }
+  const auto transport =
+      self->backend().NewTransport(kSlot, SetOf(others, self->rank(), kId));
+  EXPECT_FALSE(transport.ok());
+  EXPECT_EQ(transport.status().message(),
+            "rank " + std::to_string(self->rank()) + " is not in process set " +
+                std::to_string(kId) + ".");
+}
+
 void DestroyedWithBatchesInFlight(ContractRank* self) {
   auto other = self->NewTransport();
   auto transport = self->NewTransport();
@@ -369,6 +385,7 @@ std::vector<ContractCase> LifeCases() {
           {"ReceiverOfABroadcastFailsAlone", ReceiverOfABroadcastFailsAlone},
           {"SenselessBatchFailsAlone", SenselessBatchFailsAlone},
           {"SetOfSomeRanks", SetOfSomeRanks},
+          {"SetWithoutThisRank", SetWithoutThisRank},
           {"DestroyedWithBatchesInFlight", DestroyedWithBatchesInFlight},
           {"MessagesArriveInOrder", MessagesArriveInOrder}};
 }

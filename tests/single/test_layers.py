@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
     "types rows status log options transport backend doorbell build_stamp batch_times comm_stats "
-    "host_map lanes"
+    "host_map lanes process_set"
 )
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
 # What the control plane may know of the core: words too. It decides, and executes nothing.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/doorbell.h"
+#include "core/process_set.h"
 #include "core/shared_bytes.h"
 #include "core/status.h"
 #include "core/transport.h"
@@ -58,17 +59,17 @@ class Backend {
   virtual Result<std::vector<std::string>> Exchange(
       const std::string& mine) = 0;
 
-  // A data plane among `ranks`: ranks of the job, ascending, this one among
-  // them. Every member calls it, and it does not wait for the others. Members
-  // may make several sets in different orders. `slot` is below kProcessSetSlots
-  // and tells the sets apart on the wire. It may be used again once no member
-  // has a batch of the earlier set in flight, and all have destroyed that
-  // transport. Then all must have made the new one before the first Start.
+  // A data plane among the ranks of a set. It refuses a rank that is not in it.
+  // Every member calls it, and it does not wait for the others. Members may
+  // make several sets in different orders. `slot` is below kProcessSetSlots and
+  // tells the sets apart on the wire. It may be used again once no member has a
+  // batch of the earlier set in flight, and all have destroyed that transport.
+  // Then all must have made the new one before the first Start.
   //
   // Null: there is enough memory, but batches of other sets use it. Call it
   // again with the same arguments while these go on, or ForgetNewTransport.
   virtual Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) = 0;
+      int slot, const ProcessSet& process_set) = 0;
   // The last call of NewTransport, which has returned null, is not repeated.
   virtual void ForgetNewTransport() {}
 

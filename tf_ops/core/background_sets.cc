@@ -28,7 +28,7 @@ Status BackgroundLoop::Begin(const std::vector<ProcessSetPtr>& sets) {
 
 Result<std::unique_ptr<BackgroundLoop::Set>> BackgroundLoop::NewSet(
     const ProcessSet& process_set, int slot) {
-  auto transport = backend_->NewTransport(slot, process_set.ranks);
+  auto transport = backend_->NewTransport(slot, process_set);
   if (!transport.ok()) return transport.status();
   if (transport.value() == nullptr) return std::unique_ptr<Set>();
   LaneTable lanes = LaneTable::HostOnly(std::move(transport.value()));

@@ -67,9 +67,10 @@ class SoloBackend final : public Backend {
   const Topology& topology() const override { return topology_; }
   Channel& channel() override { return channel_; }
   Result<std::unique_ptr<Transport>> NewTransport(
-      int, const std::vector<int>& ranks) override {
+      int, const ProcessSet& process_set) override {
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::make_unique<SoloWire>(), ranks, HeapChunks(chunk_bytes_)));
+        std::make_unique<SoloWire>(), process_set.ranks,
+        HeapChunks(chunk_bytes_)));
   }
   std::shared_ptr<Doorbell> doorbell() override { return doorbell_; }
   // Only messages that this thread itself has sent arrive.

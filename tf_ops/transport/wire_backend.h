@@ -4,9 +4,9 @@
 #define HVD_TRANSPORT_WIRE_BACKEND_H_
 
 #include <memory>
-#include <vector>
 
 #include "core/backend.h"
+#include "core/process_set.h"
 #include "core/status.h"
 #include "cpu/spare_cores.h"
 #include "transport/wire.h"
@@ -19,7 +19,7 @@ class WireBackend : public Backend {
   // A wire for a transport of that process set. The arguments are those of
   // NewTransport.
   virtual Result<std::unique_ptr<Wire>> NewWire(
-      int slot, const std::vector<int>& ranks) = 0;
+      int slot, const ProcessSet& process_set) = 0;
   // The rank's spare cores, for all transports over its wires.
   virtual const std::shared_ptr<SpareCores>& spare_cores() = 0;
 };

@@ -4,12 +4,12 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "core/build_stamp.h"
 #include "transport/collectives/staged_transport.h"
+#include "transport/member_check.h"
 #include "transport/mpi/mpi_process.h"
 #include "transport/mpi/mpi_session.h"
 #include "transport/mpi/mpi_wire.h"
@@ -36,29 +36,24 @@ class MpiBackend final : public WireBackend {
   Channel& channel() override { return channel_; }
 
   Result<std::unique_ptr<Wire>> NewWire(
-      int slot, const std::vector<int>& ranks) override {
-    const auto place = std::find(ranks.begin(), ranks.end(), topology_.rank);
-    if (place == ranks.end()) {
-      return InvalidArgument("rank " + std::to_string(topology_.rank) +
-                             " is not in process set " + std::to_string(slot) +
-                             ".");
-    }
+      int slot, const ProcessSet& process_set) override {
+    HVD_RETURN_IF_ERROR(CheckMember(process_set, topology_));
     if (((slot + 1) << kWireTagBits) - 1 > session_->tag_limit()) {
-      return InvalidArgument(
-          "this MPI has tags up to " + std::to_string(session_->tag_limit()) +
-          " only, too few for process set " + std::to_string(slot) + ".");
+      return InvalidArgument("this MPI has tags up to " +
+                             std::to_string(session_->tag_limit()) +
+                             " only, too few for process set " +
+                             std::to_string(process_set.id) + ".");
     }
     return std::unique_ptr<Wire>(std::make_unique<MpiWire>(
-        session_, ranks, static_cast<int>(place - ranks.begin()),
-        slot << kWireTagBits));
+        session_, process_set.ranks, process_set.rank, slot << kWireTagBits));
   }
 
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    Result<std::unique_ptr<Wire>> wire = NewWire(slot, ranks);
+      int slot, const ProcessSet& process_set) override {
+    Result<std::unique_ptr<Wire>> wire = NewWire(slot, process_set);
     if (!wire.ok()) return wire.status();
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
-        std::move(wire.value()), ranks, HeapChunks(chunk_bytes_),
+        std::move(wire.value()), process_set.ranks, HeapChunks(chunk_bytes_),
         spare_cores_));
   }
 

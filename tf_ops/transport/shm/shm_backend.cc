@@ -11,6 +11,7 @@
 
 #include "core/host_map.h"
 #include "transport/collectives/staged_transport.h"
+#include "transport/member_check.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_doorbell.h"
 #include "transport/shm/shm_endpoint.h"
@@ -91,40 +92,37 @@ class ShmBackend final : public Backend {
 
   // The same way on every member, for all know the hosts of all.
   Result<std::unique_ptr<Transport>> NewTransport(
-      int slot, const std::vector<int>& ranks) override {
-    HostMap hosts = HostsOf(topology(), ranks);
-    if (hosts.host_count() == 1) return NewWithinHost(slot, ranks, hosts);
+      int slot, const ProcessSet& process_set) override {
+    HVD_RETURN_IF_ERROR(CheckMember(process_set, topology()));
+    HostMap hosts = HostsOf(topology(), process_set.ranks);
+    if (hosts.host_count() == 1) return NewWithinHost(slot, process_set, hosts);
     if (hosts.has_two_levels()) {
-      return NewOverHosts(slot, ranks, std::move(hosts));
+      return NewOverHosts(slot, process_set, std::move(hosts));
     }
-    return base_->NewTransport(slot, ranks);
+    return base_->NewTransport(slot, process_set);
   }
   void ForgetNewTransport() override { endpoint_->arena().StopWaiting(); }
 
  private:
   Result<std::unique_ptr<Transport>> NewWithinHost(
-      int slot, const std::vector<int>& ranks, const HostMap& hosts) {
-    const auto place = std::find(ranks.begin(), ranks.end(), topology().rank);
-    if (place == ranks.end()) {
-      return InvalidArgument("rank " + std::to_string(topology().rank) +
-                             " is not in process set " + std::to_string(slot) +
-                             ".");
-    }
+      int slot, const ProcessSet& process_set, const HostMap& hosts) {
+    const std::vector<int>& ranks = process_set.ranks;
     Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
     if (reserve.value().data == nullptr) return std::unique_ptr<Transport>();
-    auto wire = std::make_unique<ShmWire>(
-        endpoint_, slot, LocalRanks(ranks),
-        static_cast<int>(place - ranks.begin()), std::move(reserve.value()));
+    auto wire =
+        std::make_unique<ShmWire>(endpoint_, slot, LocalRanks(ranks),
+                                  process_set.rank, std::move(reserve.value()));
     return std::unique_ptr<Transport>(std::make_unique<StagedTransport>(
         std::move(wire), ranks, ChunksOf(options_, false),
         base_->spare_cores()));
   }
 
   Result<std::unique_ptr<Transport>> NewOverHosts(int slot,
-                                                  const std::vector<int>& ranks,
+                                                  const ProcessSet& process_set,
                                                   HostMap hosts) {
-    Result<std::unique_ptr<Wire>> across = base_->NewWire(slot, ranks);
+    const std::vector<int>& ranks = process_set.ranks;
+    Result<std::unique_ptr<Wire>> across = base_->NewWire(slot, process_set);
     if (!across.ok()) return across.status();
     Result<StagingBuffer> reserve = Reserve(ranks, hosts);
     if (!reserve.ok()) return reserve.status();
