@@ -103,6 +103,8 @@ class HostStaging final : public Transport {
   Status PlaceTensors(Flight* flight, Batch* host_batch);
   void StartPiece(const FlightPtr& flight, const Batch& host_batch,
                   size_t number);
+  // Elements that `in` has, where rows of equal id are in it.
+  static int64_t ListedCount(const Segment& segment);
   // Queues the copies of a piece's inputs, and lists those of its outputs.
   Status CopyIn(Flight* flight, const Batch& host_batch, Piece* piece);
   // Batch::allocate of the host batch.
