@@ -10,6 +10,7 @@
 
 #include "harness.h"
 #include "test_gpu.h"
+#include "transport/cuda/cuda_mark.h"
 
 namespace hvd {
 namespace {

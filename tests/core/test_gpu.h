@@ -15,6 +15,7 @@
 #include "fakes/fake_gpu.h"
 #include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
+#include "transport/cuda/cuda_mark.h"
 
 namespace hvd {
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/cuda/cuda_device.h"
 #include "transport/cuda/cuda_driver.h"
 #include "transport/cuda/cuda_kernels.h"
 #include "transport/cuda/cuda_lanes.h"
+#include "transport/cuda/cuda_mark.h"
 #include "transport/cuda/nccl_library.h"
 #include "transport/shm/shm_setup.h"
 #include "transport/solo_backend.h"

@@ -4,72 +4,15 @@
 
 #include <functional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "transport/cuda/cuda_context.h"
+#include "transport/cuda/cuda_mark.h"
 
 namespace hvd {
 namespace {
-
-// An event of a context.
-class OwnedEvent {
- public:
-  OwnedEvent(const CudaDriver* driver, CudaContext context)
-      : driver_(driver), context_(context) {}
-  ~OwnedEvent() {
-    if (event_ == nullptr) return;
-    const InCudaContext within(driver_, context_);
-    (void)driver_->delete_event(event_);
-  }
-  OwnedEvent(const OwnedEvent&) = delete;
-  OwnedEvent& operator=(const OwnedEvent&) = delete;
-
-  // Puts it behind what the stream has been given. The context is current.
-  Status Record(CudaStream stream) {
-    if (event_ == nullptr) {
-      HVD_RETURN_IF_ERROR(
-          driver_->Check(driver_->new_event(&event_, kCudaEventDisableTiming),
-                         "a GPU gave no event"));
-    }
-    return driver_->Check(driver_->record_event(event_, stream),
-                          "a GPU did not record an event");
-  }
-  CudaEvent get() const { return event_; }
-
- private:
-  const CudaDriver* const driver_;
-  const CudaContext context_;
-  CudaEvent event_ = nullptr;
-};
-
-// The context is current.
-Result<bool> HasReached(const CudaDriver* driver, CudaEvent event) {
-  const int result = driver->query_event(event);
-  if (result == kCudaNotReady) return false;
-  HVD_RETURN_IF_ERROR(driver->Check(result, "a GPU failed"));
-  return true;
-}
-
-struct Mark {
-  Mark(const CudaDriver* found_by, CudaContext of, CudaStream at,
-       NewBufferOf by)
-      : driver(found_by),
-        context(of),
-        stream(at),
-        new_buffer(std::move(by)),
-        event(found_by, of) {}
-
-  const CudaDriver* const driver;
-  const CudaContext context;
-  const CudaStream stream;
-  const NewBufferOf new_buffer;
-  OwnedEvent event;
-};
-
-const Mark& MarkOf(const std::shared_ptr<const void>& ready) {
-  return *static_cast<const Mark*>(ready.get());
-}
 
 class Event final : public DeviceEvent {
  public:
@@ -131,7 +74,7 @@ class Stream final : public DeviceStream {
   }
 
   Status Wait(const std::shared_ptr<const void>& ready) override {
-    const Mark& mark = MarkOf(ready);
+    const CudaMark& mark = MarkOf(ready);
     HVD_RETURN_IF_ERROR(CheckOf(mark));
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
@@ -140,14 +83,14 @@ class Stream final : public DeviceStream {
 
   Result<bool> HasCome(
       const std::shared_ptr<const void>& ready) const override {
-    const Mark& mark = MarkOf(ready);
+    const CudaMark& mark = MarkOf(ready);
     const InCudaContext within(driver_, mark.context);
     HVD_RETURN_IF_ERROR(within.status());
     return HasReached(driver_, mark.event.get());
   }
 
   Status CatchUp(const std::shared_ptr<const void>& ready) override {
-    const Mark& mark = MarkOf(ready);
+    const CudaMark& mark = MarkOf(ready);
     HVD_RETURN_IF_ERROR(CheckOf(mark));
     const InCudaContext within(driver_, context_);
     HVD_RETURN_IF_ERROR(within.status());
@@ -221,7 +164,7 @@ class Stream final : public DeviceStream {
   }
 
  private:
-  Status CheckOf(const Mark& mark) const {
+  Status CheckOf(const CudaMark& mark) const {
     if (mark.context == context_) return Status::Ok();
     return FailedPrecondition(
         "this rank's tensors are on two GPUs; a rank uses one: call "
@@ -244,37 +187,6 @@ class Stream final : public DeviceStream {
 };
 
 }  // namespace
-
-Result<std::shared_ptr<const void>> MarkStream(const CudaDriver* driver,
-                                               void* stream,
-                                               NewBufferOf new_buffer) {
-  const auto at = static_cast<CudaStream>(stream);
-  CudaContext context = nullptr;
-  HVD_RETURN_IF_ERROR(driver->Check(driver->context_of_stream(at, &context),
-                                    "a GPU's stream has no context"));
-  auto mark =
-      std::make_shared<Mark>(driver, context, at, std::move(new_buffer));
-  const InCudaContext within(driver, context);
-  HVD_RETURN_IF_ERROR(within.status());
-  HVD_RETURN_IF_ERROR(mark->event.Record(at));
-  return std::shared_ptr<const void>(std::move(mark));
-}
-
-CudaGpu GpuOf(const std::shared_ptr<const void>& ready) {
-  return {MarkOf(ready).driver, MarkOf(ready).context};
-}
-
-Result<std::string> IdentityOf(const CudaGpu& gpu) {
-  const InCudaContext within(gpu.driver, gpu.context);
-  HVD_RETURN_IF_ERROR(within.status());
-  int number = 0;
-  HVD_RETURN_IF_ERROR(gpu.driver->Check(gpu.driver->current_gpu(&number),
-                                        "a GPU's context has no GPU"));
-  CudaUuid uuid;
-  HVD_RETURN_IF_ERROR(gpu.driver->Check(gpu.driver->uuid(&uuid, number),
-                                        "a GPU has no identity"));
-  return std::string(uuid.bytes, sizeof(uuid.bytes));
-}
 
 CudaStream StreamOf(const DeviceStream& stream) {
   return static_cast<const Stream&>(stream).get();

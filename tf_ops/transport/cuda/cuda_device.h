@@ -4,9 +4,7 @@
 #define HVD_TRANSPORT_CUDA_CUDA_DEVICE_H_
 
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "core/status.h"
 #include "transport/cuda/cuda_driver.h"
@@ -14,27 +12,6 @@
 #include "transport/device/device.h"
 
 namespace hvd {
-
-// The place that a stream of the framework has come to: what Segment::ready
-// points to in memory of a GPU. `stream` is a CUstream. It and `driver`
-// outlive it. Any thread. Where the stream is null, its context is current.
-// `new_buffer` allocates memory of the GPU for it, by any thread, or returns
-// null.
-using NewBufferOf = std::function<std::shared_ptr<void>(size_t bytes)>;
-[[nodiscard]] Result<std::shared_ptr<const void>> MarkStream(
-    const CudaDriver* driver, void* stream, NewBufferOf new_buffer = {});
-
-// A GPU that a process uses: the framework's context of it.
-struct CudaGpu {
-  const CudaDriver* driver;
-  CudaContext context;
-};
-
-// That of a mark.
-[[nodiscard]] CudaGpu GpuOf(const std::shared_ptr<const void>& ready);
-
-// Sixteen bytes that no other GPU has, in this host or another.
-[[nodiscard]] Result<std::string> IdentityOf(const CudaGpu& gpu);
 
 // `stream` is of a CudaDevice.
 [[nodiscard]] CudaStream StreamOf(const DeviceStream& stream);

@@ -13,6 +13,7 @@
 #include "cpu/float16.h"
 #include "transport/cuda/cuda_context.h"
 #include "transport/cuda/cuda_device.h"
+#include "transport/cuda/cuda_mark.h"
 
 namespace hvd {
 namespace {
