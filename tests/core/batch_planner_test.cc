@@ -29,11 +29,12 @@ TEST(batch_planner_holds_back_until_there_is_room) {
   planner.Add(Tensor("a", 1));
   planner.Plan(0, 100, false);
   EXPECT_FALSE(planner.has_batch());
-  EXPECT_FALSE(planner.empty());
+  EXPECT_EQ(planner.FirstAgreements().size(), 1u);
   planner.Add(Tensor("b", 2));
   planner.Plan(1, 100, false);
   EXPECT_EQ(NamesOf(planner.TakeBatch()), "ab");
-  EXPECT_TRUE(planner.empty());
+  EXPECT_FALSE(planner.has_batch());
+  EXPECT_TRUE(planner.FirstAgreements().empty());
 }
 
 TEST(batch_planner_makes_no_more_batches_than_there_is_room_for) {

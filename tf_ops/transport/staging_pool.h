@@ -44,15 +44,13 @@ class HeapStagingPool final : public StagingPool {
   StagingBuffer Take(size_t bytes, Urgency urgency) override;
   void Give(StagingBuffer buffer) override;
 
-  // Bytes taken and not given back.
-  size_t in_use_bytes() const { return in_use_bytes_; }
   size_t kept_bytes() const { return kept_bytes_; }
 
  private:
   static constexpr size_t kDefaultLimitBytes = 64 << 20;
 
   const size_t limit_bytes_;
-  size_t in_use_bytes_ = 0;
+  size_t in_use_bytes_ = 0;  // taken and not given back
   size_t kept_bytes_ = 0;
   std::multimap<size_t, StagingBuffer> kept_;  // by size
 };

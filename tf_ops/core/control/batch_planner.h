@@ -34,7 +34,6 @@ class BatchPlanner {
   // The next batch. There must be one.
   std::vector<Agreed> TakeBatch();
 
-  bool empty() const { return held_back_.empty() && batches_.empty(); }
   // The number of the first agreement on each key that is still here.
   std::unordered_map<Key, uint64_t, KeyHash> FirstAgreements() const;
 

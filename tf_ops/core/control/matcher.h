@@ -128,7 +128,6 @@ class Matcher {
   auto end() { return pending_.end(); }
   auto begin() const { return pending_.begin(); }
   auto end() const { return pending_.end(); }
-  bool empty() const { return pending_.empty(); }
 
  private:
   bool IsCompleteWithJoined(const Pending& pending) const;

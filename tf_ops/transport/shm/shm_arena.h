@@ -31,8 +31,6 @@ class ShmArena final : public StagingPool {
   std::optional<StagingBuffer> Reserve(size_t bytes);
   void StopWaiting() { is_waited_for_ = false; }
 
-  size_t free_bytes() const { return free_bytes_; }
-
  private:
   std::byte* const data_;
   const size_t bytes_;
