@@ -3,7 +3,8 @@
 #include "core/timeline_rows.h"
 
 #include <algorithm>
-#include <cctype>
+
+#include "core/timeline_words.h"
 
 namespace hvd {
 namespace {
@@ -13,54 +14,6 @@ constexpr size_t kMostRows = 10000;
 constexpr size_t kMostTracks = 256;
 constexpr size_t kMostOpen = 100000;
 constexpr int kCycleTid = 0;
-
-std::string Upper(const char* name) {
-  std::string text = name;
-  for (char& letter : text) {
-    letter =
-        static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  }
-  return text;
-}
-
-std::string NegotiationOf(Verb verb) {
-  return "NEGOTIATE_" + Upper(Name(verb));
-}
-
-std::string ArgumentsOf(const SubmittedEvent& event) {
-  std::string text = "\"bytes\":";
-  AppendNumber(event.bytes, &text);
-  text += ",\"dtype\":\"";
-  text += Name(event.dtype);
-  text += "\",\"step\":";
-  AppendNumber(event.step, &text);
-  if (event.instance != 0) {
-    text += ",\"instance\":";
-    AppendNumber(static_cast<int64_t>(event.instance), &text);
-  }
-  return text;
-}
-
-// What users call a set by may be used again. Its serial may not.
-std::string BatchArguments(int serial, int set_id, uint64_t batch) {
-  std::string text = JsonMember("set", set_id) + "," +
-                     JsonMember("batch", static_cast<int64_t>(batch));
-  if (serial != set_id) text += "," + JsonMember("set_serial", serial);
-  return text;
-}
-
-// Horovod's names.
-std::string PrefixOf(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kMpi:
-      return "MPI_";
-    case Carrier::kShm:
-      return "SHM_";
-    case Carrier::kGpus:
-      return "NCCL_";
-  }
-  return "";
-}
 
 }  // namespace
 
