@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodSparseAllreduce: the op and its kernel.
 //
-// A rank's rows of equal id are added up in TensorFlow's thread, before the
-// call is handed to the runtime. So the ranks' threads do that at once, and the
-// background thread has less to move. Rows on a GPU are left to its lane, which
-// is told what to add up. Ids are in host memory always.
-#include <cstring>
+// A rank's rows of equal id are added up before the call is handed to the
+// runtime: see sparse_rows.h.
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,10 +12,10 @@
 #include "adapter/global_runtime.h"
 #include "adapter/kernel_inputs.h"
 #include "adapter/op_definitions.h"
+#include "adapter/sparse_rows.h"
 #include "adapter/tf_bridge.h"
 #include "core/rows.h"
 #include "cpu/elementwise.h"
-#include "cpu/row_groups.h"
 
 namespace hvd {
 namespace {
@@ -61,37 +58,6 @@ HVD_REGISTER_REDUCTION("HorovodSparseAllreduce")
         "\nsums: One row for each index of any rank, the same on every rank."
         "\nunited_indices: These indices, ascending."
         "\nnum_tensors: How many tables." HVD_REDUCE_DOC HVD_COMMON_DOC);
-
-// Whether the indices of a tensor can be those of its rows.
-Status CheckIndices(const tf::Tensor& values, const tf::Tensor& indices,
-                    DataType id_dtype, int64_t table_rows) {
-  const int64_t rows = values.dim_size(0);
-  if (indices.dims() != 1 || indices.dim_size(0) != rows) {
-    return InvalidArgument("sparse_allreduce got indices of the shape " +
-                           ToString(ToCore(indices.shape())) + " for " +
-                           std::to_string(rows) +
-                           " rows of values; pass one index for each row");
-  }
-  if (rows > kMostGroupedRows) {
-    return InvalidArgument("sparse_allreduce takes " +
-                           std::to_string(kMostGroupedRows) +
-                           " rows of values at most, not " +
-                           std::to_string(rows) + "; pass fewer at a time");
-  }
-  const int64_t at =
-      FindIdOutside(id_dtype, MutableData(indices), rows, table_rows);
-  if (at < 0) return Status::Ok();
-  const int64_t id = id_dtype == DataType::kInt32 ? indices.flat<int32_t>()(at)
-                                                  : indices.flat<int64_t>()(at);
-  return InvalidArgument("indices[" + std::to_string(at) + "] is " +
-                         std::to_string(id) + ", but " +
-                         (table_rows < 0
-                              ? std::string("no index may be negative")
-                              : "the table has the rows 0 to " +
-                                    std::to_string(table_rows - 1) +
-                                    ", by its dense_shape") +
-                         "; check the ids that are looked up");
-}
 
 class SparseAllreduceKernel : public CollectiveKernel {
  public:
@@ -142,9 +108,11 @@ class SparseAllreduceKernel : public CollectiveKernel {
               CollectiveCall* call) override {
     Signature* const signature = &call->entry.request.signature;
     for (int i = 0; i < tensors_; ++i) {
-      Result<Rows> rows = memory() == MemoryKind::kHost
-                              ? UniqueRows(ctx, i, *signature)
-                              : ListedRows(ctx, i, *signature);
+      Result<SparseRows> rows =
+          memory() == MemoryKind::kHost
+              ? UniqueRows(ctx, GivenRows(ctx, i), *signature,
+                           signature->table_rows[i])
+              : ListedRows(ctx, GivenRows(ctx, i), *signature);
       if (!rows.ok()) return rows.status();
       signature->shapes[i][0] = rows.value().ids.dim_size(0);
       call->entry.inputs.push_back(MutableData(rows.value().values));
@@ -164,7 +132,8 @@ class SparseAllreduceKernel : public CollectiveKernel {
   Status ComputeAlone(tf::OpKernelContext* ctx,
                       const Signature& asked) override {
     for (int i = 0; i < tensors_; ++i) {
-      const Result<Rows> rows = UniqueRows(ctx, i, asked);
+      const Result<SparseRows> rows =
+          UniqueRows(ctx, GivenRows(ctx, i), asked, asked.table_rows[i]);
       if (!rows.ok()) return rows.status();
       const tf::Tensor& values = rows.value().values;
       const Result<tf::Tensor> output = AllocateOutput(ctx, i, values.shape());
@@ -178,103 +147,14 @@ class SparseAllreduceKernel : public CollectiveKernel {
   }
 
  private:
-  // Rows of a table, each once, by ascending id.
-  struct Rows {
-    tf::Tensor values;
-    tf::Tensor ids;
-    // See Segment::groups. Null: `values` has these rows.
-    std::shared_ptr<const RowGroups> groups;
-  };
+  SparseRows GivenRows(tf::OpKernelContext* ctx, int i) const {
+    return {ctx->input(i), ctx->input(tensors_ + i), nullptr};
+  }
 
   // -1: not known.
   int64_t TableRows(tf::OpKernelContext* ctx, int i) const {
     const tf::Tensor& shape = ctx->input(2 * tensors_ + i);
     return shape.NumElements() == 0 ? -1 : shape.flat<int64_t>()(0);
-  }
-
-  Result<Rows> UniqueRows(tf::OpKernelContext* ctx, int i,
-                          const Signature& asked) const {
-    const tf::Tensor& values = ctx->input(i);
-    const tf::Tensor& indices = ctx->input(tensors_ + i);
-    const RowGroups groups =
-        GroupRows(asked.id_dtype, MutableData(indices), indices.NumElements());
-    const bool is_dense =
-        asked.sparse_algo == SparseAlgo::kDense && asked.table_rows[i] >= 0;
-    if (groups.is_list() && !is_dense) return Rows{values, indices, nullptr};
-    Result<Rows> rows =
-        NewRows(ctx, values, indices, static_cast<int64_t>(groups.ids.size()));
-    if (!rows.ok()) return rows;
-    SumGroups(asked.dtype, groups, MutableData(values), RowCount(values),
-              MutableData(rows.value().values));
-    WriteIds(asked.id_dtype, groups.ids, MutableData(rows.value().ids));
-    return is_dense ? AllRows(ctx, rows.value(), groups.ids, asked,
-                              asked.table_rows[i])
-                    : rows;
-  }
-
-  // The same, of rows that nobody adds up here.
-  Result<Rows> ListedRows(tf::OpKernelContext* ctx, int i,
-                          const Signature& asked) const {
-    const tf::Tensor& indices = ctx->input(tensors_ + i);
-    const auto groups = std::make_shared<RowGroups>(
-        GroupRows(asked.id_dtype, MutableData(indices), indices.NumElements()));
-    if (groups->is_list()) return Rows{ctx->input(i), indices, nullptr};
-    Result<tf::Tensor> ids = AllocateIds(
-        ctx, indices.dtype(), static_cast<int64_t>(groups->ids.size()));
-    if (!ids.ok()) return ids.status();
-    WriteIds(asked.id_dtype, groups->ids, MutableData(ids.value()));
-    return Rows{ctx->input(i), std::move(ids.value()), groups};
-  }
-
-  // The same with all rows of the table, zeros where there were none.
-  Result<Rows> AllRows(tf::OpKernelContext* ctx, const Rows& some,
-                       const std::vector<int64_t>& ids, const Signature& asked,
-                       int64_t table_rows) const {
-    Result<Rows> all = NewRows(ctx, some.values, some.ids, table_rows);
-    if (!all.ok() || table_rows == 0) return all;
-    std::vector<int64_t> every(static_cast<size_t>(table_rows));
-    for (size_t k = 0; k < every.size(); ++k) {
-      every[k] = static_cast<int64_t>(k);
-    }
-    WriteIds(asked.id_dtype, every, MutableData(all.value().ids));
-    const auto row_bytes =
-        static_cast<size_t>(all.value().values.TotalBytes()) / every.size();
-    if (row_bytes == 0) return all;
-    auto* const to = static_cast<char*>(all.value().values.data());
-    const auto* const from = static_cast<const char*>(some.values.data());
-    std::memset(to, 0, row_bytes * every.size());
-    for (size_t k = 0; k < ids.size(); ++k) {
-      std::memcpy(to + static_cast<size_t>(ids[k]) * row_bytes,
-                  from + k * row_bytes, row_bytes);
-    }
-    return all;
-  }
-
-  // Memory for `count` rows like these.
-  static Result<Rows> NewRows(tf::OpKernelContext* ctx,
-                              const tf::Tensor& values,
-                              const tf::Tensor& indices, int64_t count) {
-    Shape shape = ToCore(values.shape());
-    shape[0] = count;
-    const Result<tf::TensorShape> tf_shape = ToTf(shape);
-    if (!tf_shape.ok()) return tf_shape.status();
-    Result<tf::Tensor> sums =
-        AllocatePersistent(ctx, values.dtype(), tf_shape.value());
-    if (!sums.ok()) return sums.status();
-    Result<tf::Tensor> ids = AllocateIds(ctx, indices.dtype(), count);
-    if (!ids.ok()) return ids.status();
-    return Rows{std::move(sums.value()), std::move(ids.value()), nullptr};
-  }
-
-  static Result<tf::Tensor> AllocateIds(tf::OpKernelContext* ctx,
-                                        tf::DataType dtype, int64_t count) {
-    return AllocateOnHost(ctx, dtype, tf::TensorShape({count}));
-  }
-
-  static int64_t RowCount(const tf::Tensor& values) {
-    int64_t count = 1;
-    for (int d = 1; d < values.dims(); ++d) count *= values.dim_size(d);
-    return count;
   }
 
   Status Allocate(tf::OpKernelContext* ctx, const std::vector<Shape>& shapes,
