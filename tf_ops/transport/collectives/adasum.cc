@@ -52,6 +52,12 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   static int64_t ElementBytes(const BatchWork& work) {
     return static_cast<int64_t>(SizeOf(work.batch().dtype));
   }
+  // Some of this rank's elements of a tensor.
+  struct Tile {
+    size_t segment = 0;
+    int64_t first = 0;
+    int64_t count = 0;
+  };
   using Then = std::unique_ptr<Phase> (Adasum::*)();
   // A phase's Next.
   Phase::Next Go(Then then) {
@@ -87,13 +93,12 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   }
   // Operands whose memory of their own are the rows.
   Operands RowOperands();
-  // Cuts the work on this rank's elements into tiles, and calls
-  // work(segment, first element, count) for each.
+  // Cuts the work on this rank's elements into tiles, and calls work(tile) for
+  // each.
   template <typename Work>
   std::unique_ptr<Phase> NewTilePhase(Work work, Then then);
-  // The weighed sum of the rows of ranks [begin, end).
-  void WeighRows(size_t segment, int64_t first, int64_t count, int begin,
-                 int end, const double* weights, double* out);
+  // The sum of the rows of ranks [begin, end), each with its weight.
+  void WeighRows(const Tile& tile, int begin, int end, double* out);
   // How many of the round's tensors the rank owns something of.
   int64_t TensorsOwned(int rank) const;
   // Adds up what all owners have told, and moves the weights.
@@ -178,7 +183,7 @@ std::unique_ptr<Phase> Adasum::NewTilePhase(Work work, Then then) {
           const int64_t owned = OwnedCount(segment);
           for (int64_t t = tile; t < tile + more; ++t) {
             const int64_t begin = t * kMostWeighed;
-            work(segment, begin, std::min(kMostWeighed, owned - begin));
+            work(Tile{segment, begin, std::min(kMostWeighed, owned - begin)});
           }
         });
   };
@@ -187,13 +192,13 @@ std::unique_ptr<Phase> Adasum::NewTilePhase(Work work, Then then) {
       Go(then));
 }
 
-void Adasum::WeighRows(size_t segment, int64_t first, int64_t count, int begin,
-                       int end, const double* weights, double* out) {
+void Adasum::WeighRows(const Tile& tile, int begin, int end, double* out) {
   std::vector<const void*> rows;
   for (int rank = begin; rank < end; ++rank) {
-    rows.push_back(Row(segment, rank) + first * ElementBytes(*work_));
+    rows.push_back(Row(tile.segment, rank) + tile.first * ElementBytes(*work_));
   }
-  Weigh(dtype(), rows, weights + begin, count, out);
+  const double* const weights = &weights_[PlaceOf(tile.segment)];
+  Weigh(dtype(), rows, weights + begin, tile.count, out);
 }
 
 int64_t Adasum::TensorsOwned(int rank) const {
@@ -216,14 +221,13 @@ std::unique_ptr<Phase> Adasum::FormDots() {
     if (OwnedCount(i) > 0) place += pairs_.size();
   }
   return NewTilePhase(
-      [this, places](size_t segment, int64_t first, int64_t count) {
+      [this, places](const Tile& tile) {
         alignas(64) double a[kMostWeighed], b[kMostWeighed];
-        const double* const weights = &weights_[PlaceOf(segment)];
         for (size_t p = 0; p < pairs_.size(); ++p) {
           const AdasumPair& pair = pairs_[p];
-          WeighRows(segment, first, count, pair.begin, pair.middle, weights, a);
-          WeighRows(segment, first, count, pair.middle, pair.end, weights, b);
-          own_dots_[places[segment] + p] += DotProducts(a, b, count);
+          WeighRows(tile, pair.begin, pair.middle, a);
+          WeighRows(tile, pair.middle, pair.end, b);
+          own_dots_[places[tile.segment] + p] += DotProducts(a, b, tile.count);
         }
       },
       &Adasum::TellDots);
@@ -281,12 +285,12 @@ std::unique_ptr<Phase> Adasum::FormSums() {
   for (double& weight : weights_) weight *= work_->batch().postscale;
   // The sum takes the place of the first row.
   return NewTilePhase(
-      [this](size_t segment, int64_t first, int64_t count) {
+      [this](const Tile& tile) {
         alignas(64) double sum[kMostWeighed];
-        WeighRows(segment, first, count, 0, size(), &weights_[PlaceOf(segment)],
-                  sum);
+        WeighRows(tile, 0, size(), sum);
         Unpack(DataType::kFloat64, dtype(), sum,
-               Row(segment, 0) + first * ElementBytes(*work_), count);
+               Row(tile.segment, 0) + tile.first * ElementBytes(*work_),
+               tile.count);
       },
       &Adasum::SendSums);
 }
