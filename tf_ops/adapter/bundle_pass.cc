@@ -66,8 +66,22 @@ bool HoldsUp(const tf::Node& node) {
          type.find("PyFunc") != std::string::npos || HasFunction(node);
 }
 
+// A node's bytes, if it is small enough to be bundled. -1: it is not.
+int64_t BytesOf(const tf::Node& node, int64_t most_bytes) {
+  int64_t bytes = -1;
+  const bool is_small = node.type_string() == "HorovodAllreduce" &&
+                        tf::TryGetNodeAttr(node.attrs(), kBytes, &bytes) &&
+                        bytes <= most_bytes;
+  return is_small ? bytes : -1;
+}
+
 // The small allreduces that nothing holds up.
 std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
+  int small_count = 0;
+  for (const tf::Node* node : graph.op_nodes()) {
+    if (BytesOf(*node, most_bytes) >= 0) ++small_count;
+  }
+  if (small_count < 2) return {};
   std::vector<tf::Node*> order;
   tf::GetReversePostOrder(graph, &order);
   const auto ids = static_cast<size_t>(graph.num_node_ids());
@@ -81,12 +95,8 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
       is_held[id] |= is_held[from];
       depths[id] = std::max(depths[id], depths[from] + 1);
     }
-    int64_t bytes = 0;
-    if (!is_held[id] && node->type_string() == "HorovodAllreduce" &&
-        tf::TryGetNodeAttr(node->attrs(), kBytes, &bytes) &&
-        bytes <= most_bytes) {
-      found.push_back({node, bytes, depths[id]});
-    }
+    const int64_t bytes = is_held[id] ? -1 : BytesOf(*node, most_bytes);
+    if (bytes >= 0) found.push_back({node, bytes, depths[id]});
     is_held[id] |= HoldsUp(*node);
   }
   return found;
