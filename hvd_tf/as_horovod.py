@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from hvd_tf._internal import exit_status
+
 _PACKAGE = Path(__file__).parent / "_internal" / "horovod"
 # Where other processes find it.
 _PATH = Path(__file__).resolve().parent / "_internal" / "horovod_path"
@@ -83,7 +85,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     _pass_on()
     if found.module:
         sys.path.insert(0, "")  # as python -m does
-        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+        with exit_status.noted():
+            runpy.run_module(program[0], run_name="__main__", alter_sys=True)
         return
     if program[0] == _LAUNCHER.name:
         os.execv(_LAUNCHER, [str(_LAUNCHER), *program[1:]])
@@ -92,7 +95,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         parser.error(f"there is no file {program[0]}, and no script of Python on PATH")
     program[0] = path
     sys.path.insert(0, str(Path(path).resolve().parent))
-    runpy.run_path(path, run_name="__main__")
+    with exit_status.noted():
+        runpy.run_path(path, run_name="__main__")
 
 
 def _file_of(program: str) -> Optional[str]:

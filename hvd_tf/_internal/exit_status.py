@@ -11,6 +11,8 @@ import builtins
 import functools
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 _status = 0
@@ -49,6 +51,16 @@ def _note(status: Any) -> None:
     # Any other thread ends itself alone.
     if threading.current_thread() is threading.main_thread():
         _status = _number(status)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Notes the status of a program that runs within, also by `raise SystemExit`."""
+    try:
+        yield
+    except SystemExit as error:
+        _note(error.code)
+        raise
 
 
 def status() -> int:

@@ -54,6 +54,31 @@ def test_the_status_is_the_programs(tmp_path: Path) -> None:
     assert run(tmp_path, "script.py").returncode == 7
 
 
+# What the launcher is told, while peers may keep the rank from its end.
+NOTED = """
+import atexit, sys
+from hvd_tf._internal import exit_status
+atexit.register(lambda: print(exit_status.status()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "noted"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("raise SystemExit('why')", 1),
+        ("raise SystemExit", 0),
+        ("from sys import exit; exit(7)", 7),
+        ("try: raise SystemExit(7)\nexcept SystemExit: pass", 0),
+    ],
+)
+def test_any_uncaught_system_exit_is_noted(tmp_path: Path, way: str, noted: int) -> None:
+    (tmp_path / "script.py").write_text(NOTED + way)
+    for arguments in (["script.py"], ["-m", "script"]):
+        result = run(tmp_path, *arguments)
+        assert (result.stdout, result.returncode) == (f"{noted}\n", noted), result.stderr
+
+
 def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text("raise ValueError")
     code = (
