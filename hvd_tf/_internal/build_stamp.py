@@ -44,23 +44,29 @@ def check_build(running_version: Optional[str] = None) -> None:
             return
         is_same = version == running_version
     else:
-        is_same = _is_version_of(version, running_version)
+        is_same = is_version_of(version, running_version)
     if not is_same:
-        raise ImportError(
-            f"hvd_tf was compiled for {distribution} {version}, but TensorFlow {running_version} "
-            f"is installed. Rebuild it for that one: `{REBUILD} .` in its source directory, or "
-            f"install {distribution}=={version}."
-        )
+        built_for, there = f"{distribution} {version}", f"TensorFlow {running_version}"
+        raise ImportError(does_not_fit(built_for, there, f"{distribution}=={version}"))
 
 
-def _is_version_of(distributed: str, running: str) -> bool:
+def does_not_fit(built_for: str, installed: str, wanted: str) -> str:
+    """That the library was compiled for another TensorFlow. `wanted`: one that pip may install."""
+    return (
+        f"hvd_tf was compiled for {built_for}, but {installed} is installed. Rebuild it for that "
+        f"one: `{REBUILD} .` in its source directory, or install {wanted}."
+    )
+
+
+def is_version_of(distributed: str, running: str) -> bool:
     """Whether a distribution of one version can be a TensorFlow that says it has the other.
 
     They write it in two ways. TensorFlow itself says 2.22.0-dev20260101 and 2.16.0-rc1, and leaves
-    out what a vendor adds, as in 2.15.0+nv24.3 and 2.14.0.600.
+    out what a vendor adds, as in 2.15.0+nv24.3 and 2.14.0.600, and that a wheel was made again, as
+    in 2.15.0.post1.
     """
     plain = re.sub(r"-(rc\d+)", r"\1", running.replace("-dev", ".dev"))
-    same = re.escape(plain.partition("+")[0]) + r"(\.\d+)*(\+.*)?"
+    same = re.escape(plain.partition("+")[0]) + r"(\.\d+)*(\.post\d+)?(\+.*)?"
     return distributed == running or bool(re.fullmatch(same, distributed))
 
 

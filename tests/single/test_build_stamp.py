@@ -50,10 +50,12 @@ def test_another_version_is_refused_with_the_remedy(stamp: ModuleType) -> None:
         ("2.16.0rc1", "2.16.0-rc1", False),
         ("2.15.0+nv24.3", "2.15.0", False),
         ("2.14.0.600", "2.14.0", False),
+        ("2.15.0.post1", "2.15.0", False),
         ("2.22.0.dev20260101", "2.22.0-dev20260102", True),
         ("2.16.0rc1", "2.16.0", True),
         ("2.16.0", "2.16.0-rc1", True),
         ("2.14.0.600", "2.14.1", True),
+        ("2.15.0.post1", "2.15.1", True),
         ("2.15.1", "of our own", True),
     ],
 )

@@ -154,6 +154,82 @@ def test_without_a_tensorflow(monkeypatch: pytest.MonkeyPatch, built: dict[str, 
     assert build_check.problem() == f"there is no TensorFlow in {sys.prefix}: pip install {wanted}"
 
 
+def fake_tensorflow(site: Path, versions: dict[str, str], last: str) -> None:
+    """Distributions that write into one folder `tensorflow`, where `last` was installed last."""
+    (site / "tensorflow").mkdir(parents=True)
+    (site / "tensorflow" / "__init__.py").touch()
+    library = "tensorflow/libtensorflow_framework.so.2"
+    for name, version in versions.items():
+        facts = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        (facts / "RECORD").write_text(f"tensorflow/__init__.py,,\n{library},sha256=x,{len(name)}\n")
+    (site / library).write_bytes(bytes(len(last)))
+
+
+def test_another_distribution_of_another_version(tmp_path: Path, built: dict[str, object]) -> None:
+    site = tmp_path / "site"
+    fake_tensorflow(site, {"intel-tensorflow": "2.99.0"}, "intel-tensorflow")
+    environ = {"PYTHONPATH": str(site)}
+    result = run(tmp_path, ["--check-build"], environ)
+    built_for = f"{built['tensorflow_distribution']} {built['tensorflow_version']}"
+    line = f"[ ] TensorFlow: built for {built_for}, installed: intel-tensorflow 2.99.0\n"
+    assert line in result.stdout and result.returncode == 1, result.stdout
+    why = (
+        f"hvd_tf was compiled for {built_for}, but intel-tensorflow 2.99.0 is installed. Rebuild "
+        f"it for that one: `{build_stamp.REBUILD} .` in its source directory, or install "
+        f"intel-tensorflow=={built['tensorflow_version']}."
+    )
+    assert f"It does not work here: {why}\n" in result.stdout
+    found = json.loads(run(tmp_path, ["--check-build", "--json"], environ).stdout)
+    assert found["tensorflow"]["installed"] == "2.99.0"
+    assert found["tensorflow"]["installed_distribution"] == "intel-tensorflow"
+    result = run(tmp_path, ["-np", "1", "true"], environ)
+    assert (result.returncode, result.stderr) == (2, f"hvdrun: {why}\n")
+
+
+@pytest.mark.parametrize("also", ["", "+nv24.3", ".600", ".post1"])
+def test_another_distribution_of_the_same_version(
+    tmp_path: Path, built: dict[str, object], also: str
+) -> None:
+    site, version = tmp_path / "site", f"{built['tensorflow_version']}{also}"
+    fake_tensorflow(site, {"tensorflow-of-mine": version}, "tensorflow-of-mine")
+    result = run(tmp_path, ["--check-build"], {"PYTHONPATH": str(site)})
+    assert f"installed: tensorflow-of-mine {version}\n[X] MPI" in result.stdout
+    assert "\n[X] TensorFlow: " in result.stdout and result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("last_is_ours", [True, False])
+def test_of_two_distributions_in_one_folder_the_last_counts(
+    tmp_path: Path, built: dict[str, object], last_is_ours: bool
+) -> None:
+    site = tmp_path / "site"
+    ours = str(built["tensorflow_distribution"])
+    versions = {ours: str(built["tensorflow_version"]), "tensorflow-intel": "2.99.0"}
+    fake_tensorflow(site, versions, ours if last_is_ours else "tensorflow-intel")
+    result = run(tmp_path, ["--check-build"], {"PYTHONPATH": str(site)})
+    assert (result.returncode == 0) == last_is_ours, result.stdout
+    assert ("but tensorflow-intel 2.99.0 is installed" in result.stdout) != last_is_ours
+
+
+def test_ours_in_another_version(tmp_path: Path, built: dict[str, object]) -> None:
+    site, ours = tmp_path / "site", str(built["tensorflow_distribution"])
+    fake_tensorflow(site, {ours: "2.99.0"}, ours)
+    result = run(tmp_path, ["--check-build"], {"PYTHONPATH": str(site)})
+    assert result.returncode == 1
+    assert "[ ] TensorFlow: " in result.stdout and "installed: 2.99.0\n" in result.stdout
+
+
+def test_a_tensorflow_of_no_distribution(tmp_path: Path, built: dict[str, object]) -> None:
+    """As where it is found in a source tree: `init` judges."""
+    site = tmp_path / "site"
+    fake_tensorflow(site, {}, "")
+    result = run(tmp_path, ["--check-build"], {"PYTHONPATH": str(site)})
+    assert "installed: " in result.stdout and result.returncode in (0, 1)
+
+
 def test_it_costs_next_to_nothing(tmp_path: Path, built: dict[str, object]) -> None:
     file = tmp_path / "costs"
     run(tmp_path, ["--check-build", "--json"], change=NOTE_COSTS.format(file=str(file)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvd_tf._internal import build_stamp, nccl
-from hvd_tf._internal.launcher import mpirun
+from hvd_tf._internal.launcher import found_tensorflow, mpirun
 from hvd_tf._internal.launcher.errors import LaunchError
 
 _CUDA_DRIVER = "libcuda.so.1"
@@ -31,13 +31,16 @@ def facts(environ: Mapping[str, str]) -> dict[str, Any]:
         launcher = {"path": found.path, "family": found.family, "major": found.major}
     except LaunchError as error:
         launcher, wrong = None, wrong or str(error)
+    distribution, version = info.get("tensorflow_distribution"), info.get("tensorflow_version")
+    there = found_tensorflow.find() or (distribution, _installed(distribution))
     return {
         "hvd_tf": info.get("hvd_tf"),
         "python": platform.python_version(),
         "tensorflow": {
-            "distribution": info.get("tensorflow_distribution"),
-            "built_for": info.get("tensorflow_version"),
-            "installed": _installed(info.get("tensorflow_distribution")),
+            "distribution": distribution,
+            "built_for": version,
+            "installed_distribution": there[0] if there[1] else None,
+            "installed": there[1],
         },
         "mpi": info.get("mpi"),
         "mpirun": launcher,
@@ -57,21 +60,30 @@ def problem() -> str | None:
         build_stamp.check_build()
     except ImportError as error:
         return str(error)
-    # That another distribution than the one that it was built for is there is for `init` to judge.
+    info = _info()
+    distribution, version = info.get("tensorflow_distribution"), str(info.get("tensorflow_version"))
     if importlib.util.find_spec("tensorflow") is None:
-        built_for = f"{_info().get('tensorflow_distribution')}=={_info().get('tensorflow_version')}"
-        return f"there is no TensorFlow in {sys.prefix}: pip install {built_for}"
-    return None
+        return f"there is no TensorFlow in {sys.prefix}: pip install {distribution}=={version}"
+    # Of no distribution, or of one that cannot be told, it is for `init` to judge.
+    found = found_tensorflow.find()
+    if found is None or _is_same(version, found.version):
+        return None
+    return build_stamp.does_not_fit(
+        f"{distribution} {version}", " ".join(found), f"{found.name}=={version}"
+    )
 
 
 def report(found: Mapping[str, Any]) -> str:
     """The facts for people, with a line feed at the end."""
     tensorflow, launcher = found["tensorflow"], found["mpirun"]
     built = f"{tensorflow['distribution']} {tensorflow['built_for']}"
-    installed = tensorflow["installed"]
+    installed, name = tensorflow["installed"], tensorflow["installed_distribution"]
+    fits = installed and _is_same(tensorflow["built_for"] or "", installed)
+    if installed and name != tensorflow["distribution"]:
+        installed = f"{name} {installed}"
     lines = [
         f"hvd_tf {found['hvd_tf'] or '(not built)'}, Python {found['python']}",
-        _line(installed, f"TensorFlow: built for {built}, installed: {installed or 'no'}"),
+        _line(fits, f"TensorFlow: built for {built}, installed: {installed or 'no'}"),
         _line(found["mpi"], f"MPI: {found['mpi'] or 'no'}"),
         _line(launcher, f"mpirun: {launcher['path'] if launcher else 'no'}"),
         _line(found["cuda_driver"], f"GPU lane: {found['cuda_driver'] or _NO_DRIVER}"),
@@ -82,6 +94,12 @@ def report(found: Mapping[str, Any]) -> str:
     if found["problem"]:
         lines.append(f"It does not work here: {found['problem']}")
     return "\n".join(lines) + "\n"
+
+
+def _is_same(built_for: str, installed: str) -> bool:
+    """Whether both distributions can be of one version of TensorFlow. A vendor may add to it."""
+    pairs = ((built_for, installed), (installed, built_for))
+    return any(build_stamp.is_version_of(longer, shorter) for longer, shorter in pairs)
 
 
 def _line(there: object, text: str) -> str:
