@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the file of a timeline, whole or cut off, into tensors and batches."""
+"""Makes tensors and batches of the file of a timeline, which may be cut off."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from hvd_tf.timeline.errors import TimelineError
+from hvd_tf.timeline.events import events_of, not_ours
 
 _NEGOTIATION = "NEGOTIATE_"
 _COPIES = ("copy_in_us", "reduce_us", "copy_out_us")
+Row = tuple[int, int]  # a rank, and the number of its row
 
 
 @dataclass(frozen=True)
@@ -84,46 +84,32 @@ def read(path: Path) -> Trace:
       OSError: it cannot be read.
     """
     reader = _Reader()
-    for number, event in _events(path):
+    for place, event in events_of(path):
         try:
-            reader.take(event)
+            reader.take(event, place)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise TimelineError(f"{path}, line {number}: this is no event of hvd_tf") from None
+            raise not_ours(path, place) from None
+    if unnamed := reader.finish():
+        raise not_ours(path, unnamed)
     if not reader.trace.ranks:
         raise TimelineError(f"{path} is no timeline of hvd_tf: HVD_TIMELINE=FILE writes one")
     return reader.trace
 
 
-def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and content of each line. The last one may have been cut off."""
-    bad = 0
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if bad:
-                break
-            text = line.strip().rstrip(",")
-            if text in ("[", "]", ""):
-                continue
-            try:
-                event = json.loads(text)
-            except ValueError:
-                bad = number
-                continue
-            yield number, event
-        else:
-            return
-    raise TimelineError(f"{path}, line {bad}: this is no event of hvd_tf")
-
-
 class _Reader:
+    """Takes events in any order, as other tools may have sorted them."""
+
     def __init__(self) -> None:
         self.trace = Trace()
-        self._rows: dict[tuple[int, int], str] = {}
-        self._open: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-        # The batch that ended last on a row, whose phases follow.
-        self._last: dict[tuple[int, int], Batch] = {}
+        self._rows: dict[Row, str] = {}
+        self._open: dict[Row, list[dict[str, Any]]] = defaultdict(list)
+        # Tensors, by their number, whose row has no name yet, and where they stand.
+        self._unnamed: list[tuple[int, Row, str]] = []
+        # By their row and their begin, which a QUEUE shares with its batch.
+        self._batches: dict[tuple[Row, float], Batch] = {}
+        self._queues: list[tuple[Row, float, float]] = []
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any], place: str) -> None:
         kind, row = event["ph"], (event["pid"], event["tid"])
         if kind == "M":
             self._take_metadata(event["name"], row, event.get("args", {}))
@@ -132,13 +118,27 @@ class _Reader:
         elif kind == "E":
             if self._open[row]:
                 begin = self._open[row].pop()
-                arguments = {**begin["args"], **event["args"]}
-                self._take_span(begin["name"], row, begin["ts"], event["ts"], arguments)
+                args = {**begin.get("args", {}), **event.get("args", {})}
+                self._take_span(begin["name"], row, begin["ts"], event["ts"], args, place)
         elif kind == "X":
             end_us = event["ts"] + event["dur"]
-            self._take_span(event["name"], row, event["ts"], end_us, event.get("args", {}))
+            args = event.get("args", {})
+            self._take_span(event["name"], row, event["ts"], end_us, args, place)
 
-    def _take_metadata(self, name: str, row: tuple[int, int], arguments: dict[str, Any]) -> None:
+    def finish(self) -> Optional[str]:
+        """Adds what later events have told. Returns the place of one that makes no sense."""
+        tensors = self.trace.tensors
+        for number, row, place in self._unnamed:
+            if row not in self._rows:
+                return place
+            tensors[number] = replace(tensors[number], name=self._rows[row])
+        for row, begin_us, end_us in self._queues:
+            batch = self._batches.get((row, begin_us))
+            if batch is not None:  # else it has failed
+                batch.queue_us += end_us - begin_us
+        return None
+
+    def _take_metadata(self, name: str, row: Row, arguments: dict[str, Any]) -> None:
         if name == "thread_name":
             # A name that overlaps with itself has several rows.
             self._rows[row] = arguments.get("tensor", arguments["name"])
@@ -154,38 +154,49 @@ class _Reader:
             self.trace.is_complete = True
 
     def _take_span(
-        self, name: str, row: tuple[int, int], begin_us: float, end_us: float, args: dict[str, Any]
+        self, name: str, row: Row, begin_us: float, end_us: float, args: dict[str, Any], place: str
     ) -> None:
         if args.get("failed") or args.get("lost"):
-            self._last.pop(row, None)
-        elif name.startswith(_NEGOTIATION):
-            self.trace.tensors.append(
-                Tensor(
-                    rank=row[0],
-                    name=args.get("tensor", self._rows[row]),
-                    verb=name[len(_NEGOTIATION) :].lower(),
-                    process_set=args.get("set_serial", args["set"]),
-                    batch=args["batch"],
-                    bytes=args["bytes"],
-                    enqueued_us=begin_us,
-                    agreed_us=end_us,
-                    instance=args.get("instance", 0),
-                )
-            )
+            return
+        if name.startswith(_NEGOTIATION):
+            tensor = args.get("tensor", self._rows.get(row))
+            if tensor is None:
+                self._unnamed.append((len(self.trace.tensors), row, place))
+            self.trace.tensors.append(_tensor(name, row, begin_us, end_us, args, tensor or ""))
         elif "copy_in_us" in args:
-            batch = Batch(
-                rank=row[0],
-                verb=name.lower(),
-                process_set=args.get("set_serial", args["set"]),
-                number=args["batch"],
-                tensors=args["tensors"],
-                bytes=args["bytes"],
-                sent_bytes=args["sent_bytes"],
-                agreed_us=begin_us,
-                end_us=end_us,
-                copy_us=sum(args[copy] for copy in _COPIES),
-            )
+            batch = _batch(name, row, begin_us, end_us, args)
             self.trace.batches.append(batch)
-            self._last[row] = batch
-        elif name == "QUEUE" and row in self._last:
-            self._last[row].queue_us += end_us - begin_us
+            self._batches[row, begin_us] = batch
+        elif name == "QUEUE":
+            self._queues.append((row, begin_us, end_us))
+
+
+def _tensor(
+    name: str, row: Row, begin_us: float, end_us: float, args: dict[str, Any], tensor: str
+) -> Tensor:
+    return Tensor(
+        rank=row[0],
+        name=tensor,
+        verb=name[len(_NEGOTIATION) :].lower(),
+        process_set=args.get("set_serial", args["set"]),
+        batch=args["batch"],
+        bytes=args["bytes"],
+        enqueued_us=begin_us,
+        agreed_us=end_us,
+        instance=args.get("instance", 0),
+    )
+
+
+def _batch(name: str, row: Row, begin_us: float, end_us: float, args: dict[str, Any]) -> Batch:
+    return Batch(
+        rank=row[0],
+        verb=name.lower(),
+        process_set=args.get("set_serial", args["set"]),
+        number=args["batch"],
+        tensors=args["tensors"],
+        bytes=args["bytes"],
+        sent_bytes=args["sent_bytes"],
+        agreed_us=begin_us,
+        end_us=end_us,
+        copy_us=sum(args[copy] for copy in _COPIES),
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,42 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
         assert "The timeline has no end" in report("a", trace, steps_of(trace))
 
 
+def saved_again() -> dict[str, Callable[[list[dict[str, Any]]], str]]:
+    """How other tools write the events of a trace."""
+
+    def reordered(events: list[dict[str, Any]]) -> str:
+        return json.dumps(sorted(events, key=lambda event: (event.get("ts", 1e9), event["name"])))
+
+    return {
+        "one line": json.dumps,
+        "indented": lambda events: json.dumps(events, indent=2),
+        "an object": lambda events: json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}),
+        "an indented object": lambda events: json.dumps(
+            {"otherData": {}, "traceEvents": events}, indent=1, sort_keys=True
+        ),
+        "an event in several lines": lambda events: (
+            ",\n".join(["[" + json.dumps(events[0], indent=1), *map(json.dumps, events[1:])]) + "]"
+        ),
+        "lines without a list": lambda events: "\n".join(map(json.dumps, events)) + "\n",
+        "with a byte order mark": lambda events: "\ufeff" + json.dumps(events),
+        "in another order": reordered,
+        "backwards": lambda events: json.dumps(events[::-1]),
+        "lines backwards": lambda events: "\n".join(map(json.dumps, events[::-1])) + "\n",
+    }
+
+
+@pytest.mark.parametrize("way", saved_again())
+def test_a_trace_that_another_tool_has_saved_again(tmp_path: Path, way: str) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job())
+    ours = read(path)
+    path.write_text(saved_again()[way]([*events_of_a_job(), metadata("hvd_timeline_end", 0, 0)]))
+    found = read(path)
+    assert found.is_complete and (found.size, found.ranks) == (ours.size, ours.ranks)
+    assert sorted(map(repr, found.tensors)) == sorted(map(repr, ours.tensors))
+    assert sorted(map(repr, found.batches)) == sorted(map(repr, ours.batches))
+    assert report("a", found, steps_of(found)) == report("a", ours, steps_of(ours))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -244,6 +281,12 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
         ("some text\nmore\n", "line 1: this is no event"),
         ('[\n{"ph":"X"},\n]\n', "line 2: this is no event"),
         ('[\n[1],\n{"ph":"M"}\n', "line 2: this is no event"),
+        ('[{"ph": "M"}]', "event 1: this is no event"),
+        ('[{"ph": "M", "name": "process_name", "pid": 0, "tid": 0}, 7]', "event 2: this is no"),
+        ('{"traceEvents": 7}', "is no timeline of hvd_tf"),
+        ('{"traceEvents": []}', "is no timeline of hvd_tf"),
+        ('{"traceEvents": [\n{"ph": "M"},\n', "line 3: this is no event"),
+        ("7", "is no timeline of hvd_tf"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
