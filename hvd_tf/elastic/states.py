@@ -11,27 +11,10 @@ from typing import Any, Optional
 
 from hvd_tf._internal import commits, launched, new_starts, pickling, runtime
 from hvd_tf._internal.commits import CommitFile
+from hvd_tf._internal.facts import Facts, exchange
 from hvd_tf._internal.objects import broadcast_object
 
 _numbers = itertools.count()
-
-
-class _Names:
-    """What ranks call their states. A rank that fails may have made fewer of them than others."""
-
-    def __init__(self) -> None:
-        self._made = 0
-        new_starts.add_forgetful(self)
-
-    def on_new_start(self) -> None:
-        self._made = 0
-
-    def next(self) -> str:
-        self._made += 1
-        return f"elastic/{new_starts.number()}.{self._made}"
-
-
-_names_of_states = _Names()
 
 
 class State:
@@ -111,7 +94,6 @@ class ObjectState(State):
             setattr(self, name, value)
         self._saved: dict[str, Any] = copy.deepcopy(kwargs)
         self._number = next(_numbers)
-        self._name = _names_of_states.next()
         self._file: Optional[CommitFile] = None
 
     def save(self) -> None:
@@ -125,13 +107,24 @@ class ObjectState(State):
         self._set(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """Gives every rank the attributes of rank 0, which keeps its own objects."""
+        """Gives every rank the state of rank 0, which keeps its own objects.
+
+        Raises:
+          ValueError: on every rank, if the ranks sync different states.
+        """
+        # Not numbered: a rank may have made more states than others, which only it uses.
+        name = f"elastic/{new_starts.number()}"
+        is_ours = self._bcast_object is broadcast_object
+        if is_ours:
+            _check_same(exchange({"class": self._class, "names": self._names}, f"{name}/state"))
         self._load()
+        self._share()
         # A function of the program need not know names.
-        named = self._bcast_object is broadcast_object
-        name = {"name": self._name} if named else {}
-        self._set(self._bcast_object(self._values_by_name(), **name))
+        self._set(self._bcast_object(self._values_by_name(), **({"name": name} if is_ours else {})))
         self.save()
+
+    def _share(self) -> None:
+        """Gives every rank what else rank 0 has. Derived classes have more."""
 
     def _content(self) -> Any:
         """What else a file needs. Derived classes keep it in memory too."""
@@ -151,8 +144,7 @@ class ObjectState(State):
         """
         if self._file is not None or self._rank() != 0:
             return
-        of_state = f"{type(self).__module__}.{type(self).__qualname__}"
-        identity = [*commits.program(), of_state, *self._names]
+        identity = [*commits.program(), self._class, *self._names]
         if (launched_rank := launched.rank()) > 0:  # `init(comm=...)` gave the job several ranks 0
             identity.append(f"rank {launched_rank}")
         file = CommitFile(self._number, identity=identity, dump=pickling.dump)
@@ -164,9 +156,29 @@ class ObjectState(State):
             self._set(copy.deepcopy(values))
         self._file = file
 
+    @property
+    def _class(self) -> str:
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
     def _values_by_name(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._names}
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)
+
+
+def _check_same(everyones: Sequence[Facts]) -> None:
+    """Raises ValueError on every rank if one would not get all of its state from rank 0's."""
+    root = everyones[0]
+    for rank, theirs in enumerate(everyones):
+        if theirs["class"] != root["class"] or not set(theirs["names"]) <= set(root["names"]):
+            raise ValueError(
+                f"the ranks sync different states: rank 0 {_shown(root)} and rank {rank} "
+                f"{_shown(theirs)}. Every rank must sync the same states in the same order"
+            )
+
+
+def _shown(facts: Facts) -> str:
+    names = ", ".join(f"{name}=" for name in facts["names"])
+    return f"{facts['class'].rpartition('.')[2]}({names})"

@@ -73,9 +73,7 @@ class TensorFlowState(ObjectState):
             session.run(self._first_pass)
         super().restore()
 
-    def sync(self) -> None:
-        """Gives every rank the variables and attributes of rank 0."""
-        self._load()
+    def _share(self) -> None:
         session = self._current_session()
         if session is None:
             broadcast_variables(self._shared_variables(), 0)
@@ -84,7 +82,6 @@ class TensorFlowState(ObjectState):
                 with session.graph.as_default():
                     self._broadcast = broadcast_variables(self._shared_variables(), 0)
             session.run(self._broadcast)
-        super().sync()
 
     def _current_session(self) -> Optional[v1.Session]:
         """Has the variables, which are initialised. None: they are those of eager code."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import tensorflow as tf
 
@@ -44,6 +46,49 @@ def test_a_broadcast_of_the_programs_own(hvd, rank, size):
     state = hvd.elastic.ObjectState(hvd.broadcast_object_fn(0), hvd.rank, epoch=rank)
     state.sync()
     assert state.epoch == 0
+
+
+def test_a_state_that_one_rank_alone_makes_counts_for_nobody_else(hvd, rank, size):
+    if rank == 0:
+        hvd.elastic.ObjectState(best=rank)
+    first, second = hvd.elastic.ObjectState(a=rank), hvd.elastic.ObjectState(b=rank + 5)
+    first.sync()
+    second.sync()
+    assert (first.a, second.b) == (0, 5)
+    if rank == size - 1:
+        hvd.elastic.ObjectState(best=rank)
+    calls = []
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(state.a)
+        if len(calls) == 1 and rank == 0:
+            raise HorovodInternalError
+        return total(hvd, 1)
+
+    assert train(first) == size
+    assert calls == [0, 0]
+
+
+@pytest.mark.parametrize("alone", ["first", "last"])
+def test_a_state_that_one_rank_alone_syncs_is_an_error_of_all(hvd, rank, size, alone):
+    is_alone = rank == (0 if alone == "first" else size - 1)
+    state = hvd.elastic.TensorFlowState([tf.Variable(float(rank))], epoch=rank)
+    best = hvd.elastic.ObjectState(best=rank)
+    shown = ["ObjectState(best=)", "TensorFlowState(epoch=)"]
+    of_rank_0, of_other = shown if alone == "first" else shown[::-1]
+    other = 1 if alone == "first" else size - 1
+    words = f"the ranks sync different states: rank 0 {of_rank_0} and rank {other} {of_other}. "
+    with pytest.raises(ValueError, match=re.escape(words)):
+        (best if is_alone else state).sync()
+    assert (state.epoch, best.best) == (rank, rank)
+
+
+def test_attributes_that_only_rank_0_has(hvd, rank, size):
+    more = {"best": 7} if rank == 0 else {}
+    state = hvd.elastic.ObjectState(epoch=rank, **more)
+    state.sync()
+    assert (state.epoch, state.best) == (0, 7)
 
 
 def test_variables(hvd, rank, size):
