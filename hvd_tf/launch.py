@@ -32,6 +32,10 @@ from hvd_tf._internal.launcher.saying import say
 
 _USAGE_ERROR = 2
 _STDERR = 2
+_GONE = (
+    "the directory in which hvdrun was started has been removed, and no rank can start in it: go "
+    "to one that is there (cd), even if there is a new one of that name"
+)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -94,6 +98,8 @@ def _launch(options: Options, caller: Caller) -> int:
         line = command_line(options, launcher, None, remote_of(options, environ), environ)
         print(shlex.join(line))
         return 0
+    if not _is_somewhere():
+        raise LaunchError(_GONE)
     with process.Signals() as signals, FileLimit() as file_limit, ExitStack() as stack:
         caller.follow()  # its end is a signal that is waited for from here on
         if caller.has_gone():
@@ -142,11 +148,25 @@ def _run(
         outcome = Attempt(options, launcher, env, signals, file_limit, files, kept).run()
         if outcome.code == 0 or outcome.stopped or restart == options.restarts:
             break
+        if not _is_somewhere():
+            say(f"the job ended with status {outcome.code}, and is not started again: {_GONE}")
+            break
         say(
             f"the job ended with status {outcome.code}; starting it again "
             f"(restart {restart + 1} of {options.restarts})"
         )
     return outcome.code
+
+
+def _is_somewhere() -> bool:
+    """Whether the current directory is there, which mpirun needs."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    except OSError:  # not to be read, which mpirun will judge
+        pass
+    return True
 
 
 def _check_command(program: str, environ: Mapping[str, str]) -> None:

@@ -67,6 +67,35 @@ def test_a_failed_job_is_started_again(job: Path, restarts: int, code: int, atte
     assert left_of(job) == []
 
 
+GONE = (
+    "hvdrun: the directory in which hvdrun was started has been removed, and no rank can start in "
+    "it: go to one that is there (cd), even if there is a new one of that name\n"
+)
+
+
+def test_a_job_whose_directory_is_gone_is_not_started_again(job: Path) -> None:
+    fake_mpirun(job, "import shutil; shutil.rmtree(os.getcwd()); print(); sys.exit(5)")
+    (job / "here").mkdir()
+    arguments = ["-np", "1", "--restarts", "3", "true"]
+    with start(job, arguments, cwd=job / "here") as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 5, said
+    assert said.decode() == GONE.replace(
+        ": the directory", ": the job ended with status 5, and is not started again: the directory"
+    )
+    assert left_of(job) == []
+
+
+def test_a_directory_that_is_gone_at_the_start(job: Path) -> None:
+    fake_mpirun(job, "note()")
+    (job / "here").mkdir()
+    change = f"import os; os.rmdir({str(job / 'here')!r})\n"
+    with start(job, ["-np", "1", "true"], cwd=job / "here", change=change) as process:
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.decode()) == (2, GONE)
+    assert not (job / "facts").exists() and left_of(job) == []
+
+
 def test_what_a_failed_start_has_left_is_gone_before_the_next(job: Path) -> None:
     body = """
 mark = b"HVD_JOB_DIR=/"
