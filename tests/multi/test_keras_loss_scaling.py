@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,6 +120,36 @@ def test_ranks_meet_in_fit(hvd, rank, size, optimizers, wrap):
         fit(model, mine, callbacks.JoinCallback())
     for theirs in hvd.allgather_object(model.get_weights()):
         check_equal(theirs, model.get_weights())
+
+
+# Optimizers of Keras 2 cannot be copied in the other ways.
+WAYS_TO_COPY = {
+    "config": lambda optimizer: type(optimizer).from_config(optimizer.get_config()),
+    **({"copy": copy.copy, "deepcopy": copy.deepcopy} if IS_KERAS_3 else {}),
+}
+
+
+@pytest.mark.parametrize("how", WAYS_TO_COPY)
+def test_a_copy_reduces_too(hvd, rank, size, optimizers, wrap, how):
+    first = wrap(optimizers.SGD(0.05, momentum=0.9), compression=hvd.Compression.fp16)
+    weights = []
+    for optimizer in (first, WAYS_TO_COPY[how](first)):
+        model = make_model()
+        model.compile(optimizer, "mse")
+        fit(model, share(rank, data(size, 3)))
+        weights.append(model.get_weights())
+    check_equal(*weights)
+    for theirs in hvd.allgather_object(weights[1]):
+        check_equal(theirs, weights[1])
+
+
+def test_what_a_copy_is_made_of_can_be_saved_without_it(rank, optimizers, wrap):
+    config = wrap(optimizers.SGD(0.05)).get_config()
+    saved = json.loads(json.dumps(config))
+    assert "hvd" not in json.dumps(config) and saved == dict(config)
+    assert type(pickle.loads(pickle.dumps(config))) is dict
+    loaded = type(loss_scaled(optimizers.SGD(0.05))).from_config(saved)
+    assert type(loaded.inner_optimizer).__mro__[0] is optimizers.SGD
 
 
 def test_a_loaded_model_trains_with_others(hvd, rank, size, optimizers, tmp_path):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is private in the loss scaling of Keras 2 and 3: its optimizer, and when it looks."""
+"""What is private in the loss scaling of Keras 2 and 3: its optimizer, when it looks, copies."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Optional
 
 from hvd_tf._internal.compat.keras import keras_2_module
 
@@ -22,6 +22,43 @@ def put_within(scaling: Any, optimizer: Any) -> None:
         scaling._trackable = optimizer
     else:
         scaling.inner_optimizer = optimizer
+
+
+class _Config(dict[str, Any]):
+    """What `get_config` returns. Keras saves a plain dictionary of the same content."""
+
+    within: Optional[type] = None
+    """The class of the distributed optimizer within, which no other process has."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+@functools.cache
+def _patch_configs(loss_scaling: Any, marker: Any) -> None:
+    """Have copies by `from_config` reduce where their originals do.
+
+    The optimizer within is known to Keras by its plain class. A file has that alone.
+    """
+    original_get, original_from = loss_scaling.get_config, loss_scaling.from_config.__func__
+
+    @functools.wraps(original_get)
+    def get_config(self: Any) -> dict[str, Any]:
+        config = _Config(original_get(self))
+        if isinstance(self.inner_optimizer, marker):
+            config.within = type(self.inner_optimizer)
+        return config
+
+    @functools.wraps(original_from)
+    def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        within: Any = getattr(config, "within", None)
+        scaling = original_from(cls, config, *args, **kwargs)
+        if within is not None:
+            put_within(scaling, within.from_config(optimizer_within(scaling).get_config()))
+        return scaling
+
+    loss_scaling.get_config = get_config
+    loss_scaling.from_config = classmethod(from_config)
 
 
 @functools.cache
@@ -49,6 +86,26 @@ def patch_loss_scaling_of_keras_3(marker: Any) -> None:
         )
 
     LossScaleOptimizer.apply = apply
+    _patch_configs(LossScaleOptimizer, marker)
+    _patch_copies_of_keras_3(LossScaleOptimizer, marker)
+
+
+def _patch_copies_of_keras_3(loss_scaling: Any, marker: Any) -> None:
+    """The same for copies by `copy`, which Keras makes by saving. Older versions do not."""
+    if loss_scaling.__reduce__ is object.__reduce__:
+        return
+
+    def copied(self: Any, memo: Optional[dict[int, Any]] = None) -> Any:
+        if isinstance(self.inner_optimizer, marker):
+            made = type(self).from_config(self.get_config())
+        else:
+            make, arguments = self.__reduce__()
+            made = make(*arguments)
+        if memo is not None:
+            memo[id(self)] = made
+        return made
+
+    loss_scaling.__copy__ = loss_scaling.__deepcopy__ = copied
 
 
 def patch_loss_scaling_of_keras_2(optimizer_class: Any, marker: Any) -> None:
@@ -59,8 +116,9 @@ def patch_loss_scaling_of_keras_2(optimizer_class: Any, marker: Any) -> None:
     """
     module = keras_2_module(optimizer_class, "mixed_precision.loss_scale_optimizer")
     if module is not None:
-        _patch_apply_gradients(module.LossScaleOptimizer, marker)
-        _patch_apply_gradients(module.LossScaleOptimizerV3, marker)
+        for loss_scaling in (module.LossScaleOptimizer, module.LossScaleOptimizerV3):
+            _patch_apply_gradients(loss_scaling, marker)
+            _patch_configs(loss_scaling, marker)
 
 
 @functools.cache

@@ -104,14 +104,17 @@ class _Legacy(TakesUniqueRowsLegacy, _Keras2):
 class _Keras3(Reducing):
     _hvd_is_reduced = False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Keras3:
+    def __copy__(self) -> _Keras3:
         """One of the same class. Keras copies by saving, which gives a plain optimizer.
 
         Keras' own copies have no slots either.
         """
         this: Any = self
         copied: _Keras3 = type(this).from_config(this.get_config())
-        memo[id(self)] = copied
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Keras3:
+        memo[id(self)] = copied = self.__copy__()
         return copied
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
