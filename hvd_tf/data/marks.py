@@ -9,7 +9,6 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import dataset_chain, nondeterministic_dataset
-from hvd_tf._internal.runtime import rank, size
 from hvd_tf.data.early_values import early_value
 
 # By what the classes of tf.data are called.
@@ -53,25 +52,41 @@ def parts_of(dataset: tf.data.Dataset) -> list[Optional[tuple[int, int]]]:
     return parts
 
 
-def sharded_by(dataset: tf.data.Dataset) -> str:
-    """What has sharded the dataset, or one that it is made from. Empty: it is whole.
-
-    Dataset.shard may also have split off a validation part, for example. It is a rank's share where
-    its numbers are those of this rank in the job, or are not known yet.
-    """
-    if _is_share(dataset):
-        return "hvd.data.shard"
-    own = {None, (size(), rank())}
-    return "Dataset.shard" if own & set(parts_of(dataset)) else ""
-
-
-def _is_share(dataset: tf.data.Dataset) -> bool:
+def is_share(dataset: tf.data.Dataset) -> bool:
+    """Whether `hvd.data` has made the dataset, or one that it is made from, a rank's share."""
     return any(hasattr(source, _SHARE) for source in dataset_chain(dataset))
+
+
+def are_shares(everyones: Sequence[Any]) -> bool:
+    """Whether each rank's `parts_of`, in rank order, make its dataset that rank's share.
+
+    Dataset.shard may also have split off a validation part, which is the same on every rank.
+    Numbers that are not known yet are taken for those of a share.
+
+    Raises:
+      ValueError: the parts differ in another way.
+    """
+    parts = [[part and tuple(part) for part in theirs] for theirs in everyones]
+    if all(theirs == parts[0] for theirs in parts):
+        return None in parts[0]
+    if all({None, (len(parts), of)} & set(theirs) for of, theirs in enumerate(parts)):
+        return True
+    shown = ", ".join(f"{_calls(theirs)} on rank {of}" for of, theirs in enumerate(parts))
+    raise ValueError(
+        f"the datasets are parts that are not the ranks' own: {shown}. Let each rank call "
+        "shard(size, rank) with its own number in the job, or give every rank the same dataset"
+    )
+
+
+def _calls(parts: Sequence[Any]) -> str:
+    """Those of Dataset.shard, as a program has them."""
+    known = (f"shard{part}" if part else "shard(?)" for part in parts)
+    return ".".join(known) or "none"
 
 
 def check_not_sharded(dataset: tf.data.Dataset) -> None:
     """Raises ValueError if the dataset, or one that it is made from, is a share."""
-    if _is_share(dataset):
+    if is_share(dataset):
         raise _sharded_twice("hvd.data.shard")
     if None in parts_of(dataset):
         raise _sharded_twice("Dataset.shard")

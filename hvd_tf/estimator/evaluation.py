@@ -15,6 +15,7 @@ from hvd_tf._internal.facts import ERROR, TRAINED_ALREADY, check_same, exchange,
 from hvd_tf._internal.meeting import Meeting, everywhere, on_rank_0
 from hvd_tf._internal.runtime import rank, size
 from hvd_tf.data.contents import difference_of
+from hvd_tf.data.marks import are_shares
 from hvd_tf.estimator import evaluation_summary
 from hvd_tf.estimator.evaluation_hooks import HookGuard
 from hvd_tf.estimator.evaluation_model import EvaluationModel
@@ -76,14 +77,26 @@ def evaluate(
     seed = _agree(estimator, steps, name, checkpoint_path)
     latest = (checkpoint_path or estimator.latest_checkpoint()) if rank() == 0 else None
     share = (size(), rank()) if size() > 1 else None
-    build = functools.partial(EvaluationModel, estimator, input_fn, steps, seed, latest)
-    model = everywhere(lambda: build(share), _WHAT)
+    read = functools.partial(EvaluationModel, estimator, input_fn, steps, seed, latest)
+    model = everywhere(lambda: read(share), _WHAT)
+    if share:
+        _agree_on_parts(model)
+    everywhere(model.build, _WHAT)
     if share:
         _check_alike(model)
     if share and model.obstacle:
         if rank() == 0:
             v1.logging.warning(f"hvd_tf: rank 0 evaluates alone, because {model.obstacle}")
-        return on_rank_0(lambda: _run(build(None), hooks, name), _WHAT)
+        return on_rank_0(lambda: _run_alone(read(None), hooks, name), _WHAT)
+    return _run(model, hooks, name)
+
+
+def _run_alone(
+    model: EvaluationModel,
+    hooks: Optional[Sequence[v1.train.SessionRunHook]],
+    name: Optional[str],
+) -> dict[str, Any]:
+    model.build()
     return _run(model, hooks, name)
 
 
@@ -172,6 +185,22 @@ def _agree(
     for fact in ("steps", "name"):
         check_same(everyones, fact, f"evaluate: {fact}", "Give the same on every rank")
     return everyones[0]["seed"]
+
+
+def _agree_on_parts(model: EvaluationModel) -> None:
+    """Finds out whether Dataset.shard has given each rank its share, or all ranks one part.
+
+    Raises ValueError on every rank if it has done neither.
+    """
+    source = model.source
+    facts = {"is_share": source.is_share, "parts": source.parts}
+    everyones = exchange(facts, f"{_WHAT}/parts")
+    if any(theirs["is_share"] for theirs in everyones):
+        return  # by hvd.data, as it must be on every rank
+    try:
+        source.is_share = are_shares([theirs["parts"] for theirs in everyones])
+    except ValueError as error:
+        raise ValueError(f"{_WHAT}: {error}") from None
 
 
 def _check_alike(model: EvaluationModel) -> None:

@@ -13,7 +13,7 @@ from hvd_tf._internal import compat
 from hvd_tf._internal.compat import v1
 from hvd_tf._internal.runtime import size
 from hvd_tf.data.contents import Content, contents_of
-from hvd_tf.data.marks import is_exact, sharded_by, shuffle_seeds
+from hvd_tf.data.marks import is_exact, is_share, parts_of, shuffle_seeds
 from hvd_tf.data.steps import length_of
 from hvd_tf.estimator.input_sharding import parameters_of, whole_input_fn
 
@@ -31,11 +31,26 @@ class EvaluationInput:
     """Why the ranks cannot share the batches. Empty: they can."""
     is_share: bool = False
     """Whether the input is a rank's share already."""
-    # A dataset that is no share has the next three.
+    parts: list[Optional[tuple[int, int]]] = field(default_factory=list)
+    """What Dataset.shard has made of it. All ranks' tell whether they are shares."""
+    # A dataset that is no share has the next three, once it is known that it is none.
     length: Optional[int] = None
     seeds: Optional[list[Optional[list[int]]]] = None
     """Those of its shuffles. None: it has no fixed order."""
     contents: list[Content] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Finds out whether ranks can share the batches, where they are no shares already."""
+        if self.obstacle or self.is_share:
+            return
+        unordered = compat.nondeterministic_dataset(self.result)
+        if unordered:
+            words = f"its dataset has {unordered}, so ranks would not see the same batches in the "
+            self.obstacle = words + "same order"
+        else:
+            self.seeds = shuffle_seeds(self.result)
+        if size() > 1:  # else nobody compares
+            self.length, self.contents = length_of(self.result), contents_of(self.result)
 
     def tensors(self, share: Optional[tuple[int, int]], steps: Optional[int]) -> Tensors:
         """The next batch, as features and labels.
@@ -99,23 +114,7 @@ def read(input_fn: Callable[..., Any], params: Any, config: Any) -> EvaluationIn
             'so not every record would count once: pass uneven="keep" to hvd.data.shard and '
             "equal_steps for evaluation, and no drop_remainder; or return all data"
         )
-    if sharded_by(result):
-        return EvaluationInput(result, "", is_share=True)
-    unordered = compat.nondeterministic_dataset(result)
-    if unordered:
-        words = f"its dataset has {unordered}, so ranks would not see the same batches in the same "
-        return _whole(result, words + "order")
-    return _whole(result, "", shuffle_seeds(result))
-
-
-def _whole(
-    dataset: tf.data.Dataset, obstacle: str, seeds: Optional[list[Optional[list[int]]]] = None
-) -> EvaluationInput:
-    if size() == 1:  # nobody compares
-        return EvaluationInput(dataset, obstacle)
-    return EvaluationInput(
-        dataset, obstacle, False, length_of(dataset), seeds, contents_of(dataset)
-    )
+    return EvaluationInput(result, "", is_share(result), parts_of(result))
 
 
 def _features_and_labels(batch: Any) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ class EvaluationModel:
         checkpoint: Optional[str],
         share: Optional[tuple[int, int]],
     ) -> None:
-        """Builds the graph. The arguments are the same on every rank, but for these.
+        """Builds the input. The arguments are the same on every rank, but for these.
 
         checkpoint: what rank 0 restores. None on the other ranks. share: (n, i) for the i-th of n
         shares of the batches. None: all batches.
@@ -39,15 +39,21 @@ class EvaluationModel:
         self.estimator = estimator
         self.checkpoint = checkpoint
         self.share = share
+        self._steps = steps
         with tf.Graph().as_default() as self.graph:
             # One seed for all ranks, so that a dataset without a seed of its own shuffles in the
             # same way on all.
             v1.set_random_seed(seed)
-            step = v1.train.create_global_step()
-            source = evaluation_input.read(input_fn, estimator.params, estimator.config)
-            self.source = source
+            self._step = v1.train.create_global_step()
+            self.source = evaluation_input.read(input_fn, estimator.params, estimator.config)
+
+    def build(self) -> None:
+        """Builds the rest, once it is known whether the input is a share."""
+        estimator, source, share = self.estimator, self.source, self.share
+        with self.graph.as_default():
+            source.settle()
             self.obstacle = source.obstacle if share else ""
-            batch = source.tensors(None if self.obstacle else share, steps)
+            batch = source.tensors(None if self.obstacle else share, self._steps)
             spec = estimator.model_fn(
                 batch.features, batch.labels, evaluation_input.EVAL, estimator.config
             )
@@ -58,7 +64,7 @@ class EvaluationModel:
             self.hooks = list(spec.evaluation_hooks or ())
             self.update_op = tf.group(*[update for _, update in metrics.values()])
             self.values = {name: value for name, (value, _) in metrics.items()}
-            self.values[v1.GraphKeys.GLOBAL_STEP] = step
+            self.values[v1.GraphKeys.GLOBAL_STEP] = self._step
             self.states: list[tf.Variable] = []
             self.initializer = batch.initializer
             if share and not self.obstacle:

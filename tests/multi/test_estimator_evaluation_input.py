@@ -99,6 +99,50 @@ def test_equal_steps_are_not_shared_again_by_shard():
         hvd.data.shard(filtered_share())
 
 
+def batches(*part):
+    return tf.data.Dataset.from_tensor_slices(VALUES).shard(*part).batch(2)
+
+
+def test_a_share_by_the_ranks_own_numbers():
+    check(evaluate(lambda: batches(hvd.size(), hvd.rank())), VALUES)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_part_that_is_the_same_on_every_rank_is_no_share(index):
+    """A validation part, in a job that happens to have as many ranks as there are parts."""
+    check(evaluate(lambda: batches(hvd.size(), index)), VALUES[index :: hvd.size()])
+    # Of that part each rank takes its share.
+    check(
+        evaluate(lambda: batches(hvd.size(), index).shard(hvd.size(), hvd.rank())),
+        VALUES[index :: hvd.size()],
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda rank, size: (size, (rank + 1) % size),  # as where ranks are counted in another way
+        lambda rank, size: (size, 0) if rank == 0 else (size + 1, rank),
+        lambda rank, size: (size, size - 1) if rank == size - 1 else (1, 0),  # on one rank alone
+    ],
+)
+def test_parts_that_are_not_the_ranks_own_are_refused(part):
+    with pytest.raises(
+        ValueError, match=r"evaluate: .* not the ranks' own: .* on rank 0, .* on rank 1"
+    ):
+        evaluate(lambda: batches(*part(hvd.rank(), hvd.size())))
+
+
+def test_an_input_that_fails_on_one_rank_alone_fails_on_all():
+    def input_fn():
+        if hvd.rank() == 1:
+            raise KeyError("no such file")
+        return batches(1, 0)
+
+    with pytest.raises((KeyError, RuntimeError), match="no such file"):
+        evaluate(input_fn)
+
+
 @pytest.mark.parametrize("records", [RECORDS, RECORDS - 1])
 def test_arrays_that_are_cut_by_hand_are_refused(records):
     mine = VALUES[:records][hvd.rank() :: hvd.size()]
