@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from hvd_tf.timeline.errors import TimelineError
 
+_GZIP = b"\x1f\x8b"
 # What lists events, in the form of a trace that is an object.
 _EVENTS = "traceEvents"
 
@@ -21,11 +24,17 @@ def events_of(path: Path) -> Iterator[tuple[str, Any]]:
       TimelineError: the file is something else.
       OSError: it cannot be read.
     """
+    with path.open("rb") as raw:
+        is_compressed = raw.read(len(_GZIP)) == _GZIP
     # Some tools begin a file with a byte order mark.
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        by_lines = _has_an_event_a_line(file)
-        file.seek(0)
-        yield from _lines(path, file) if by_lines else _whole(path, file)
+    text: Any = {"mode": "rt", "encoding": "utf-8-sig", "errors": "replace"}
+    try:
+        with gzip.open(path, **text) if is_compressed else path.open(**text) as file:
+            by_lines = _has_an_event_a_line(file)
+            file.seek(0)
+            yield from _lines(path, file) if by_lines else _whole(path, file)
+    except (EOFError, zlib.error) as error:
+        raise TimelineError(f"{path} cannot be unpacked ({error}): compress it again") from None
 
 
 def not_ours(path: Path, place: str) -> TimelineError:

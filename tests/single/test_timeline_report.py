@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import resource
@@ -271,6 +272,17 @@ def test_a_trace_that_another_tool_has_saved_again(tmp_path: Path, way: str) -> 
     assert sorted(map(repr, found.tensors)) == sorted(map(repr, ours.tensors))
     assert sorted(map(repr, found.batches)) == sorted(map(repr, ours.batches))
     assert report("a", found, steps_of(found)) == report("a", ours, steps_of(ours))
+
+
+def test_a_compressed_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", events_of_a_job())
+    ours, packed = read(path), gzip.compress(path.read_bytes())
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(packed)
+    assert read(path) == ours
+    path.write_bytes(packed[:-20])
+    with pytest.raises(TimelineError, match="a.json.gz cannot be unpacked"):
+        read(path)
 
 
 @pytest.mark.parametrize(
