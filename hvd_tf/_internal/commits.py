@@ -52,8 +52,8 @@ def _dump(content: Any, file: IO[bytes]) -> None:
 class CommitFile:
     """The file of one state.
 
-    It is known by the program, the state's number (states are made in the same order) and what the
-    state consists of.
+    It is known by the program, the state's number (states are first synced in the same order) and
+    what the state consists of.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CommitFile:
         """For one state.
 
         Args:
-          number: 0 for the first state of a program.
+          number: 0 for the first state of a program that is synced.
           environ: where HVD_ELASTIC_DIR is, and what says which start of which job this is.
           identity: what tells the program and the state from others.
           dump: pickles an object to a file.

@@ -93,7 +93,7 @@ class ObjectState(State):
         for name, value in kwargs.items():
             setattr(self, name, value)
         self._saved: dict[str, Any] = copy.deepcopy(kwargs)
-        self._number = next(_numbers)
+        self._number: Optional[int] = None  # of its file
         self._file: Optional[CommitFile] = None
 
     def save(self) -> None:
@@ -147,6 +147,9 @@ class ObjectState(State):
         identity = [*commits.program(), self._class, *self._names]
         if (launched_rank := launched.rank()) > 0:  # `init(comm=...)` gave the job several ranks 0
             identity.append(f"rank {launched_rank}")
+        if self._number is None:
+            # Of those that are synced, which are the same ones at each start of the job.
+            self._number = next(_numbers)
         file = CommitFile(self._number, identity=identity, dump=pickling.dump)
         found = file.read()
         if found is not None:

@@ -56,6 +56,20 @@ def test_a_commit_outlives_a_first_sync_that_fails(hvd, rank, size, start):
     assert train(FailsOnce([variable], step=0)) == (5, 3.0)
 
 
+def test_a_state_that_is_never_synced_does_not_count(hvd, rank, size, start):
+    """As one that a program makes where it finds nothing of an earlier start."""
+    hvd.elastic.ObjectState(best=0)
+    first = hvd.elastic.ObjectState(step=0)
+    first.sync()
+    first.step = 5
+    first.commit()
+
+    start()
+    again = hvd.elastic.ObjectState(step=0)
+    again.sync()
+    assert again.step == 5
+
+
 def test_a_commit_before_the_first_sync_replaces_none(hvd, rank, size, start):
     first = hvd.elastic.ObjectState(step=0)
     first.sync()
