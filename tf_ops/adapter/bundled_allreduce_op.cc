@@ -57,7 +57,9 @@ class BundledAllreduceKernel : public tf::AsyncOpKernel {
   }
 
   void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) override {
-    OP_REQUIRES_OK_ASYNC(ctx, RefuseFolding(ctx), done);
+    // Not OP_REQUIRES_OK_ASYNC: that would warn.
+    const TfStatus may_run = RefuseFolding(ctx);
+    OP_REQUIRES_ASYNC(ctx, may_run.ok(), may_run, done);
     const std::shared_ptr<Runtime> runtime = GetRuntime();
     const Result<ProcessSetPtr> found =
         FindMemberSet(runtime.get(), process_set_id_);

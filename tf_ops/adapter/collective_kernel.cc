@@ -26,7 +26,9 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* ctx)
 
 void CollectiveKernel::ComputeAsync(tf::OpKernelContext* ctx,
                                     DoneCallback done) {
-  OP_REQUIRES_OK_ASYNC(ctx, RefuseFolding(ctx), done);
+  // Not OP_REQUIRES_OK_ASYNC: that would warn.
+  const TfStatus may_run = RefuseFolding(ctx);
+  OP_REQUIRES_ASYNC(ctx, may_run.ok(), may_run, done);
   if (words_place_ < 0) return Run(ctx, tensor_name_, nullptr, std::move(done));
   const std::optional<EagerWords> words = GetEagerWords().Take(words_place_);
   OP_REQUIRES_ASYNC(ctx, words.has_value(),
