@@ -20,9 +20,10 @@ def total(size):
     return size * (size + 1) / 2  # of what the ranks multiply by
 
 
-def nodes_of(fetches, feed=None):
+def nodes_of(fetches, feed=None, first=()):
     """The results, and the nodes of this library that have been executed."""
     with v1.Session() as session:
+        session.run(first)
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True)
         results = session.run(fetches, feed, options=options, run_metadata=metadata)
@@ -104,10 +105,11 @@ def test_an_operation_is_the_target(rank, size):
 
 
 def test_what_is_bundled(rank, size):
-    """Not what is large, or of unknown size, or what another collective comes before."""
+    """Not what is large, or of unknown size, or what another collective is before or behind."""
     with tf.Graph().as_default():
         x = v1.placeholder_with_default(tf.ones([4]) * (rank + 1.0), [4])  # it is no constant
         unknown = v1.placeholder_with_default(tf.ones([4]), [None])
+        free = [hvd.allreduce(x * i, op=hvd.Sum, name=f"free{i}") for i in range(3)]
         first = [hvd.allreduce(x * i, op=hvd.Sum, name=f"first{i}") for i in range(3)]
         after = [hvd.allreduce(y, op=hvd.Sum, name=f"after{i}") for i, y in enumerate(first)]
         rows = hvd.allgather(x, name="rows")
@@ -121,12 +123,30 @@ def test_what_is_bundled(rank, size):
         }
         with tf.control_dependencies([after[0]]):
             others["controlled"] = hvd.allreduce(x + 1.0, op=hvd.Sum, name="controlled")
-        results, nodes = nodes_of([first, after, others])
-    assert bundles_of(nodes) == several([["first0", "first1", "first2"]], size)
-    singles = {*others, *(f"after{i}" for i in range(3))}
+        results, nodes = nodes_of([first, after, free, others])
+    assert bundles_of(nodes) == several([["free0", "free1", "free2"]], size)
+    singles = {*others, *(f"{kind}{i}" for kind in ("first", "after") for i in range(3))}
     assert singles <= set(singles_of(nodes))
     np.testing.assert_allclose(results[0], [np.full(4, i * total(size)) for i in range(3)])
     np.testing.assert_allclose(results[1], np.array(results[0]) * size)
+
+
+def test_a_bundle_waits_for_one_input_of_data(rank, size):
+    """A dataset may wait for other ranks before it gives a batch."""
+    with tf.Graph().as_default():
+        x = v1.placeholder_with_default(rank + 1.0, [])
+        datasets = [tf.data.Dataset.from_tensors(float(i)) for i in range(2)]
+        iterators = [v1.data.make_initializable_iterator(dataset) for dataset in datasets]
+        tensors = [x, *(iterator.get_next() + x for iterator in iterators)]
+        results = [
+            [hvd.allreduce(y * f, op=hvd.Sum, name=f"{i}_{f}") for f in (1, 2)]
+            for i, y in enumerate(tensors)
+        ]
+        results, nodes = nodes_of(results, first=[iterator.initializer for iterator in iterators])
+    assert bundles_of(nodes) == several([[f"{i}_1", f"{i}_2"] for i in range(3)], size)
+    np.testing.assert_allclose(
+        results, [[f * (total(size) + more * size) for f in (1, 2)] for more in (0, 0, 1)]
+    )
 
 
 def test_a_bundle_has_a_bounded_size(rank, size):
@@ -176,6 +196,26 @@ def test_ranks_bundle_differently(rank, size):
     for _ in range(3):
         got = step(tf.fill([3], rank + 1.0), tf.constant([3]))
         np.testing.assert_allclose(got, [np.full(3, i * total(size)) for i in range(6)])
+
+
+def test_a_rank_makes_the_calls_one_by_one(rank, size):
+    """It comes to the last call when it has the result of one that depends on the first."""
+
+    def step(x, call):
+        a = call(x, "a")
+        c = call(a * 2.0, "c")
+        return a, call(x * 3.0, "b"), c
+
+    def call(x, name):
+        return hvd.allreduce(x, op=hvd.Sum, name=name, ignore_name_scope=True)
+
+    x = tf.fill([2], rank + 1.0)
+    run = step if rank == 0 else tf.function(step)
+    for _ in range(2):
+        a, b, c = run(x, call)
+        np.testing.assert_allclose(a, [total(size)] * 2)
+        np.testing.assert_allclose(b, 3.0 * a)
+        np.testing.assert_allclose(c, 2.0 * size * a)
 
 
 def test_operations_of_one_name(rank, size):

@@ -5,9 +5,12 @@
 // reduce a small tensor. So those that can start together do so in one kernel.
 // For the other ranks they remain calls of their own, whatever they bundle.
 //
-// A bundle waits for all its inputs. No call of a bundle may wait for what
-// another one of it, or a peer, has to do first. So no collective and nothing
-// that may contain one, and no control flow, comes before a bundled node.
+// A bundle waits for all its inputs, and what follows waits for all its calls.
+// That must not make ranks wait for each other, even where a rank makes the
+// same calls one by one, in another order. So no collective and nothing that
+// may contain one comes before a bundled node or behind it. Nor does control
+// flow come before it: then all of a bundle run, or none. And all wait for the
+// same input of data, which may wait for peers too.
 // Neighbours in the backward pass go together, in bundles of a bounded size.
 #include <algorithm>
 #include <cstdint>
@@ -48,22 +51,51 @@ constexpr const char* kShared[] = {"T",
 struct Small {
   tf::Node* node = nullptr;
   int64_t bytes = 0;
-  int depth = 0;  // nodes on the longest way to it: when it may start
+  uint64_t inputs = 0;  // what gets data before it: a bit for each such node
+  int depth = 0;        // nodes on the longest way to it: when it may start
 };
 
-bool HasFunction(const tf::Node& node) {
-  return std::any_of(node.attrs().begin(), node.attrs().end(),
+// Whether it calls functions that may have collectives. What XLA compiles has
+// none.
+bool CallsFunctions(const tf::Node& node) {
+  bool is_compiled = false;
+  (void)tf::TryGetNodeAttr(node.attrs(), "_XlaMustCompile", &is_compiled);
+  return !is_compiled &&
+         std::any_of(node.attrs().begin(), node.attrs().end(),
                      [](const auto& attribute) {
                        return attribute.second.has_func() ||
                               attribute.second.list().func_size() > 0;
                      });
 }
 
-// Whether a node that follows may wait for peers, or may not run at all.
-bool HoldsUp(const tf::Node& node) {
+// Whether it may wait for peers.
+bool MayMeet(const tf::Node& node) {
   const std::string& type = node.type_string();
-  return node.IsControlFlow() || type.rfind("Horovod", 0) == 0 ||
-         type.find("PyFunc") != std::string::npos || HasFunction(node);
+  return type.rfind("Horovod", 0) == 0 ||
+         type.find("PyFunc") != std::string::npos || CallsFunctions(node);
+}
+
+// Whether it gets data from outside of the graph.
+bool GetsData(const tf::Node& node) {
+  const std::string& type = node.type_string();
+  return type.find("GetNext") != std::string::npos ||
+         type.find("Dequeue") != std::string::npos ||
+         type.find("Unstage") != std::string::npos;
+}
+
+// By id: whether a node that may meet comes behind. `order`: see
+// GetReversePostOrder. A way around a loop leads to what is behind the loop's
+// begin anyhow.
+std::vector<char> FindFollowed(const tf::Graph& graph,
+                               const std::vector<tf::Node*>& order) {
+  std::vector<char> is_followed(static_cast<size_t>(graph.num_node_ids()), 0);
+  for (auto node = order.rbegin(); node != order.rend(); ++node) {
+    for (const tf::Node* next : (*node)->out_nodes()) {
+      is_followed[static_cast<size_t>((*node)->id())] |=
+          is_followed[static_cast<size_t>(next->id())] | MayMeet(*next);
+    }
+  }
+  return is_followed;
 }
 
 // A node's bytes, if it is small enough to be bundled. -1: it is not.
@@ -75,7 +107,7 @@ int64_t BytesOf(const tf::Node& node, int64_t most_bytes) {
   return is_small ? bytes : -1;
 }
 
-// The small allreduces that nothing holds up.
+// The small allreduces that may be bundled.
 std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
   int small_count = 0;
   for (const tf::Node* node : graph.op_nodes()) {
@@ -85,7 +117,10 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
   std::vector<tf::Node*> order;
   tf::GetReversePostOrder(graph, &order);
   const auto ids = static_cast<size_t>(graph.num_node_ids());
-  std::vector<char> is_held(ids, 0);
+  const std::vector<char> is_followed = FindFollowed(graph, order);
+  std::vector<char> is_held(ids, 0);  // by what comes before
+  std::vector<uint64_t> inputs(ids, 0);
+  uint64_t next_input = 1;
   std::vector<int> depths(ids, 0);
   std::vector<Small> found;
   for (tf::Node* node : order) {
@@ -93,11 +128,17 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
     for (const tf::Edge* edge : node->in_edges()) {
       const auto from = static_cast<size_t>(edge->src()->id());
       is_held[id] |= is_held[from];
+      inputs[id] |= inputs[from];
       depths[id] = std::max(depths[id], depths[from] + 1);
     }
-    const int64_t bytes = is_held[id] ? -1 : BytesOf(*node, most_bytes);
-    if (bytes >= 0) found.push_back({node, bytes, depths[id]});
-    is_held[id] |= HoldsUp(*node);
+    const bool is_free = !is_held[id] && !is_followed[id];
+    const int64_t bytes = is_free ? BytesOf(*node, most_bytes) : -1;
+    if (bytes >= 0) found.push_back({node, bytes, inputs[id], depths[id]});
+    is_held[id] |= MayMeet(*node) || node->IsControlFlow();
+    if (!GetsData(*node)) continue;
+    inputs[id] |= next_input;
+    is_held[id] |= next_input == 0;  // there are more than bits
+    next_input <<= 1;
   }
   return found;
 }
@@ -110,7 +151,8 @@ std::vector<std::vector<Small>> Bundles(std::vector<Small> found) {
   });
   std::map<std::vector<std::string>, std::vector<std::vector<Small>>> by_shared;
   for (const Small& one : found) {
-    std::vector<std::string> shared = {one.node->assigned_device_name()};
+    std::vector<std::string> shared = {one.node->assigned_device_name(),
+                                       std::to_string(one.inputs)};
     for (const char* name : kShared) {
       shared.push_back(one.node->attrs().Find(name)->SerializeAsString());
     }
