@@ -49,13 +49,9 @@ void Bundle::Begin(tf::OpKernelContext* ctx,
       calls_[i].node_ = &nodes[i];
     }
   }
-  const bool is_same = set_serial_ == set_serial &&
-                       !runtime_.owner_before(runtime) &&
-                       !runtime.owner_before(runtime_);
-  if (is_same) return;
+  if (described_for_.Is(runtime, set_serial)) return;
   for (Call& call : calls_) call.ForgetRequest();
-  runtime_ = runtime;
-  set_serial_ = set_serial;
+  described_for_ = {runtime, set_serial};
 }
 
 void Bundle::Ended(const Call& call, const TfStatus& status) {

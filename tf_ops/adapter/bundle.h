@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "adapter/collective_call.h"
+#include "adapter/described_for.h"
 #include "adapter/tf_compat.h"
 #include "core/runtime.h"
 
@@ -58,9 +59,7 @@ class Bundle {
   void Fail(const Call& failed, const TfStatus& status);
 
   std::vector<Call> calls_;
-  // What the requests were described for: see KernelCall.
-  std::weak_ptr<Runtime> runtime_;
-  int set_serial_ = -1;
+  DescribedFor described_for_;  // of the calls that are described
 
   tensorflow::OpKernelContext* ctx_ = nullptr;
   tensorflow::AsyncOpKernel::DoneCallback done_;

@@ -12,21 +12,18 @@ void KernelCall::Begin(tf::OpKernelContext* ctx) { ctx_ = ctx; }
 
 bool KernelCall::IsDescribedFor(const std::shared_ptr<Runtime>& runtime,
                                 int set_serial) const {
-  return set_serial_ == set_serial && !runtime_.owner_before(runtime) &&
-         !runtime.owner_before(runtime_);
+  return described_for_.Is(runtime, set_serial);
 }
 
 void KernelCall::SetDescribedFor(const std::shared_ptr<Runtime>& runtime,
                                  int set_serial) {
-  runtime_ = runtime;
-  set_serial_ = set_serial;
+  described_for_ = {runtime, set_serial};
 }
 
 void KernelCall::ForgetRequest() {
   entry.request = {};
   entry.signature_number = 0;
-  runtime_.reset();
-  set_serial_ = -1;
+  described_for_ = {};
 }
 
 void KernelCall::End(const TfStatus& status) {

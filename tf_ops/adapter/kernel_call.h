@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "adapter/collective_call.h"
+#include "adapter/described_for.h"
 #include "adapter/tf_compat.h"
 #include "core/runtime.h"
 
@@ -34,10 +35,7 @@ class KernelCall : public CollectiveCall {
 
   tensorflow::OpKernelContext* ctx_ = nullptr;
   tensorflow::AsyncOpKernel::DoneCallback done_;
-  // A new runtime gives out the same numbers as the one before, but it is never
-  // taken for it: a weak pointer keeps the place of the old one.
-  std::weak_ptr<Runtime> runtime_;
-  int set_serial_ = -1;  // -1: the request was not described
+  DescribedFor described_for_;
 };
 
 }  // namespace hvd
