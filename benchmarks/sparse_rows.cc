@@ -4,18 +4,23 @@
 //
 // Usage: sparse_rows [DIM]. Ids are Zipf(1.05) over a million in all: one field
 // of 2048 lookups, and 26 fields of 2048 each. Times are medians. "grouped" and
-// "summed" are of one rank's rows, "united" and "merged" of both ranks'.
+// "summed" are of one rank's rows, "decoded", "united" and "merged" of both
+// ranks'.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "cpu/id_union.h"
 #include "cpu/row_groups.h"
 #include "cpu/row_merge.h"
+#include "transport/collectives/id_code.h"
 
 namespace hvd {
 namespace {
@@ -87,20 +92,35 @@ Rows Deduplicate(const std::vector<int64_t>& ids,
   return rows;
 }
 
+// What the ids of a rank are after they have crossed the wire.
+std::vector<int64_t> SendIds(const std::vector<int64_t>& ids,
+                             std::vector<double>* decoded_us) {
+  const IdCode code(static_cast<int64_t>(ids.size()), kIds, DataType::kInt64);
+  std::vector<std::byte> bytes(static_cast<size_t>(code.bytes()));
+  code.Encode(ids.data(), bytes.data());
+  std::vector<int64_t> decoded;
+  Stopwatch watch;
+  if (!code.Decode(bytes.data(), &decoded)) std::abort();
+  decoded_us->push_back(watch.Lap());
+  return decoded;
+}
+
 void Run(int64_t fields, int64_t dim) {
   const std::vector<int64_t> ids[] = {DrawIds(fields, 1), DrawIds(fields, 2)};
   const std::vector<float> values(ids[0].size() * static_cast<size_t>(dim),
                                   0.5f);
   std::vector<float> out(2 * values.size());
-  std::vector<double> grouped_us, summed_us, united_us, merged_us;
+  std::vector<double> grouped_us, summed_us, decoded_us, united_us, merged_us;
   size_t own = 0, all = 0;
   for (int i = 0; i < kRepeats; ++i) {
     std::vector<Rows> ranks;
     for (const std::vector<int64_t>& list : ids) {
       ranks.push_back(Deduplicate(list, values, dim, &grouped_us, &summed_us));
     }
+    const std::vector<std::vector<int64_t>> sent = {
+        SendIds(ranks[0].ids, &decoded_us), SendIds(ranks[1].ids, &decoded_us)};
     Stopwatch watch;
-    const IdUnion united = UnionOfIds({ranks[0].ids, ranks[1].ids});
+    const IdUnion united = UnionOfIds(sent);
     united_us.push_back(watch.Lap());
     std::vector<RankRows> parts;
     for (size_t rank = 0; rank < 2; ++rank) {
@@ -118,9 +138,10 @@ void Run(int64_t fields, int64_t dim) {
     own = ranks[0].ids.size();
     all = united.ids.size();
   }
-  std::printf("%6zu %5lld %7zu %7zu %9.0f %9.0f %9.0f %9.0f\n", ids[0].size(),
-              static_cast<long long>(dim), own, all, Median(grouped_us),
-              Median(summed_us), Median(united_us), Median(merged_us));
+  std::printf("%6zu %5lld %7zu %7zu %9.0f %9.0f %9.0f %9.0f %9.0f\n",
+              ids[0].size(), static_cast<long long>(dim), own, all,
+              Median(grouped_us), Median(summed_us), 2 * Median(decoded_us),
+              Median(united_us), Median(merged_us));
 }
 
 }  // namespace
@@ -129,8 +150,8 @@ void Run(int64_t fields, int64_t dim) {
 int main(int argc, char** argv) {
   const int64_t dim = argc > 1 ? std::atoll(argv[1]) : 16;
   if (dim < 1) return 2;
-  std::printf("%6s %5s %7s %7s %9s %9s %9s %9s\n", "rows", "dim", "ids",
-              "of both", "grouped", "summed", "united", "merged");
+  std::printf("%6s %5s %7s %7s %9s %9s %9s %9s %9s\n", "rows", "dim", "ids",
+              "of both", "grouped", "summed", "decoded", "united", "merged");
   for (int64_t fields : {1, 26}) hvd::Run(fields, dim);
   return 0;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids of several ranks are united and their rows merged, against maps of ids.
+// The rows of several ranks are merged, against sums of one after another.
 #include "cpu/row_merge.h"
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <random>
 #include <vector>
 
+#include "cpu/id_union.h"
 #include "harness.h"
 #include "row_sums.h"
 #include "typed_values.h"
@@ -15,36 +15,6 @@
 
 namespace hvd {
 namespace {
-
-TEST(unions_of_any_number_of_lists) {
-  std::mt19937_64 random(3);
-  for (size_t lists = 0; lists < 9; ++lists) {
-    for (int64_t spread : {1, 40, 100000}) {
-      std::vector<std::vector<int64_t>> parts;
-      std::map<int64_t, int> expected;
-      for (size_t p = 0; p < lists; ++p) {
-        std::map<int64_t, int> own;
-        for (size_t i = 0; i < random() % 300; ++i) {
-          own[static_cast<int64_t>(random() % spread) - 2] = 1;
-        }
-        std::vector<int64_t>& part = parts.emplace_back();
-        for (const auto& [id, one] : own) part.push_back(id);
-        expected.insert(own.begin(), own.end());
-      }
-      const IdUnion united = UnionOfIds(parts);
-      ASSERT_EQ(united.ids.size(), expected.size());
-      size_t at = 0;
-      for (const auto& [id, one] : expected) EXPECT_EQ(united.ids[at++], id);
-      ASSERT_EQ(united.places.size(), parts.size());
-      for (size_t p = 0; p < lists; ++p) {
-        ASSERT_EQ(united.places[p].size(), parts[p].size());
-        for (size_t i = 0; i < parts[p].size(); ++i) {
-          EXPECT_EQ(united.ids[united.places[p][i]], parts[p][i]);
-        }
-      }
-    }
-  }
-}
 
 // Some rows of each of `ranks` ranks. The last has none.
 struct World {

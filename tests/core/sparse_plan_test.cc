@@ -38,6 +38,8 @@ TEST(ids_take_the_fewest_bytes) {
   EXPECT_TRUE(Passed({}, 100, 0) == Ids());
   EXPECT_TRUE(Passed({0, 1, 2}, 3, 0) == Ids({0, 1, 2}));
   EXPECT_TRUE(Passed({0, 2, 8}, 9, 2) == Ids({0, 2, 8}));
+  EXPECT_TRUE(Passed({0, 62, 63, 64, 127, 128, 199}, 200, 25) ==
+              Ids({0, 62, 63, 64, 127, 128, 199}));
   EXPECT_TRUE(Passed({5, 99999}, 100000, 8) == Ids({5, 99999}));
   EXPECT_TRUE(Passed({5, (int64_t{1} << 31) - 1}, int64_t{1} << 31, 8) ==
               Ids({5, (int64_t{1} << 31) - 1}));

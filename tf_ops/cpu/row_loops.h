@@ -33,9 +33,14 @@ C Widened(T value) {
 }
 
 // Adds `count` elements to `sums`. Blocks have a constant length, so that their
-// loops become a few vector instructions.
+// loops become a few vector instructions. Tables of weights have one element in
+// a row, for which a loop is long.
 template <typename T, typename C>
 void AddRow(const T* row, int64_t count, C* sums) {
+  if (count == 1) {
+    *sums = element_loops::Add()(*sums, Widened<C>(*row));
+    return;
+  }
   const auto add = [&](int64_t begin, int64_t length) {
     const T* const in = row + begin;
     C* const out = sums + begin;

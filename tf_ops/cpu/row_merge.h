@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of several ranks with ids: lists of ids are united, rows are added up.
+// Rows of several ranks with ids are added up.
 //
 // Pure functions of their arguments. The same input gives the same bits on
 // every rank and with every vector unit.
@@ -7,7 +7,6 @@
 #define HVD_CPU_ROW_MERGE_H_
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "core/rows.h"
@@ -15,19 +14,6 @@
 #include "cpu/vector_unit.h"
 
 namespace hvd {
-
-// A union has so many ids at most.
-inline constexpr int64_t kMostUnitedIds = std::numeric_limits<uint32_t>::max();
-
-struct IdUnion {
-  std::vector<int64_t> ids;  // every id of any list, once, ascending
-  // By list: where its ids are in `ids`.
-  std::vector<std::vector<uint32_t>> places;
-};
-
-// The ids of each list are ascending, and each is there once.
-[[nodiscard]] IdUnion UnionOfIds(
-    const std::vector<std::vector<int64_t>>& lists);
 
 // Some rows of one rank.
 struct RankRows {

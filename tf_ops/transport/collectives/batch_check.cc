@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/row_merge.h"
+#include "cpu/id_union.h"
 
 namespace hvd {
 namespace {

@@ -2,8 +2,9 @@
 // Writes and reads ids, and trusts no peer's.
 #include "transport/collectives/id_code.h"
 
+#include <algorithm>
 #include <cstring>
-#include <limits>
+#include <numeric>
 
 namespace hvd {
 namespace {
@@ -23,6 +24,36 @@ template <typename Id>
 void Store(int64_t id, std::byte* to, int64_t i) {
   const auto narrow = static_cast<Id>(id);
   std::memcpy(to + i * int64_t{sizeof(narrow)}, &narrow, sizeof(narrow));
+}
+
+// The numbers of the bits that are set. False: they are not `count`.
+bool ReadBits(const std::byte* in, int64_t bytes, int64_t* out, int64_t count) {
+  constexpr int64_t kWordBytes = sizeof(uint64_t);
+  const int64_t* const end = out + count;
+  for (int64_t byte = 0; byte < bytes; byte += kWordBytes) {
+    uint64_t word = 0;
+    std::memcpy(&word, in + byte,
+                static_cast<size_t>(std::min(kWordBytes, bytes - byte)));
+    for (; word != 0; word &= word - 1) {
+      if (out == end) return false;
+      *out++ = byte * 8 + __builtin_ctzll(word);
+    }
+  }
+  return out == end;
+}
+
+// False: they are not ascending ids of the table.
+template <typename Id>
+bool ReadList(const std::byte* in, int64_t count, int64_t table_rows,
+              int64_t* out) {
+  int64_t last = -1;
+  bool ascends = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t id = Load<Id>(in, i);
+    ascends &= last < id;
+    out[i] = last = id;
+  }
+  return ascends && (table_rows < 0 || last < table_rows);
 }
 
 }  // namespace
@@ -69,29 +100,20 @@ void IdCode::Encode(const void* ids, std::byte* out) const {
 
 bool IdCode::Decode(const std::byte* in, std::vector<int64_t>* ids) const {
   const size_t before = ids->size();
-  ids->reserve(before + static_cast<size_t>(rows_));
-  if (kind_ == Kind::kBits) {
-    for (int64_t byte = 0; byte < bytes_; ++byte) {
-      auto bits = std::to_integer<unsigned>(in[byte]);
-      for (; bits != 0; bits &= bits - 1) {
-        ids->push_back(byte * 8 + __builtin_ctz(bits));
-      }
-    }
-    return ids->size() == before + static_cast<size_t>(rows_) &&
-           ids->back() < table_rows_;
+  ids->resize(before + static_cast<size_t>(rows_));
+  int64_t* const out = ids->data() + before;
+  switch (kind_) {
+    case Kind::kAll:
+      std::iota(out, out + rows_, 0);
+      return true;
+    case Kind::kBits:
+      return ReadBits(in, bytes_, out, rows_) && out[rows_ - 1] < table_rows_;
+    case Kind::kList4:
+      return ReadList<int32_t>(in, rows_, table_rows_, out);
+    case Kind::kList8:
+      return ReadList<int64_t>(in, rows_, table_rows_, out);
   }
-  const int64_t highest =
-      table_rows_ < 0 ? std::numeric_limits<int64_t>::max() : table_rows_ - 1;
-  int64_t last = -1;
-  bool is_sound = true;
-  for (int64_t i = 0; i < rows_; ++i) {
-    const int64_t id = kind_ == Kind::kAll     ? i
-                       : kind_ == Kind::kList4 ? Load<int32_t>(in, i)
-                                               : Load<int64_t>(in, i);
-    is_sound &= last < id && id <= highest;
-    ids->push_back(last = id);
-  }
-  return is_sound;
+  return false;
 }
 
 }  // namespace hvd

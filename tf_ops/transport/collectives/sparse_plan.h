@@ -10,7 +10,7 @@
 
 #include "core/rows.h"
 #include "core/types.h"
-#include "cpu/row_merge.h"
+#include "cpu/id_union.h"
 #include "transport/collectives/segment_map.h"
 
 namespace hvd {
