@@ -2,7 +2,6 @@
 // Writes and reads ids, and trusts no peer's.
 #include "transport/collectives/id_code.h"
 
-#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -30,16 +29,21 @@ void Store(int64_t id, std::byte* to, int64_t i) {
 bool ReadBits(const std::byte* in, int64_t bytes, int64_t* out, int64_t count) {
   constexpr int64_t kWordBytes = sizeof(uint64_t);
   const int64_t* const end = out + count;
-  for (int64_t byte = 0; byte < bytes; byte += kWordBytes) {
+  const auto read = [&](int64_t byte, int64_t size) {
     uint64_t word = 0;
-    std::memcpy(&word, in + byte,
-                static_cast<size_t>(std::min(kWordBytes, bytes - byte)));
+    std::memcpy(&word, in + byte, static_cast<size_t>(size));
     for (; word != 0; word &= word - 1) {
       if (out == end) return false;
       *out++ = byte * 8 + __builtin_ctzll(word);
     }
+    return true;
+  };
+  int64_t byte = 0;
+  // Of a constant size, so that each is one load.
+  for (; byte + kWordBytes <= bytes; byte += kWordBytes) {
+    if (!read(byte, kWordBytes)) return false;
   }
-  return out == end;
+  return read(byte, bytes - byte) && out == end;
 }
 
 // False: they are not ascending ids of the table.
