@@ -10,10 +10,12 @@
 // same calls one by one, in another order. So no collective and nothing that
 // may contain one comes before a bundled node or behind it. Nor does control
 // flow come before it: then all of a bundle run, or none. And all wait for the
-// same input of data, which may wait for peers too.
+// same inputs of data, locks and the like: what they wait for, the graph does
+// not show.
 // Neighbours in the backward pass go together, in bundles of a bounded size.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -51,8 +53,8 @@ constexpr const char* kShared[] = {"T",
 struct Small {
   tf::Node* node = nullptr;
   int64_t bytes = 0;
-  uint64_t inputs = 0;  // what gets data before it: a bit for each such node
-  int depth = 0;        // nodes on the longest way to it: when it may start
+  uint64_t links = 0;  // the linked nodes before it: a bit for each
+  int depth = 0;       // nodes on the longest way to it: when it may start
 };
 
 // Whether it calls functions that may have collectives. What XLA compiles has
@@ -75,25 +77,35 @@ bool MayMeet(const tf::Node& node) {
          type.find("PyFunc") != std::string::npos || CallsFunctions(node);
 }
 
-// Whether it gets data from outside of the graph.
-bool GetsData(const tf::Node& node) {
+// Whether it waits for something that no edge shows, or lets others go on that
+// wait so: for data, for a lock, for what a partial run is fed.
+bool IsLinked(const tf::Node& node) {
+  static constexpr const char* kLinked[] = {
+      // Iterators; queues' Enqueue and Dequeue; Stage and Unstage.
+      "GetNext", "ReaderRead", "queue", "tage", "Peek",
+      // Of TensorFlow, not of this library.
+      "Mutex", "Barrier", "Accumulator", "Collective", "Nccl", "Send", "Recv"};
   const std::string& type = node.type_string();
-  return type.find("GetNext") != std::string::npos ||
-         type.find("Dequeue") != std::string::npos ||
-         type.find("Unstage") != std::string::npos;
+  return std::any_of(std::begin(kLinked), std::end(kLinked),
+                     [&type](const char* part) {
+                       return type.find(part) != std::string::npos;
+                     });
 }
 
-// By id: whether a node that may meet comes behind. `order`: see
+// By id: whether a node that may meet, or is linked, comes behind. `order`: see
 // GetReversePostOrder. A way around a loop leads to what is behind the loop's
 // begin anyhow.
 std::vector<char> FindFollowed(const tf::Graph& graph,
                                const std::vector<tf::Node*>& order) {
-  std::vector<char> is_followed(static_cast<size_t>(graph.num_node_ids()), 0);
+  const auto ids = static_cast<size_t>(graph.num_node_ids());
+  std::vector<char> is_followed(ids, 0);
+  std::vector<char> leads(ids, 0);  // to such a node: it is one, or is followed
   for (auto node = order.rbegin(); node != order.rend(); ++node) {
+    const auto id = static_cast<size_t>((*node)->id());
     for (const tf::Node* next : (*node)->out_nodes()) {
-      is_followed[static_cast<size_t>((*node)->id())] |=
-          is_followed[static_cast<size_t>(next->id())] | MayMeet(*next);
+      is_followed[id] |= leads[static_cast<size_t>(next->id())];
     }
+    leads[id] = is_followed[id] || MayMeet(**node) || IsLinked(**node);
   }
   return is_followed;
 }
@@ -119,8 +131,8 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
   const auto ids = static_cast<size_t>(graph.num_node_ids());
   const std::vector<char> is_followed = FindFollowed(graph, order);
   std::vector<char> is_held(ids, 0);  // by what comes before
-  std::vector<uint64_t> inputs(ids, 0);
-  uint64_t next_input = 1;
+  std::vector<uint64_t> links(ids, 0);
+  uint64_t next_link = 1;
   std::vector<int> depths(ids, 0);
   std::vector<Small> found;
   for (tf::Node* node : order) {
@@ -128,17 +140,17 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
     for (const tf::Edge* edge : node->in_edges()) {
       const auto from = static_cast<size_t>(edge->src()->id());
       is_held[id] |= is_held[from];
-      inputs[id] |= inputs[from];
+      links[id] |= links[from];
       depths[id] = std::max(depths[id], depths[from] + 1);
     }
     const bool is_free = !is_held[id] && !is_followed[id];
     const int64_t bytes = is_free ? BytesOf(*node, most_bytes) : -1;
-    if (bytes >= 0) found.push_back({node, bytes, inputs[id], depths[id]});
+    if (bytes >= 0) found.push_back({node, bytes, links[id], depths[id]});
     is_held[id] |= MayMeet(*node) || node->IsControlFlow();
-    if (!GetsData(*node)) continue;
-    inputs[id] |= next_input;
-    is_held[id] |= next_input == 0;  // there are more than bits
-    next_input <<= 1;
+    if (!IsLinked(*node)) continue;
+    links[id] |= next_link;
+    is_held[id] |= next_link == 0;  // there are more than bits
+    next_link <<= 1;
   }
   return found;
 }
@@ -152,7 +164,7 @@ std::vector<std::vector<Small>> Bundles(std::vector<Small> found) {
   std::map<std::vector<std::string>, std::vector<std::vector<Small>>> by_shared;
   for (const Small& one : found) {
     std::vector<std::string> shared = {one.node->assigned_device_name(),
-                                       std::to_string(one.inputs)};
+                                       std::to_string(one.links)};
     for (const char* name : kShared) {
       shared.push_back(one.node->attrs().Find(name)->SerializeAsString());
     }

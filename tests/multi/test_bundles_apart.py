@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small allreduces do not share a kernel where one may be what another waits for.
+
+Edges of the graph do not show it: the way is through the program, a lock or a queue.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_tf as hvd
+
+RANKS = (2,)
+TIMEOUT_S = 60
+v1 = tf.compat.v1
+
+
+def total(size):
+    return size * (size + 1) / 2  # of what the ranks multiply by
+
+
+def test_a_partial_run_is_fed_with_the_first_result(rank, size):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x, y = (v1.placeholder(tf.float32, [2]) for _ in range(2))
+        first = hvd.allreduce(x, op=hvd.Sum, name="first")
+        second = hvd.allreduce(2.0 * y, op=hvd.Sum, name="second")
+        handle = session.partial_run_setup([first, second], [x, y])
+        got = session.partial_run(handle, first, {x: [rank + 1.0] * 2})
+        np.testing.assert_allclose(got, [total(size)] * 2)
+        got = session.partial_run(handle, second, {y: got})
+        np.testing.assert_allclose(got, [2.0 * size * total(size)] * 2)
+
+
+def test_a_rank_makes_the_calls_of_a_partial_run_one_by_one(rank, size):
+    """Between two of them it needs what the others fetch first."""
+
+    def between(first):
+        return hvd.allreduce(first, op=hvd.Sum, name="between")
+
+    if rank == 0:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, [])
+            sums = [hvd.allreduce(x * i, op=hvd.Sum, name=f"part{i}") for i in (1, 2)]
+        session = v1.Session(graph=graph)  # no `with`: it would make the graph the default one
+        handle = session.partial_run_setup(sums, [x])
+        one = session.partial_run(handle, sums[0], {x: 1.0})
+        doubled = between(one)
+        two = session.partial_run(handle, sums[1])
+        session.close()
+    else:
+        one = hvd.allreduce(rank + 1.0, op=hvd.Sum, name="part1")
+        doubled = between(one)
+        two = hvd.allreduce(2.0 * (rank + 1.0), op=hvd.Sum, name="part2")
+    np.testing.assert_allclose([one, doubled, two], [total(size) * f for f in (1, size, 2)])
+
+
+def test_a_lock_is_free_when_the_sum_before_is_there(rank, size):
+    @tf.function
+    def step(x):
+        section = tf.CriticalSection(name="section")
+        return [
+            section.execute(lambda i=i: hvd.allreduce(x * i, op=hvd.Sum, name=f"locked{i}"))
+            for i in (1.0, 2.0, 3.0)
+        ]
+
+    got = step(tf.fill([2], rank + 1.0))
+    np.testing.assert_allclose(got, [[i * total(size)] * 2 for i in (1, 2, 3)])
+
+
+def test_a_queue_hands_a_sum_to_the_next_call(rank, size):
+    """The last rank makes the calls one by one, in the order that the queue asks for."""
+
+    def call(x, name):
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    if rank < size - 1:
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder_with_default(rank + 1.0, [])
+            queue = tf.queue.FIFOQueue(1, [tf.float32], [[]])
+            put = queue.enqueue(call(x, "to_queue"))
+            apart = call(x * 3.0, "apart")
+            got = session.run([call(queue.dequeue(), "from_queue"), apart, put])
+    else:
+        one = call(rank + 1.0, "to_queue")
+        got = [call(one, "from_queue"), call((rank + 1.0) * 3.0, "apart")]
+    np.testing.assert_allclose(got[:2], [size * total(size), 3.0 * total(size)])
