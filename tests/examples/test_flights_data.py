@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "estimator_examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -29,6 +30,15 @@ from flights import data
 flights = data.load(Path(sys.argv[2]))
 print(*(zlib.crc32(array.tobytes()) for array in vars(flights).values()))
 """
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.14.0", "2.15.0"])
+def test_requirements_keep_the_estimators_of_an_older_tensorflow(version: str) -> None:
+    """Those of 2.15 do not work in TensorFlow 2.13, and pip keeps what meets a requirement."""
+    lines = (EXAMPLES / "flights" / "requirements.txt").read_text().splitlines()
+    wanted = [Requirement(line) for line in lines if not line.startswith("#") and line]
+    (found,) = (each for each in wanted if each.name == "tensorflow-estimator")
+    assert found.specifier.contains(version)
 
 
 def marks(flights: data.Flights) -> str:
