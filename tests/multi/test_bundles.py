@@ -20,9 +20,9 @@ def total(size):
     return size * (size + 1) / 2  # of what the ranks multiply by
 
 
-def nodes_of(fetches, feed=None, first=()):
+def nodes_of(fetches, feed=None, first=(), config=None):
     """The results, and the nodes of this library that have been executed."""
-    with v1.Session() as session:
+    with v1.Session(config=config) as session:
         session.run(first)
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True)

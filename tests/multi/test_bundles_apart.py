@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small allreduces do not share a kernel where one may be what another waits for.
 
-Edges of the graph do not show it: the way is through the program, a lock or a queue.
+Edges of the graph do not show it: the way is through the program, a lock, a queue or a function.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import function
+from test_bundles import bundles_of, nodes_of
 
 import hvd_tf as hvd
 
@@ -85,3 +87,22 @@ def test_a_queue_hands_a_sum_to_the_next_call(rank, size):
         one = call(rank + 1.0, "to_queue")
         got = [call(one, "from_queue"), call((rank + 1.0) * 3.0, "apart")]
     np.testing.assert_allclose(got[:2], [size * total(size), 3.0 * total(size)])
+
+
+def test_the_type_of_a_node_is_the_function_that_it_calls(rank, size):
+    """As in graphs of TensorFlow 1. What is in such a function is not seen."""
+
+    @function.Defun(tf.float32, noinline=True)
+    def reduced(x):
+        return hvd.allreduce(x, op=hvd.Sum, name="within")
+
+    with tf.Graph().as_default():
+        x = v1.placeholder_with_default(tf.fill([2], rank + 1.0), [2])
+        called = tf.reshape(reduced(x), [2])
+        behind = hvd.allreduce(called * 2.0, op=hvd.Sum, name="behind")
+        beside = [hvd.allreduce(x * i, op=hvd.Sum, name=f"beside{i}") for i in (3.0, 4.0)]
+        config = v1.ConfigProto()  # else TensorFlow optimizes the node
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        got, nodes = nodes_of([behind, *beside], config=config)
+    assert bundles_of(nodes) == [["beside3.0", "beside4.0"]]
+    np.testing.assert_allclose(got, [[total(size) * f] * 2 for f in (2.0 * size, 3.0, 4.0)])

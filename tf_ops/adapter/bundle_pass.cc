@@ -57,12 +57,13 @@ struct Small {
   int depth = 0;       // nodes on the longest way to it: when it may start
 };
 
-// Whether it calls functions that may have collectives. What XLA compiles has
-// none.
+// Whether it calls functions that may have collectives: those of its
+// attributes, or the one of its type's name. What XLA compiles has none.
 bool CallsFunctions(const tf::Node& node) {
   bool is_compiled = false;
   (void)tf::TryGetNodeAttr(node.attrs(), "_XlaMustCompile", &is_compiled);
-  return !is_compiled &&
+  if (is_compiled) return false;
+  return node.IsFunctionCall() ||
          std::any_of(node.attrs().begin(), node.attrs().end(),
                      [](const auto& attribute) {
                        return attribute.second.has_func() ||
