@@ -11,6 +11,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal.compat import tf_variable, v1, variable_key
+from hvd_tf._internal.compat.keras_optimizers import optimizers_of
 
 
 def backend_of_keras_3() -> str:
@@ -97,17 +98,15 @@ def patch_trainer(marker: Any) -> None:
 
 
 def variables_of(model: Any, optimizer: Any = None) -> list[Any]:
-    """The variables of a model and an optimizer, each once. None: the model's own optimizer.
+    """The variables of a model and an optimizer, each once. None: all optimizers of the model.
 
     Keras 2 lists vocabularies of preprocessing layers among them, which are no variables.
     """
-    if optimizer is None:
-        optimizer = getattr(model, "optimizer", None)
-    of_optimizer = getattr(optimizer, "variables", [])
-    if callable(of_optimizer):  # of Keras 2
-        of_optimizer = of_optimizer()
-    beside = [*_settings_of(optimizer), *_loss_scale_variables(optimizer)]
-    every = [*model.variables, *of_optimizer, *beside]
+    every = [*model.variables]
+    for one in optimizers_of(model) if optimizer is None else [optimizer]:
+        of_optimizer = getattr(one, "variables", [])
+        every += of_optimizer() if callable(of_optimizer) else of_optimizer  # a method in Keras 2
+        every += [*_settings_of(one), *_loss_scale_variables(one)]
     return list({variable_key(v): v for v in every if hasattr(v, "dtype")}.values())
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one rank does for all in `fit`: it writes files and shows the progress.
 
-`fit` of a model with a distributed optimizer is arranged before it begins, on every rank:
+`fit` of a model with a distributed optimizer, or several, is arranged before it begins, on every
+rank:
 
 - the progress bar is the first rank's, unless the program passes `verbose`;
 - where ranks have callbacks that write the same file, the lowest of these ranks keeps its callback,
@@ -39,7 +40,7 @@ from hvd_tf._internal.keras.any_keras import AnyKerasCallback
 from hvd_tf._internal.keras.epochs import joined
 from hvd_tf._internal.keras.execution_steps import shared_steps, steps_fact
 from hvd_tf._internal.keras.progress import end_lines
-from hvd_tf._internal.keras.reducing import Reducing, reducing_of
+from hvd_tf._internal.keras.reducing import Reducing, all_reducing_of
 from hvd_tf._internal.keras.silenced import class_of_keras, is_plain, silence
 from hvd_tf._internal.keras.unreduced import expect_no_more, expect_reduction
 from hvd_tf._internal.variables import broadcast_variables
@@ -64,23 +65,27 @@ def _arranged(original: Any) -> Any:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        optimizer = reducing_of(self)
-        if optimizer is None:
+        optimizers = all_reducing_of(self)
+        if not optimizers:
             return original(self, *args, **kwargs)
-        optimizer._hvd_begin_fit(trainable_variables_of(self))
+        for optimizer in optimizers:
+            optimizer._hvd_begin_fit(trainable_variables_of(self))
         try:
-            return arranged(self, optimizer, *args, **kwargs)
+            return arranged(self, optimizers, *args, **kwargs)
         finally:
-            optimizer._hvd_end_fit(trainable_variables_of(self))
+            for optimizer in optimizers:
+                optimizer._hvd_end_fit(trainable_variables_of(self))
 
-    def arranged(self: Any, optimizer: Reducing, *args: Any, **kwargs: Any) -> Any:
+    def arranged(self: Any, optimizers: list[Reducing], *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         joined.pop(self, None)  # of an earlier fit
         with ExitStack() as undone:
-            if _has_peers(optimizer.process_set):
-                _arrange(self, bound.arguments, optimizer.process_set, undone)
-                expect_reduction(optimizer)
-                undone.callback(expect_no_more, optimizer)
+            process_set = optimizers[0].process_set
+            if _has_peers(process_set):
+                _arrange(self, bound.arguments, process_set, undone)
+                for optimizer in optimizers:
+                    expect_reduction(optimizer)
+                    undone.callback(expect_no_more, optimizer)
             end_lines(bound.arguments)
             try:
                 return original(*bound.args, **bound.kwargs)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from hvd_tf._internal.compat import Variable, is_traced_for_xla
+from hvd_tf._internal.compat.keras_optimizers import optimizers_of
 from hvd_tf._internal.gradients import Gradient, GradientReducer
 from hvd_tf._internal.keras.passes import Passes
 from hvd_tf._internal.names import names_by_place
@@ -110,8 +111,17 @@ def check_place() -> None:
 
 
 def reducing_of(model: Any) -> Optional[Reducing]:
-    """The distributed optimizer of a model, also within one for loss scaling. None: it has none."""
-    optimizer = getattr(model, "optimizer", None)
-    # First itself: it may be around one for loss scaling, and within that is none.
-    candidates = (optimizer, getattr(optimizer, "inner_optimizer", None))
-    return next((one for one in candidates if isinstance(one, Reducing)), None)
+    """The distributed optimizer of a model, the first of several. None: it has none."""
+    return next(iter(all_reducing_of(model)), None)
+
+
+def all_reducing_of(model: Any) -> list[Reducing]:
+    """The distributed optimizers of a model, also those within one for loss scaling."""
+    found: dict[int, Reducing] = {}
+    for optimizer in optimizers_of(model):
+        # First itself: it may be around one for loss scaling, and within that is none.
+        candidates = (optimizer, getattr(optimizer, "inner_optimizer", None))
+        one = next((one for one in candidates if isinstance(one, Reducing)), None)
+        if one is not None:
+            found[id(one)] = one
+    return list(found.values())

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvd_tf._internal.compat import variable_key
 from hvd_tf._internal.facts import exchange
-from hvd_tf._internal.keras.reducing import reducing_of
+from hvd_tf._internal.keras.reducing import all_reducing_of
 from hvd_tf._internal.names import variable_names
 from hvd_tf._internal.runtime import rank
 
@@ -29,10 +29,11 @@ def check_order(model: Any, local: Sequence[Any], root_rank: int) -> None:
       local: variables that stay as they are on each rank.
       root_rank: a rank of the job.
     """
-    optimizer = reducing_of(model)
-    if optimizer is None:
+    optimizers = all_reducing_of(model)
+    if not optimizers:
         return
-    left_out = {variable_key(variable) for variable in (*local, *optimizer._local_vars)}
+    of_optimizers = [variable for one in optimizers for variable in one._local_vars]
+    left_out = {variable_key(variable) for variable in (*local, *of_optimizers)}
     names = variable_names(
         [v for v in model.trainable_variables if variable_key(v) not in left_out]
     )
