@@ -37,9 +37,23 @@ def find_cause(error: BaseException) -> Optional[Cause]:
     for link in chain:
         if found := cause_of(link) or _of_operation(link):
             return found
-    if any(_may_hide(link) for link in chain):
-        return _hidden or _ask(None)
-    return None
+    hiding = [link for link in chain if _may_hide(link)]
+    return _cause_behind(hiding) if hiding else None
+
+
+def _cause_behind(errors: list[BaseException]) -> Optional[Cause]:
+    """The cause of errors that may hide it.
+
+    A dataset that has only read ahead fails for nobody, and the program goes on. So a dataset's
+    cause is that of an error which has the name of its call.
+    """
+    last = _ask(None)
+    hidden = _hidden
+    if hidden is None:
+        return last
+    if hidden.kind is not Kind.SCOPE_ENDED or any(hidden.tensor in str(each) for each in errors):
+        return hidden
+    return None if last is not None and last.tensor == hidden.tensor else last
 
 
 def blames_peer(cause: Optional[Cause]) -> bool:

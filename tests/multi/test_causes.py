@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import pytest
 import tensorflow as tf
 
@@ -168,3 +171,27 @@ def test_a_rank_that_leaves_its_dataset(rank, size, monkeypatch):
     monkeypatch.undo()
     assert len(list(dataset)) == 40
     assert blame.find_cause(tf.errors.UnknownError(None, None, "another")) is None
+
+
+@pytest.mark.parametrize("later_call", [True, False])
+def test_an_error_of_its_own_after_a_dataset_that_has_ended(later_call, rank, size):
+    """What rank 1 has read ahead has failed, mostly for nobody. Its later error is another one."""
+    records = tf.data.Dataset.range(40 * size).filter(lambda x: True)
+    iterator = iter(hvd.data.shard(records))
+    next(iterator)
+    if rank == 0:
+        del iterator
+    elif rank == 1:
+        agreeing = [each for each in threading.enumerate() if each.name == "hvd-data"]
+        with contextlib.suppress(tf.errors.OpError):  # where rank 0 left before the second batch
+            next(iterator)
+        for each in agreeing:
+            each.join(30)
+            assert not each.is_alive()
+    if later_call:
+        hvd.allgather_object(None, name="all_have_ended")
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tf.reshape(tf.ones([3]), [2])
+    cause = blame.find_cause(caught.value)
+    hvd.allgather_object(None, name="all_have_looked")
+    assert cause is None
