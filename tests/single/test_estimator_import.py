@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from cases import needs_estimator
 
 
 def run(program: str, **environ: str) -> str:
@@ -32,9 +32,9 @@ def test_tensorflow_loads_with_the_toolkit_and_not_before() -> None:
     )
 
 
+@needs_estimator
 def test_eager_code_has_the_threads_of_the_sessions() -> None:
     """What runs first sizes TensorFlow's pool of intra-op threads: here 21 or 23."""
-    pytest.importorskip("tensorflow_estimator")
     program = (
         # On one core, for TensorFlow's own choice is a thread for each.
         "import os\nos.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})\n"
