@@ -35,7 +35,12 @@ def logits(features: Features, sizes: Sizes) -> tf.Tensor:
         [count, sizes.dimension],
         initializer=v1.random_uniform_initializer(-INITIAL, INITIAL),
     )
-    vectors = tf.concat([embedded, integers[:, :, None] * factors], axis=1)
-    first_order = weights(features["categorical"], sizes.ids) + tf.matmul(integers, slopes)[:, 0]
+    # All records share these variables, and what they would have of them nearly cancels out.
+    # So their gradients are summed in float64: in float32 the order of the records would show.
+    exact = tf.cast(integers, tf.float64)
+    scaled = exact[:, :, None] * tf.cast(factors, tf.float64)
+    line = tf.matmul(exact, tf.cast(slopes, tf.float64))[:, 0]
+    vectors = tf.concat([embedded, tf.cast(scaled, tf.float32)], axis=1)
+    first_order = weights(features["categorical"], sizes.ids) + tf.cast(line, tf.float32)
     deep = dense(tf.concat([flat(embedded), integers], axis=1), sizes)
     return first_order + pairs(vectors) + deep
