@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "adapter/inlined_names.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -38,7 +39,7 @@ std::vector<std::string> NamesOf(const tf::Node& node) {
     return {};
   }
   for (std::string& one : names) {
-    if (one.empty()) one = node.name();
+    if (one.empty()) one = WithoutNumbers(node.name());
   }
   return names;
 }
@@ -203,6 +204,7 @@ class NameMatchedCalls : public tf::GraphOptimizationPass {
       if (is_first_) node->ClearAttr(kMatchedNames);
       nodes[node->name()] = node;
     }
+    if (!nodes.empty()) NameLoops(options.graph->get());
     NameCalls(nodes);
     return {};
   }
@@ -235,7 +237,7 @@ std::vector<std::string> MatchedNames(tf::OpKernelConstruction* ctx,
     return matched;
   }
   for (std::string& name : tensor_names) {
-    if (name.empty()) name = ctx->def().name();
+    if (name.empty()) name = WithoutNumbers(ctx->def().name());
   }
   return tensor_names;
 }

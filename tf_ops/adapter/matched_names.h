@@ -21,11 +21,11 @@ namespace hvd {
 inline constexpr char kMatchedNames[] = "_hvd_matched_names";
 
 // The names by which ranks match a kernel's calls. `tensor_names` are those of
-// its attributes; an empty one stands for the node's name. Where ops share a
-// name, all but the first have a number behind it: "w", "w@1", "w@2", in the
-// order of their nodes' names. Numbers that would make the name of another op
-// are left out. The branches of a tf.cond begin with the same number: ranks may
-// take different ones. An eager op has its own name.
+// its attributes; an empty one stands for the node's name (inlined_names.h).
+// Where ops share a name, all but the first have a number behind it: "w",
+// "w@1", "w@2", in the order of their nodes' names. Numbers that would make the
+// name of another op are left out. The branches of a tf.cond begin with the
+// same number: ranks may take different ones. An eager op has its own name.
 [[nodiscard]] std::vector<std::string> MatchedNames(
     tensorflow::OpKernelConstruction* ctx,
     std::vector<std::string> tensor_names);
