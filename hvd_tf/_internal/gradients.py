@@ -14,6 +14,7 @@ from hvd_tf._internal.compat import (
     Variable,
     is_keras_layer,
     is_traced_for_xla,
+    parts_of,
     tf_variable,
     v1,
     variable_key,
@@ -75,6 +76,7 @@ def checked_groups(groups: Groups, num_groups: int) -> Groups:
         raise ValueError(
             f"groups must be a number above 0 or a list of lists of variables. Received: {groups!r}"
         )
+    groups = [[part for variable in group for part in parts_of(variable)] for group in groups]
     seen = set()
     for variable in (v for group in groups for v in group):
         if variable_key(variable) in seen:
@@ -150,7 +152,8 @@ class GradientReducer:
 
     def register_local_var(self, variable: Variable) -> None:
         """Keeps this variable's gradient on its rank; if scaled, divided by the set's size."""
-        self._local_variables[variable_key(variable)] = variable
+        for part in parts_of(variable):
+            self._local_variables[variable_key(part)] = part
 
     def register_local_layer(self, layer: Any) -> None:
         """The same for the trainable weights of a Keras layer, which may be built later."""

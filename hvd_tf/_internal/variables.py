@@ -15,6 +15,7 @@ from hvd_tf._internal.compat import (
     devices_of,
     is_replicated,
     is_resource_variable,
+    parts_of,
     tf_variable,
     v1,
 )
@@ -84,6 +85,7 @@ def broadcast_variables(
         return None
     if size == 1:
         return tf.no_op(name="broadcast_variables")
+    variables = list({id(part): part for v in variables for part in parts_of(v)}.values())
     names = variable_names(variables)
     return _broadcast_op(variables, names, root_rank, process_set, inplace)
 

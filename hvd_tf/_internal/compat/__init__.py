@@ -10,6 +10,7 @@ from typing import Any, Optional
 import tensorflow as tf
 from tensorflow.python.eager import context as _eager_context
 from tensorflow.python.ops import control_flow_util as _control_flow_util
+from tensorflow.python.ops import variables as _variables
 from tensorflow.python.saved_model import save_context as _save_context
 
 v1 = tf.compat.v1
@@ -68,6 +69,13 @@ def variable_key(variable: Variable) -> Any:
     """A hashable key that is equal for the same variable only. Keep the variable alive."""
     variable = tf_variable(variable)
     return variable.ref() if hasattr(variable, "ref") else id(variable)
+
+
+def parts_of(variable: Variable) -> list[Variable]:
+    """The variables that a partitioner has made in place of it, or the variable itself."""
+    if isinstance(variable, _variables.PartitionedVariable):
+        return list(variable)
+    return [variable]
 
 
 def variables_given(given: Any) -> list[Variable]:
