@@ -14,6 +14,7 @@ from hvd_tf._internal.compat import (
     Variable,
     executing_eagerly_outside_functions,
     graph_chain,
+    is_resource_variable,
     v1,
     variable_key,
 )
@@ -123,9 +124,11 @@ class GradientAccumulator:
         It adds 1 to `global_step`, and the other passes do nothing else: a step is a pass, so that
         hooks and `max_steps` end a training at the same pass as with Horovod.
         """
-        is_last = self._is_last_of([(g, variable) for g, variable in pairs if g is not None])
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        is_last = self._is_last_of(present)
         if is_last is None:  # the gradients are the caller's own, already complete
             return apply_gradients()
+        check_assignable(variable for _, variable in present)
 
         def applied() -> tf.Tensor:
             with tf.control_dependencies([apply_gradients()]):
@@ -191,6 +194,19 @@ def check_passes(passes: int) -> None:
             "needs a graph (Estimator, MonitoredTrainingSession or `with tf.Graph()"
             ".as_default()`): in eager code add up the gradients and apply them yourself"
         )
+
+
+def check_assignable(variables: Iterable[Variable]) -> None:
+    """Raises ValueError for a reference variable that a branch of tf.cond could not assign to."""
+    if not v1.control_flow_v2_enabled():
+        return
+    for variable in variables:
+        if not is_resource_variable(variable):
+            raise ValueError(
+                f"'{variable.name}' is a reference variable, which backward_passes_per_step > 1 "
+                "cannot change in the branches of TF 2: call "
+                "tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True"
+            )
 
 
 def add_to(variable: tf.Variable, delta: Any) -> tf.Tensor:

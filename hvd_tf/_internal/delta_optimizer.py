@@ -8,7 +8,12 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.accumulation import add_to, check_passes, local_variable
+from hvd_tf._internal.accumulation import (
+    add_to,
+    check_assignable,
+    check_passes,
+    local_variable,
+)
 from hvd_tf._internal.compat import Variable, v1
 from hvd_tf._internal.gradients import GradientReducer
 from hvd_tf._internal.optimizer_wrapper import GradsAndVars, Optimizer, OptimizerWrapper
@@ -114,6 +119,7 @@ class DeltaOptimizer(OptimizerWrapper):
 
         So nothing depends on when variables are initialised, restored or broadcast.
         """
+        check_assignable(variables)
         with v1.name_scope("delta_accumulation"):
             starts = [_start_of(variable) for variable in variables]
             pass_number = local_variable(lambda: tf.zeros([], tf.int64), "pass_number")
