@@ -19,6 +19,7 @@ from hvd_tf._internal.compat import (
     tf_variable,
     v1,
 )
+from hvd_tf._internal.compat.adapted_layers import refresh_adapted
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
@@ -188,6 +189,14 @@ class TensorFlowKerasState(TensorFlowState):
         """Gives every rank the state of rank 0. With several passes, the next one is the first."""
         super().sync()
         reset_passes(self._used_optimizer())
+
+    def _share(self) -> None:
+        super()._share()
+        refresh_adapted(self.model)
+
+    def _write(self, variables: list[Variable], values: list[np.ndarray]) -> None:
+        super()._write(variables, values)
+        refresh_adapted(self.model)
 
     def _current_session(self) -> Optional[v1.Session]:
         if self._graph is None:

@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from hvd_tf._internal.compat import variable_key, variables_given
+from hvd_tf._internal.compat.adapted_layers import refresh_adapted
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
@@ -155,6 +156,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
         if size() > 1:
             with tf.device(self.device):
                 run_in_session(broadcast_variables(variables, self.root_rank))
+            refresh_adapted(self.model)
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):

@@ -229,3 +229,49 @@ def test_a_rank_without_a_batch_in_the_first_epoch(hvd, rank, size, without):
     for theirs in everyones:
         for got, expected in zip(theirs, everyones[0]):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("adapts", ["root", "all"])
+def test_a_normalization_is_the_roots(hvd, rank, size, built, adapts):
+    """The layer computes with constants that it has made of its variables."""
+    if IS_KERAS_3 and adapts == "root" and not built:
+        pytest.skip("Keras 3 cannot build the layer in a training step")
+    root = size - 1
+    x = np.random.RandomState(rank).normal(3.0, 2.0, [8, 3]).astype(np.float32) * (rank + 1)
+    normalization = keras.layers.Normalization()
+    if adapts == "all" or rank == root:
+        normalization.adapt(x)
+    model = keras.Sequential([normalization, keras.layers.Dense(1)])
+    if built:
+        model.build([None, 3])
+        model.predict(x, verbose=0)  # traces its function
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse")
+    target = np.ones([8, 1], np.float32)
+    used = [callbacks.BroadcastGlobalVariablesCallback(root)]
+    model.fit(x, target, batch_size=4, shuffle=False, verbose=0, callbacks=used)
+    mean, variance = x.mean(axis=0), x.var(axis=0)
+    mean, variance = hvd.allgather_object((mean, variance))[root]
+    kernel, bias = model.layers[1].get_weights()
+    common = np.arange(6, dtype=np.float32).reshape(2, 3)
+    expected = (common - mean) / np.sqrt(variance) @ kernel + bias
+    np.testing.assert_allclose(model.predict(common, verbose=0), expected, rtol=1e-4)
+    # Also in the step that `fit` has traced.
+    model.optimizer.learning_rate = 0.0
+    model.reset_metrics()
+    found = model.train_on_batch(common, np.zeros([2, 1], np.float32))
+    np.testing.assert_allclose(np.ravel(found)[0], np.mean(expected**2), rtol=1e-3)
+
+
+@pytest.mark.parametrize("adapts", ["root", "all"])
+def test_a_states_normalization_is_rank_0s(hvd, rank, adapts):
+    x = np.random.RandomState(rank).normal(3.0, 2.0, [8, 3]).astype(np.float32) * (rank + 1)
+    normalization = keras.layers.Normalization()
+    if adapts == "all" or rank == 0:
+        normalization.adapt(x)
+    model = keras.Sequential([keras.Input([3]), normalization, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    hvd_keras.elastic.KerasState(model).sync()
+    everyones = hvd.allgather_object(model.predict(np.ones([2, 3], np.float32), verbose=0))
+    for theirs in everyones:
+        np.testing.assert_array_equal(theirs, everyones[0])

@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from hvd_tf._internal.compat.adapted_layers import refresh_adapted
 from hvd_tf._internal.compat.keras import (
     broadcast_variables_of,
     create_optimizer_variables,
@@ -200,6 +201,7 @@ class _SharedBackup(AnyKerasCallback):
             root = registered(self._process_set).ranks[self._owner]
             shared = broadcast_variables_of(self.model, ())
             broadcast_variables(shared, root, process_set=self._process_set)
+            refresh_adapted(self.model)
         if self._is_owner:
             share_backup(self.model, self._of_owner)
         else:
