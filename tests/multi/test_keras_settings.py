@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -118,3 +120,15 @@ def test_a_commit_of_other_variables_is_refused(rank, optimizers, tmp_path, monk
         match=rf"has {len(content) - 1} variables and this program {len(content)}: .* begin anew",
     ):
         state._set_content(content[:-1], tmp_path / "commit")
+
+
+@pytest.mark.skipif(not IS_KERAS_3, reason="optimizers of Keras 2 have no pickles of their own")
+def test_a_pickle_has_the_plain_optimizer(rank):
+    """As one of a whole model has. Another process knows nothing of the derived class."""
+    plain = keras.optimizers.SGD(0.25, momentum=0.5)
+    optimizer = hvd_keras.DistributedOptimizer(plain)
+    copied = pickle.loads(pickle.dumps(optimizer))
+    assert type(copied) is keras.optimizers.SGD
+    assert copied.get_config() == plain.get_config()
+    scaling = pickle.loads(pickle.dumps(keras.optimizers.LossScaleOptimizer(optimizer)))
+    assert type(scaling.inner_optimizer) is keras.optimizers.SGD

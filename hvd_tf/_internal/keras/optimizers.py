@@ -117,6 +117,14 @@ class _Keras3(Reducing):
         memo[id(self)] = copied = self.__copy__()
         return copied
 
+    def __reduce__(self) -> Any:
+        """A pickle has a plain optimizer, as a file of Keras has. No module has this class."""
+        own: Any = super()
+        _, *rest = own.__reduce__()
+        # The class that this one is derived from: it makes an optimizer of what was saved.
+        plain: Any = next(cls for cls in type(self).__mro__ if not issubclass(cls, Reducing))
+        return (plain._unpickle_model, *rest)
+
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Reduce the gradients over the ranks, then apply them."""
         own: Any = super()
