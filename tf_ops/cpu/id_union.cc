@@ -93,9 +93,11 @@ IdUnion UnionOfTwo(const std::vector<int64_t>& a,
   // Ids that both lists have leave a gap between the two.
   const auto gap = static_cast<uint32_t>(i + j - lower.next());
   const auto ids = united.ids.begin();
-  std::copy(ids + static_cast<std::ptrdiff_t>(i + j),
-            ids + static_cast<std::ptrdiff_t>(higher.next()),
-            ids + static_cast<std::ptrdiff_t>(lower.next()));
+  if (gap > 0) {
+    std::copy(ids + static_cast<std::ptrdiff_t>(i + j),
+              ids + static_cast<std::ptrdiff_t>(higher.next()),
+              ids + static_cast<std::ptrdiff_t>(lower.next()));
+  }
   united.ids.resize(higher.next() - gap);
   for (size_t at = i; at < a.size(); ++at) united.places[0][at] -= gap;
   for (size_t at = j; at < b.size(); ++at) united.places[1][at] -= gap;
