@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives in loops and branches, where the graph of one rank has further loops and branches."""
+"""Collectives in loops, branches and functions, where one rank's graph has more of something."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
@@ -62,3 +64,24 @@ def test_a_rank_has_further_branches(mode, place, name, rank, size):
             places = [v1.placeholder(one.dtype, one.shape) for one in fed]
             _, got, _ = session.run(step(*places), dict(zip(places, fed)))
     np.testing.assert_array_equal(got, np.full(3, size * size * (size + 1) / 2))
+
+
+@pytest.mark.parametrize("name", ["mine", None])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_rank_logs_in_a_function_within_a_function(calls, name, rank, size):
+    """TensorFlow's own name of a call tells whether the function does anything but compute."""
+
+    @tf.function(autograph=False)
+    def inner(x):
+        if rank == 0:
+            tf.print("sum", tf.reduce_sum(x), output_stream="file://" + os.devnull)
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    @tf.function(autograph=False)
+    def outer(x):
+        return [inner(x * (1.0 + call)) for call in range(calls)]
+
+    found = outer(tf.constant(np.full(3, rank + 1.0, np.float32)))
+    for call, got in enumerate(found):
+        expected = (1.0 + call) * size * (size + 1) / 2
+        np.testing.assert_array_equal(got, np.full(3, expected, np.float32))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the numbers of inlined loops and branches by what stands before them.
+// Finds what TensorFlow has put into names by what stands around it.
 #include "adapter/inlined_names.h"
 
 #include <map>
@@ -23,6 +23,13 @@ std::string WithoutNumbers(const std::string& name) {
       new std::regex("(^|/)(body|cond|then|else|branch[0-9]+)/_[0-9]+(?=/)");
   if (name.find("/_") == std::string::npos) return name;
   return std::regex_replace(name, *kNumber, "$1$2");
+}
+
+std::string WithoutState(const std::string& name) {
+  static const std::regex* const kCall =
+      new std::regex("(^|/)Stateful(PartitionedCall(_[0-9]+)?/)");
+  if (name.find("StatefulPartitionedCall") == std::string::npos) return name;
+  return std::regex_replace(name, *kCall, "$1$2");
 }
 
 void NameLoops(tf::Graph* graph) {

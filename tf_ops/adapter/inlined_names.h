@@ -16,6 +16,12 @@ namespace hvd {
 // The name without these numbers: "while/body/w".
 [[nodiscard]] std::string WithoutNumbers(const std::string& name);
 
+// The same name, where no call of a function in it is stateful:
+// "StatefulPartitionedCall_1/w" is "PartitionedCall_1/w". TensorFlow calls a
+// function by either, and by the first one where the function also logs, which
+// it may do on one rank.
+[[nodiscard]] std::string WithoutState(const std::string& name);
+
 // Takes these numbers out of the names of the graph's loops. A loop that stands
 // in a branch or in another loop has some. TensorFlow tells iterations apart by
 // these names (call_site.cc), and they have to be equal on all ranks.

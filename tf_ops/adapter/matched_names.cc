@@ -45,6 +45,27 @@ std::vector<std::string> NamesOf(const tf::Node& node) {
 }
 
 using OrderedNodes = std::map<std::string, tf::Node*, decltype(&ComesBefore)>;
+using NamesOfNodes = std::map<const tf::Node*, std::vector<std::string>>;
+
+// The names of all nodes. Whether a function's call is stateful is left out,
+// unless names of two calls would be equal without it.
+NamesOfNodes NamesOfAll(const OrderedNodes& nodes) {
+  NamesOfNodes all;
+  std::set<std::string> distinct;
+  for (const auto& [node_name, node] : nodes) {
+    all[node] = NamesOf(*node);
+    distinct.insert(all[node].begin(), all[node].end());
+  }
+  std::map<std::string, int> uses;
+  for (const std::string& name : distinct) ++uses[WithoutState(name)];
+  for (auto& [node, names] : all) {
+    for (std::string& name : names) {
+      std::string plain = WithoutState(name);
+      if (uses[plain] == 1) name = std::move(plain);
+    }
+  }
+  return all;
+}
 
 // Where the name of a node enters a branch of a tf.cond or a tf.switch_case.
 // TensorFlow puts "then/_0/", "else/_1/" or "branch2/_3/" there.
@@ -132,10 +153,11 @@ struct Uses {
 
 Uses FindUses(const OrderedNodes& nodes) {
   Uses found;
+  const NamesOfNodes all = NamesOfAll(nodes);
   for (const auto& [node_name, node] : nodes) {
     int64_t set_id = 0;
     (void)tf::TryGetNodeAttr(node->attrs(), "process_set_id", &set_id);
-    const std::vector<std::string> names = NamesOf(*node);
+    const std::vector<std::string>& names = all.at(node);
     std::vector<std::string> matched;
     (void)tf::TryGetNodeAttr(node->attrs(), kMatchedNames, &matched);
     for (size_t i = 0; i < names.size(); ++i) {
