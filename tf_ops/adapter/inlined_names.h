@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of what TensorFlow has inlined, without the numbers that it puts there.
+// Names of what TensorFlow has inlined, without what differs from rank to rank.
 //
 // "while/body/_7/w" is the op "w" of a loop's body. The 7 counts other loops
 // and branches of the graph too. One rank may have more of them, such as a
@@ -22,7 +22,7 @@ namespace hvd {
 // it may do on one rank.
 [[nodiscard]] std::string WithoutState(const std::string& name);
 
-// Takes these numbers out of the names of the graph's loops. A loop that stands
+// Takes the numbers out of the names of the graph's loops. A loop that stands
 // in a branch or in another loop has some. TensorFlow tells iterations apart by
 // these names (call_site.cc), and they have to be equal on all ranks.
 void NameLoops(tensorflow::Graph* graph);
