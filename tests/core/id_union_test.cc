@@ -14,6 +14,32 @@
 namespace hvd {
 namespace {
 
+struct Union {
+  std::vector<int64_t> ids;
+  std::vector<std::vector<uint32_t>> places;
+};
+
+Union UnionOf(const std::vector<std::vector<int64_t>>& lists) {
+  constexpr int64_t kBehind = -77;  // what is behind the ids stays
+  Union united;
+  size_t total = 0;
+  for (const std::vector<int64_t>& list : lists) total += list.size();
+  united.ids.resize(total + 1, kBehind);
+  std::vector<uint32_t> places(total + 1, 77);
+  const std::vector<Span<int64_t>> spans(lists.begin(), lists.end());
+  const int64_t count = UniteIds(spans, places.data(), united.ids.data());
+  EXPECT_EQ(united.ids.back(), kBehind);
+  EXPECT_EQ(places.back(), 77u);
+  united.ids.resize(static_cast<size_t>(count));
+  auto next = places.begin();
+  for (const std::vector<int64_t>& list : lists) {
+    const auto end = next + static_cast<std::ptrdiff_t>(list.size());
+    united.places.emplace_back(next, end);
+    next = end;
+  }
+  return united;
+}
+
 TEST(unions_of_any_number_of_lists) {
   std::mt19937_64 random(3);
   for (size_t lists = 0; lists < 9; ++lists) {
@@ -29,7 +55,7 @@ TEST(unions_of_any_number_of_lists) {
         for (const auto& [id, one] : own) part.push_back(id);
         expected.insert(own.begin(), own.end());
       }
-      const IdUnion united = UnionOfIds(parts);
+      const Union united = UnionOf(parts);
       ASSERT_EQ(united.ids.size(), expected.size());
       size_t at = 0;
       for (const auto& [id, one] : expected) EXPECT_EQ(united.ids[at++], id);
@@ -66,7 +92,7 @@ TEST(unions_of_two_lists_of_any_shape) {
       std::vector<int64_t> expected;
       std::set_union(a.begin(), a.end(), b.begin(), b.end(),
                      std::back_inserter(expected));
-      const IdUnion united = UnionOfIds({a, b});
+      const Union united = UnionOf({a, b});
       ASSERT_TRUE(united.ids == expected);
       for (size_t i = 0; i < a.size(); ++i) {
         EXPECT_EQ(united.ids[united.places[0][i]], a[i]);

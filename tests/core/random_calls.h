@@ -158,8 +158,7 @@ class CallBuffers {
       }
     }
     entry->allocate = [this](const std::vector<Shape>& shapes,
-                             const RankCounts& rows,
-                             std::vector<void*>* outputs) {
+                             RankCountsSpan rows, std::vector<void*>* outputs) {
       for (size_t i = 0; i < shapes.size(); ++i) {
         int64_t total = 0;
         for (int64_t count : rows[i]) total += count;

@@ -81,7 +81,7 @@ TEST(rows_of_equal_ids_are_added_up) {
   for (DataType id_type : {DataType::kInt32, DataType::kInt64}) {
     for (const std::vector<int64_t>& ids : Lists(id_type)) {
       for (DataType dtype : {DataType::kFloat32, DataType::kInt8}) {
-        for (int64_t row_count : {0, 1, 16, 21}) {
+        for (int64_t row_count : {0, 1, 4, 16, 21}) {
           CheckGroups(id_type, ids, dtype, row_count);
         }
       }
@@ -90,10 +90,12 @@ TEST(rows_of_equal_ids_are_added_up) {
 }
 
 TEST(rows_of_every_type_and_of_many_elements) {
-  const std::vector<int64_t> ids = {4, 1, 4, 4, 0, 1};
+  const std::vector<int64_t> some_twice = {4, 1, 4, 4, 0, 1};
+  const std::vector<int64_t> each_once = {4, 1, 7, 0};
   for (DataType dtype : kReducedTypes) {
-    for (int64_t row_count : {1, 3, 1024, 2100}) {
-      CheckGroups(DataType::kInt64, ids, dtype, row_count);
+    for (int64_t row_count : {1, 3, 4, 8, 16, 1024, 2100}) {
+      CheckGroups(DataType::kInt64, some_twice, dtype, row_count);
+      CheckGroups(DataType::kInt64, each_once, dtype, row_count);
     }
   }
 }

@@ -25,16 +25,16 @@ std::vector<Numbers> Listed(const RowTerms& terms) {
 
 TEST(terms_are_in_the_order_of_the_lists) {
   const Numbers a = {2, 0, 2}, b = {1, 2}, none;
-  const RowTerms terms = TermsOf({{&a, 0}, {&none, 5}, {&b, 10}}, 4);
+  const RowTerms terms = TermsOf({{a, 0}, {none, 5}, {b, 10}}, 4);
   EXPECT_EQ(terms.rows(), 4);
   EXPECT_TRUE(Listed(terms) ==
               (std::vector<Numbers>{{1}, {10}, {0, 2, 11}, {}}));
-  EXPECT_EQ(TermsOf({{&none, 0}}, 0).rows(), 0);
+  EXPECT_EQ(TermsOf({{none, 0}}, 0).rows(), 0);
 }
 
 TEST(few_terms_are_not_cut) {
   const Numbers places = {0, 0, 0, 1};
-  RowTerms terms = TermsOf({{&places, 0}}, 2);
+  RowTerms terms = TermsOf({{places, 0}}, 2);
   EXPECT_TRUE(CutTerms(3, &terms).begins.empty());
   EXPECT_TRUE(Listed(terms) == (std::vector<Numbers>{{0, 1, 2}, {3}}));
 }
@@ -44,7 +44,7 @@ TEST(many_terms_are_added_up_in_parts) {
   for (uint32_t most = 1; most < 9; ++most) {
     Numbers places;
     for (int i = 0; i < 200; ++i) places.push_back(random() % 20 * 2);
-    RowTerms parts = TermsOf({{&places, 0}}, 41);
+    RowTerms parts = TermsOf({{places, 0}}, 41);
     const std::vector<Numbers> expected = Listed(parts);
     const RowTerms of_parts = CutTerms(most, &parts);
     ASSERT_EQ(of_parts.rows(), 41);

@@ -87,7 +87,7 @@ inline PendingPtr Start(Runtime* runtime, const Ask& ask,
   }
   // emplace_back may have moved the vectors, not their data.
   Pending* raw = pending.get();
-  entry.allocate = [raw](const std::vector<Shape>& shapes, const RankCounts&,
+  entry.allocate = [raw](const std::vector<Shape>& shapes, RankCountsSpan,
                          std::vector<void*>* outputs) {
     for (const Shape& shape : shapes) raw->out.emplace_back(shape[0]);
     for (Floats& tensor : raw->out) outputs->push_back(tensor.data());

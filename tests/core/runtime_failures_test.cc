@@ -190,7 +190,7 @@ TEST(runtime_no_memory_for_an_output_fails_that_call_only) {
     entry.request.signature.shapes = {{3}};
     entry.inputs = {call->in[0].data()};
     entry.allocate = [rank, raw = call.get()](const std::vector<Shape>& shapes,
-                                              const RankCounts&,
+                                              RankCountsSpan,
                                               std::vector<void*>* outputs) {
       if (rank == 1) throw std::bad_alloc();
       raw->out.emplace_back(shapes[0][0]);

@@ -25,10 +25,10 @@ Ids Passed(const Ids& ids, int64_t table_rows, int64_t bytes,
   std::vector<std::byte> wire(static_cast<size_t>(bytes) + 1, std::byte{0x5a});
   code.Encode(ids.data(), wire.data());
   EXPECT_TRUE(wire.back() == std::byte{0x5a});
-  Ids read = {7};  // what is there stays
-  EXPECT_EQ(code.Decode(wire.data(), &read), is_sound);
-  EXPECT_EQ(read[0], 7);
-  read.erase(read.begin());
+  Ids read(ids.size() + 1, 7);  // what is behind them stays
+  EXPECT_EQ(code.Decode(wire.data(), read.data()), is_sound);
+  EXPECT_EQ(read.back(), 7);
+  read.pop_back();
   return read;
 }
 
@@ -55,8 +55,8 @@ TEST(ids_of_32_bits_are_written_as_they_are) {
   EXPECT_EQ(code.bytes(), 12);
   std::vector<std::byte> wire(12);
   code.Encode(ids.data(), wire.data());
-  Ids read;
-  EXPECT_TRUE(code.Decode(wire.data(), &read));
+  Ids read(3);
+  EXPECT_TRUE(code.Decode(wire.data(), read.data()));
   EXPECT_TRUE(read == Ids(ids.begin(), ids.end()));
 }
 
@@ -76,15 +76,23 @@ TEST(ids_that_make_no_sense_are_refused) {
   for (const char* bits : {"\x07\x01", "\x03\x02", "\x00\x00"}) {
     std::vector<std::byte> wire(2);
     std::memcpy(wire.data(), bits, 2);
-    Ids read;
-    EXPECT_FALSE(code.Decode(wire.data(), &read));
+    Ids read(3);
+    EXPECT_FALSE(code.Decode(wire.data(), read.data()));
   }
   // More rows than the table has are no list of it.
   Passed({0, 1, 2, 3}, 3, 1, false);
 }
 
-SparsePlan PlanOf(std::vector<std::vector<Ids>> ids, Ids row_counts) {
-  return SparsePlan(std::move(ids), std::move(row_counts));
+SparsePlan PlanOf(const std::vector<std::vector<Ids>>& ids, Ids row_counts) {
+  int64_t rows = 0;
+  for (const std::vector<Ids>& lists : ids) {
+    for (const Ids& list : lists) rows += static_cast<int64_t>(list.size());
+  }
+  SparsePlan plan(static_cast<int>(ids[0].size()), std::move(row_counts), rows);
+  for (const std::vector<Ids>& lists : ids) {
+    plan.Unite({lists.begin(), lists.end()});
+  }
+  return plan;
 }
 
 TEST(values_take_the_way_that_sends_less) {
@@ -110,10 +118,9 @@ void CheckPieces(const SparsePlan& plan, int64_t most, int64_t pieces) {
   std::vector<int64_t> of_ranks(static_cast<size_t>(plan.ranks()), 0);
   for (size_t s = 0; s < plan.segment_count(); ++s) {
     segments.push_back(s);
-    total += static_cast<int64_t>(plan.united(s).size()) * plan.row_count(s);
+    total += plan.united(s).size() * plan.row_count(s);
     for (int rank = 0; rank < plan.ranks(); ++rank) {
-      of_ranks[rank] +=
-          static_cast<int64_t>(plan.places(s, rank).size()) * plan.row_count(s);
+      of_ranks[rank] += plan.places(s, rank).size() * plan.row_count(s);
     }
   }
   int64_t last_first = -1;

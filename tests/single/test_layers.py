@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a transport may know of the core: words, not stages.
 CORE_FOR_TRANSPORTS = (
-    "types rows status log options transport backend doorbell build_stamp batch_times comm_stats "
-    "host_map lanes process_set"
+    "types rows span status log options transport backend doorbell build_stamp batch_times "
+    "comm_stats host_map lanes process_set"
 )
 FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h|transport/\w+\.h"
 # What the control plane may know of the core: words too. It decides, and executes nothing.
@@ -34,7 +34,7 @@ INCLUDES = {
     "core": r"(core|core/control|core/verbs|cpu)/\w+\.h",
     "core/control": rf"core/({'|'.join(CORE_FOR_CONTROL.split())})\.h|core/(control|verbs)/\w+\.h",
     "core/verbs": r"(core|core/verbs|cpu)/\w+\.h",
-    "cpu": r"cpu/\w+\.h|core/(types|rows|status|quoted)\.h",
+    "cpu": r"cpu/\w+\.h|core/(types|rows|span|status|quoted)\.h",
     "transport": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/collectives": rf"{FOR_TRANSPORTS}|transport/collectives/\w+\.h",
     "transport/shm": rf"{FOR_TRANSPORTS}|transport/(collectives|shm)/\w+\.h",

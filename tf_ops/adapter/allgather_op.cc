@@ -54,7 +54,7 @@ class AllgatherKernel : public CollectiveKernel {
               CollectiveCall* call) override {
     BindInputs(ctx, ctx->num_inputs(), call);
     call->entry.allocate = [ctx, call](const std::vector<Shape>& shapes,
-                                       const RankCounts& /*rows*/,
+                                       RankCountsSpan /*rows*/,
                                        std::vector<void*>* outputs) -> Status {
       outputs->clear();
       for (size_t i = 0; i < shapes.size(); ++i) {

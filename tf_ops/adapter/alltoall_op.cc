@@ -133,7 +133,7 @@ class AlltoallKernel : public CollectiveKernel {
     BindInputs(ctx, 1, call);
     call->entry.splits.push_back(std::move(splits.value()));
     call->entry.allocate = [ctx, call](const std::vector<Shape>& shapes,
-                                       const RankCounts& rows,
+                                       RankCountsSpan rows,
                                        std::vector<void*>* outputs) -> Status {
       const Result<tf::TensorShape> shape = ToTf(shapes[0]);
       if (!shape.ok()) return shape.status();

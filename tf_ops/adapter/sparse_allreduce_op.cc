@@ -122,7 +122,7 @@ class SparseAllreduceKernel : public CollectiveKernel {
       call->tensors.push_back(std::move(rows.value().ids));
     }
     call->entry.allocate = [this, ctx, call](const std::vector<Shape>& shapes,
-                                             const RankCounts& /*rows*/,
+                                             RankCountsSpan /*rows*/,
                                              std::vector<void*>* outputs) {
       return Allocate(ctx, shapes, call, outputs);
     };

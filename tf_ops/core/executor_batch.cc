@@ -97,7 +97,7 @@ bool Fits(const Signature& signature, const Shape& shape,
 }
 
 // Allocates the outputs of one entry. `rows` are those of its shapes.
-Status AllocateEntry(const Outstanding& tensor, const RankCounts& rows,
+Status AllocateEntry(const Outstanding& tensor, RankCountsSpan rows,
                      std::vector<void*>* outputs) {
   const Signature& signature = tensor.entry->request.signature;
   std::vector<Shape> shapes = signature.shapes;
@@ -107,12 +107,13 @@ Status AllocateEntry(const Outstanding& tensor, const RankCounts& rows,
     return Status::Ok();
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
-    if (!Fits(signature, shapes[i], rows[i])) {
+    const std::vector<int64_t>& of_ranks = rows[static_cast<int64_t>(i)];
+    if (!Fits(signature, shapes[i], of_ranks)) {
       return ResourceExhausted(
           "the result has more rows than memory can have.");
     }
     shapes[i][0] = 0;
-    for (int64_t count : rows[i]) shapes[i][0] += count;
+    for (int64_t count : of_ranks) shapes[i][0] += count;
   }
   Entry& entry = *tensor.entry;
   HVD_RETURN_IF_ERROR(
@@ -140,12 +141,12 @@ Status CheckSplits(const Entry& entry, const std::vector<int>& absent) {
 // Batch::allocate for entries whose outputs have rows of all ranks.
 Status AllocateAll(const ReadyBatch& ready, const RankCounts& rows,
                    std::vector<void*>* outputs) {
-  auto first = rows.begin();
+  const std::vector<int64_t>* first = rows.data();
   for (const Outstanding& tensor : ready.tensors) {
-    const auto end = first + static_cast<std::ptrdiff_t>(
-                                 tensor.entry->request.signature.shapes.size());
-    HVD_RETURN_IF_ERROR(AllocateEntry(tensor, RankCounts(first, end), outputs));
-    first = end;
+    const auto count =
+        static_cast<int64_t>(tensor.entry->request.signature.shapes.size());
+    HVD_RETURN_IF_ERROR(AllocateEntry(tensor, {first, count}, outputs));
+    first += count;
   }
   return Status::Ok();
 }

@@ -124,7 +124,7 @@ struct Entry {
   // once all sizes are known. `rows` of [shape][rank] are what comes from each
   // rank. For a verb with ids they are of [shape][0], the rows of the result.
   // Never called after `done`.
-  std::function<Status(const std::vector<Shape>& shapes, const RankCounts& rows,
+  std::function<Status(const std::vector<Shape>& shapes, RankCountsSpan rows,
                        std::vector<void*>* outputs)>
       allocate;
   // See Segment::ready.

@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/span.h"
+
 namespace hvd {
 
 // One number for each [segment or shape][rank of the set].
 using RankCounts = std::vector<std::vector<int64_t>>;
+// Those of some segments or shapes.
+using RankCountsSpan = Span<std::vector<int64_t>>;
 
 // Some rows of a tensor: [begin, end) of its first dimension.
 struct RowRange {

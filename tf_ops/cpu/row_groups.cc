@@ -18,6 +18,7 @@ using element_loops::Convert;
 using element_loops::WithType;
 using row_loops::AddRow;
 using row_loops::kNothing;
+using row_loops::WithLength;
 
 template <typename Visit>
 void WithIdType(DataType id_type, Visit visit) {
@@ -55,44 +56,38 @@ IdRange RangeOf(const Id* ids, int64_t count) {
 constexpr uint64_t kMostWordsPerId = 2;
 
 // Which numbers there are, and how many of them are below one. First Add() of
-// all, then Count(), then PlaceOf() and Write().
+// all, then Count(), then PlaceOf().
 class Bitmap {
  public:
   explicit Bitmap(uint64_t greatest)
-      : bits_(static_cast<size_t>(greatest / 64) + 1), below_(bits_.size()) {}
+      : words_(static_cast<size_t>(greatest / 64) + 1) {}
 
   void Add(uint64_t number) {
-    bits_[number / 64] |= uint64_t{1} << number % 64;
+    words_[number / 64].bits |= uint64_t{1} << number % 64;
   }
 
   uint32_t Count() {
     uint32_t count = 0;
-    for (size_t word = 0; word < bits_.size(); ++word) {
-      below_[word] = count;
-      count += static_cast<uint32_t>(__builtin_popcountll(bits_[word]));
+    for (Word& word : words_) {
+      word.below = count;
+      count += static_cast<uint32_t>(__builtin_popcountll(word.bits));
     }
     return count;
   }
 
   uint32_t PlaceOf(uint64_t number) const {
+    const Word& word = words_[number / 64];
     const uint64_t lower = (uint64_t{1} << number % 64) - 1;
-    return below_[number / 64] + static_cast<uint32_t>(__builtin_popcountll(
-                                     bits_[number / 64] & lower));
-  }
-
-  // All numbers, ascending, each with `least` added.
-  void Write(int64_t least, int64_t* out) const {
-    for (size_t word = 0; word < bits_.size(); ++word) {
-      const int64_t first = least + static_cast<int64_t>(word) * 64;
-      for (uint64_t left = bits_[word]; left != 0; left &= left - 1) {
-        *out++ = first + __builtin_ctzll(left);
-      }
-    }
+    return static_cast<uint32_t>(word.below) +
+           static_cast<uint32_t>(__builtin_popcountll(word.bits & lower));
   }
 
  private:
-  std::vector<uint64_t> bits_;
-  std::vector<uint32_t> below_;  // the numbers below each word's
+  struct Word {
+    uint64_t bits = 0;
+    uint64_t below = 0;  // how many numbers are below this word's
+  };
+  std::vector<Word> words_;
 };
 
 // How far an id is above the least one. It may be further than a signed number
@@ -111,11 +106,14 @@ void GroupByBits(const Id* ids, int64_t count, const IdRange& range,
     Bitmap bitmap(range.width);
     for (int64_t i = 0; i < count; ++i) bitmap.Add(Above(ids[i], range));
     groups->ids.resize(bitmap.Count());
-    bitmap.Write(range.least, groups->ids.data());
     groups->places.resize(static_cast<size_t>(count));
+    int64_t* const found = groups->ids.data();
     uint32_t* const places = groups->places.data();
     for (int64_t i = 0; i < count; ++i) {
-      places[i] = bitmap.PlaceOf(Above(ids[i], range));
+      // Going through the words would be mispredicted at each.
+      const uint32_t place = bitmap.PlaceOf(Above(ids[i], range));
+      places[i] = place;
+      found[place] = ids[i];
     }
   });
 }
@@ -192,18 +190,36 @@ template <typename T, typename C>
 void AddGroups(const std::vector<uint32_t>& places, const T* values,
                int64_t row_count, C* sums) {
   const size_t rows = places.size();
-  for (size_t row = 0; row < rows; ++row) {
-    const size_t ahead = std::min(row + kAhead, rows - 1);
-    __builtin_prefetch(sums + places[ahead] * row_count, 1);
-    AddRow(values + static_cast<int64_t>(row) * row_count, row_count,
-           sums + places[row] * row_count);
-  }
+  WithLength(row_count, [&](auto length) {
+    for (size_t row = 0; row < rows; ++row) {
+      const size_t ahead = std::min(row + kAhead, rows - 1);
+      __builtin_prefetch(sums + places[ahead] * length, 1);
+      AddRow(values + static_cast<int64_t>(row) * length, length,
+             sums + places[row] * length);
+    }
+  });
+}
+
+// Each group is one row.
+template <typename T>
+void PlaceRows(const std::vector<uint32_t>& places, const T* values,
+               int64_t row_count, T* out) {
+  WithLength(row_count, [&](auto length) {
+    const auto bytes = static_cast<size_t>(length) * sizeof(T);
+    for (uint32_t place : places) {
+      std::memcpy(out + place * length, values, bytes);
+      values += length;
+    }
+  });
 }
 
 template <typename T>
 void SumGroupsOf(const RowGroups& groups, const T* values, int64_t row_count,
                  T* out) {
   using C = Compute<T>;
+  if (groups.ids.size() == groups.places.size()) {
+    return PlaceRows(groups.places, values, row_count, out);
+  }
   const int64_t elements = static_cast<int64_t>(groups.ids.size()) * row_count;
   if constexpr (std::is_same_v<T, C>) {
     std::fill(out, out + elements, kNothing<C>);
@@ -229,18 +245,20 @@ int64_t FindIdOutside(DataType id_type, const void* ids, int64_t count,
     const auto outside = [limit](Id id) {
       return static_cast<uint64_t>(static_cast<int64_t>(id)) >= limit;
     };
-    bool any = false;
-    for (int64_t i = 0; i < count; ++i) any |= outside(list[i]);
-    if (any) found = std::find_if(list, list + count, outside) - list;
+    uint32_t any = 0;
+    RunWith(BestVectorUnit(), [&] {
+      for (int64_t i = 0; i < count; ++i) any |= outside(list[i]) ? 1 : 0;
+    });
+    if (any != 0) found = std::find_if(list, list + count, outside) - list;
   });
   return found;
 }
 
-void WriteIds(DataType id_type, const std::vector<int64_t>& ids, void* out) {
+void WriteIds(DataType id_type, Span<int64_t> ids, void* out) {
   WithIdType(id_type, [&](auto type) {
     using Id = decltype(type);
     auto* const to = static_cast<Id*>(out);
-    for (size_t k = 0; k < ids.size(); ++k) to[k] = static_cast<Id>(ids[k]);
+    for (int64_t k = 0; k < ids.size(); ++k) to[k] = static_cast<Id>(ids[k]);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/span.h"
 #include "core/types.h"
 #include "cpu/vector_unit.h"
 
@@ -24,7 +25,7 @@ inline constexpr int64_t kMostGroupedRows = std::numeric_limits<int32_t>::max();
                                     int64_t count, int64_t rows);
 
 // Writes ids, which fit, as numbers of the type.
-void WriteIds(DataType id_type, const std::vector<int64_t>& ids, void* out);
+void WriteIds(DataType id_type, Span<int64_t> ids, void* out);
 
 // Which rows of a list have which id.
 struct RowGroups {

@@ -4,6 +4,7 @@
 #define HVD_CPU_ROW_LOOPS_H_
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "cpu/element_loops.h"
@@ -32,15 +33,41 @@ C Widened(T value) {
   }
 }
 
+// Usual lengths of short rows are constants, so that a row is one instruction
+// or a few.
+template <int64_t kLength>
+using Constant = std::integral_constant<int64_t, kLength>;
+
+// Calls visit(length) with a Constant or an int64_t.
+template <typename Visit>
+void WithLength(int64_t length, Visit visit) {
+  if (length == 1) return visit(Constant<1>());
+  if (length == 4) return visit(Constant<4>());
+  if (length == 8) return visit(Constant<8>());
+  if (length == 16) return visit(Constant<16>());
+  visit(length);
+}
+
+// Adds kCount elements, by vector instructions. A compiler that unrolls a loop
+// of so few would take them one by one.
+template <int64_t kCount, typename C>
+void AddVector(const C* row, C* sums) {
+  // Integers wrap around.
+  using Element =
+      typename std::conditional_t<std::is_integral_v<C>, std::make_unsigned<C>,
+                                  std::enable_if<true, C>>::type;
+  using Vector [[gnu::vector_size(kCount * sizeof(C))]] = Element;
+  Vector a, b;
+  std::memcpy(&a, row, sizeof(a));
+  std::memcpy(&b, sums, sizeof(b));
+  b += a;
+  std::memcpy(sums, &b, sizeof(b));
+}
+
 // Adds `count` elements to `sums`. Blocks have a constant length, so that their
-// loops become a few vector instructions. Tables of weights have one element in
-// a row, for which a loop is long.
+// loops become a few vector instructions.
 template <typename T, typename C>
 void AddRow(const T* row, int64_t count, C* sums) {
-  if (count == 1) {
-    *sums = element_loops::Add()(*sums, Widened<C>(*row));
-    return;
-  }
   const auto add = [&](int64_t begin, int64_t length) {
     const T* const in = row + begin;
     C* const out = sums + begin;
@@ -52,6 +79,16 @@ void AddRow(const T* row, int64_t count, C* sums) {
   int64_t at = 0;
   for (; at + kBlock <= count; at += kBlock) add(at, kBlock);
   if (at < count) add(at, count - at);
+}
+template <typename T, typename C, int64_t kCount>
+void AddRow(const T* row, Constant<kCount> count, C* sums) {
+  if constexpr (kCount == 1) {
+    *sums = element_loops::Add()(*sums, Widened<C>(*row));
+  } else if constexpr (std::is_same_v<T, C>) {
+    AddVector<kCount>(row, sums);
+  } else {
+    AddRow(row, int64_t{count}, sums);
+  }
 }
 
 }  // namespace row_loops

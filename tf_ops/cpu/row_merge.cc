@@ -19,6 +19,7 @@ using element_loops::Scale;
 using element_loops::WithType;
 using row_loops::AddRow;
 using row_loops::kNothing;
+using row_loops::WithLength;
 
 // So many elements stay in the first-level cache.
 constexpr int64_t kTile = 1024;
@@ -33,7 +34,7 @@ class RowMerger {
 
   void Merge(RowRange united, T* out) const {
     const int64_t step = std::max(kTile / row_count_, int64_t{1});
-    std::vector<int64_t> begins(parts_.size(), 0), ends(parts_.size());
+    std::vector<int64_t> next(parts_.size(), 0);  // row of each part
     for (int64_t row = united.begin; row < united.end; row += step) {
       const RowRange tile{row, std::min(row + step, united.end)};
       for (int64_t column = 0; column < row_count_; column += kTile) {
@@ -41,34 +42,36 @@ class RowMerger {
         const int64_t elements = tile.size() * columns;
         T* const target = out + (row - united.begin) * row_count_ + column;
         if constexpr (std::is_same_v<T, C>) {
-          AddTile(tile, column, columns, begins, &ends, target);
+          AddTile(tile, column, columns, &next, target);
           Finish(target, elements);
         } else {
           C sums[kTile];
-          AddTile(tile, column, columns, begins, &ends, sums);
+          AddTile(tile, column, columns, &next, sums);
           Finish(sums, elements);
           Convert(sums, target, elements);
         }
       }
-      begins = ends;
     }
   }
 
  private:
-  // A tile has some whole rows, or some columns of one row.
+  // A tile has some whole rows, or some columns of one row. With its last
+  // columns, `next` goes on.
   void AddTile(RowRange tile, int64_t column, int64_t columns,
-               const std::vector<int64_t>& begins, std::vector<int64_t>* ends,
-               C* sums) const {
+               std::vector<int64_t>* next, C* sums) const {
     std::fill(sums, sums + tile.size() * columns, kNothing<C>);
+    const bool ends_rows = column + columns == row_count_;
     for (size_t p = 0; p < parts_.size(); ++p) {
       const RankRows& part = parts_[p];
       const T* const values = static_cast<const T*>(part.values) + column;
-      int64_t at = begins[p];
-      for (; at < part.count && part.places[at] < tile.end; ++at) {
-        AddRow(values + at * row_count_, columns,
-               sums + (part.places[at] - tile.begin) * columns);
-      }
-      (*ends)[p] = at;
+      int64_t at = (*next)[p];
+      WithLength(columns, [&](auto length) {
+        for (; at < part.count && part.places[at] < tile.end; ++at) {
+          AddRow(values + at * row_count_, length,
+                 sums + (part.places[at] - tile.begin) * length);
+        }
+      });
+      if (ends_rows) (*next)[p] = at;
     }
   }
 

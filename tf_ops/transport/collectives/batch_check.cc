@@ -75,9 +75,10 @@ Status CheckIds(const Batch& batch) {
   }
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& segment = batch.segments[i];
-    std::vector<int64_t> counts = {segment.rows};
-    if (!batch.rows.empty()) counts = batch.rows[i];
-    const int64_t most = *std::max_element(counts.begin(), counts.end());
+    int64_t most = segment.rows;
+    if (!batch.rows.empty()) {
+      most = *std::max_element(batch.rows[i].begin(), batch.rows[i].end());
+    }
     if (segment.table_rows < 0 || most <= segment.table_rows) continue;
     return Internal("a rank has " + std::to_string(most) +
                     " rows of a table of " +

@@ -80,32 +80,40 @@ IdCode::IdCode(int64_t rows, int64_t table_rows, DataType id_dtype)
   }
 }
 
-int64_t IdCode::IdAt(const void* ids, int64_t i) const {
-  return id_dtype_ == DataType::kInt32 ? Load<int32_t>(ids, i)
-                                       : Load<int64_t>(ids, i);
-}
-
 void IdCode::Encode(const void* ids, std::byte* out) const {
-  if (kind_ == Kind::kAll) return;
-  if (kind_ == Kind::kBits) {
-    std::memset(out, 0, static_cast<size_t>(bytes_));
-  }
-  for (int64_t i = 0; i < rows_; ++i) {
-    const int64_t id = IdAt(ids, i);
-    if (kind_ == Kind::kList4) {
-      Store<int32_t>(id, out, i);
-    } else if (kind_ == Kind::kList8) {
-      Store<int64_t>(id, out, i);
-    } else if (0 <= id && id < table_rows_) {
-      out[id / 8] |= std::byte{1} << (id % 8);
-    }
+  if (id_dtype_ == DataType::kInt32) {
+    EncodeIds<int32_t>(ids, out);
+  } else {
+    EncodeIds<int64_t>(ids, out);
   }
 }
 
-bool IdCode::Decode(const std::byte* in, std::vector<int64_t>* ids) const {
-  const size_t before = ids->size();
-  ids->resize(before + static_cast<size_t>(rows_));
-  int64_t* const out = ids->data() + before;
+template <typename Id>
+void IdCode::EncodeIds(const void* ids, std::byte* out) const {
+  switch (kind_) {
+    case Kind::kAll:
+      return;
+    case Kind::kBits:
+      std::memset(out, 0, static_cast<size_t>(bytes_));
+      for (int64_t i = 0; i < rows_; ++i) {
+        const int64_t id = Load<Id>(ids, i);
+        if (id < 0 || table_rows_ <= id) continue;
+        out[id / 8] |= std::byte{1} << (id % 8);
+      }
+      return;
+    case Kind::kList4:
+      for (int64_t i = 0; i < rows_; ++i) {
+        Store<int32_t>(Load<Id>(ids, i), out, i);
+      }
+      return;
+    case Kind::kList8:
+      for (int64_t i = 0; i < rows_; ++i) {
+        Store<int64_t>(Load<Id>(ids, i), out, i);
+      }
+  }
+}
+
+bool IdCode::Decode(const std::byte* in, int64_t* out) const {
   switch (kind_) {
     case Kind::kAll:
       std::iota(out, out + rows_, 0);

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "core/types.h"
 
@@ -22,18 +21,19 @@ class IdCode {
   // Ids of `rows` rows. They are below `table_rows`, unless that is -1.
   IdCode(int64_t rows, int64_t table_rows, DataType id_dtype);
 
+  int64_t rows() const { return rows_; }
   int64_t bytes() const { return bytes_; }
 
   // `ids` are of `id_dtype`, ascending, each once.
   void Encode(const void* ids, std::byte* out) const;
-  // Appends the ids. False: the bytes make no sense.
-  [[nodiscard]] bool Decode(const std::byte* in,
-                            std::vector<int64_t>* ids) const;
+  // Writes the ids of all rows. False: the bytes make no sense.
+  [[nodiscard]] bool Decode(const std::byte* in, int64_t* out) const;
 
  private:
   enum class Kind : uint8_t { kAll, kBits, kList4, kList8 };
 
-  int64_t IdAt(const void* ids, int64_t i) const;
+  template <typename Id>
+  void EncodeIds(const void* ids, std::byte* out) const;
 
   const int64_t rows_;
   const int64_t table_rows_;

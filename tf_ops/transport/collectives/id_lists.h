@@ -33,12 +33,14 @@ class IdLists {
       const std::byte* received) const;
 
  private:
+  size_t segment_count() const { return row_counts_.size(); }
   const IdCode& code(size_t segment, int rank) const {
-    return codes_[segment][static_cast<size_t>(rank)];
+    return codes_[segment * static_cast<size_t>(size_) +
+                  static_cast<size_t>(rank)];
   }
 
-  int size_ = 0;
-  std::vector<std::vector<IdCode>> codes_;  // of [segment][rank]
+  const int size_;
+  std::vector<IdCode> codes_;  // of [segment, rank]
   std::vector<int64_t> row_counts_;
 };
 

@@ -89,7 +89,7 @@ std::unique_ptr<Phase> NewValuesPhase(
   RankCounts rows;
   std::vector<size_t> gathered, owned;
   for (size_t i = 0; i < plan->segment_count(); ++i) {
-    rows.push_back({static_cast<int64_t>(plan->united(i).size())});
+    rows.push_back({plan->united(i).size()});
     const SparseAlgo algo = work->batch().sparse_algo;
     const bool has_owners =
         algo == SparseAlgo::kReduceScatter ||

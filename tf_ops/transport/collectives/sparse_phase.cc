@@ -16,10 +16,17 @@ int64_t BytesOfResult(const SparsePlan& plan,
                       const std::vector<size_t>& segments, DataType dtype) {
   int64_t elements = 0;
   for (size_t segment : segments) {
-    elements += static_cast<int64_t>(plan.united(segment).size()) *
-                plan.row_count(segment);
+    elements += plan.united(segment).size() * plan.row_count(segment);
   }
   return elements * static_cast<int64_t>(SizeOf(dtype));
+}
+
+// The ranks' rows of the first run begin their blocks.
+std::vector<RankRows> PartsOf(const std::vector<const std::byte*>& blocks) {
+  std::vector<RankRows> parts;
+  parts.reserve(blocks.size());
+  for (const std::byte* block : blocks) parts.push_back({nullptr, 0, block});
+  return parts;
 }
 
 }  // namespace
@@ -45,37 +52,35 @@ const SparsePiece& SparsePhase::piece(int64_t index) const {
   return index < piece_count() ? pieces_[static_cast<size_t>(index)] : *none;
 }
 
-void SparsePhase::MergeRun(const SparseRun& run,
-                           std::vector<const std::byte*>* blocks,
+void SparsePhase::MergeRun(const SparseRun& run, std::vector<RankRows>* parts,
                            void* out) const {
   const Batch& batch = work()->batch();
-  std::vector<RankRows> parts;
-  parts.reserve(blocks->size());
-  for (size_t rank = 0; rank < blocks->size(); ++rank) {
+  for (size_t rank = 0; rank < parts->size(); ++rank) {
     const RowRange rows = plan_->RowsIn(run, static_cast<int>(rank));
-    const std::byte*& values = (*blocks)[rank];
-    parts.push_back(
-        {plan_->places(run.segment, static_cast<int>(rank)).data() + rows.begin,
-         rows.size(), values});
-    if (values != nullptr) {
-      values += rows.size() * run.columns * element_bytes();
-    }
+    (*parts)[rank].places =
+        plan_->places(run.segment, static_cast<int>(rank)).data() + rows.begin;
+    (*parts)[rank].count = rows.size();
   }
   RowReduction reduction;
   reduction.dtype = batch.wire_dtype;
   reduction.averages = batch.reduce_op == ReduceOp::kAverage;
   reduction.ranks = batch.divisor > 0 ? batch.divisor : work()->size();
   reduction.postscale = batch.postscale;
-  MergeRows(reduction, parts, run.rows, run.columns, out);
+  MergeRows(reduction, *parts, run.rows, run.columns, out);
+  for (RankRows& part : *parts) {
+    if (part.values == nullptr) continue;
+    part.values = static_cast<const std::byte*>(part.values) +
+                  part.count * run.columns * element_bytes();
+  }
 }
 
 void SparsePhase::Merge(const SparsePiece& piece,
                         const std::vector<const std::byte*>& blocks,
                         std::byte* result) const {
   const CopyTimer timer(work()->times(), &BatchTimes::reduce_ns);
-  std::vector<const std::byte*> next = blocks;
+  std::vector<RankRows> parts = PartsOf(blocks);
   for (const SparseRun& run : piece) {
-    MergeRun(run, &next, result);
+    MergeRun(run, &parts, result);
     result += run.elements() * element_bytes();
   }
 }
@@ -85,7 +90,7 @@ void SparsePhase::Merge(const SparsePiece& piece,
   const CopyTimer timer(work()->times(), &BatchTimes::reduce_ns);
   const Batch& batch = work()->batch();
   const auto bytes = static_cast<int64_t>(SizeOf(batch.dtype));
-  std::vector<const std::byte*> next = blocks;
+  std::vector<RankRows> parts = PartsOf(blocks);
   std::vector<std::byte> space;
   for (const SparseRun& run : piece) {
     void* const out = batch.segments[run.segment].out;
@@ -96,11 +101,11 @@ void SparsePhase::Merge(const SparsePiece& piece,
                               run.column) *
                                  bytes;
     if (to != nullptr && batch.dtype == batch.wire_dtype) {
-      MergeRun(run, &next, to);
+      MergeRun(run, &parts, to);
       continue;
     }
     space.resize(static_cast<size_t>(run.elements() * element_bytes()));
-    MergeRun(run, &next, space.data());
+    MergeRun(run, &parts, space.data());
     if (to == nullptr) continue;
     Unpack(batch.wire_dtype, batch.dtype, space.data(), to, run.elements());
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/row_merge.h"
 #include "transport/collectives/phase.h"
 #include "transport/collectives/sparse_plan.h"
 
@@ -45,7 +46,8 @@ class SparsePhase : public Phase {
              const std::vector<const std::byte*>& blocks) const;
 
  private:
-  void MergeRun(const SparseRun& run, std::vector<const std::byte*>* blocks,
+  // `parts` of [rank] have the values of this run, and then those of the next.
+  void MergeRun(const SparseRun& run, std::vector<RankRows>* parts,
                 void* out) const;
 
   const std::shared_ptr<const SparsePlan> plan_;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "cpu/id_union.h"
+
 namespace hvd {
 namespace {
 
@@ -20,24 +22,21 @@ struct OfResult {
 // A rank's, which has the rows of these places.
 struct OfRank {
   int64_t next = 0;
-  const std::vector<uint32_t>* places = nullptr;
+  Span<uint32_t> places;
 
   // How many of the places are before `row`. The search begins at `next`,
   // because the row is behind that, and mostly close.
   int64_t RowsBefore(int64_t row) const {
     int64_t step = 1;
     while (RowAt(next + step - 1) < row) step *= 2;
-    const auto begin = places->begin() + next;
-    const auto most =
-        std::min(next + step, static_cast<int64_t>(places->size()));
-    return std::lower_bound(begin, places->begin() + most, row) -
-           places->begin();
+    const uint32_t* const end =
+        places.begin() + std::min(next + step, places.size());
+    return std::lower_bound(places.begin() + next, end, row) - places.begin();
   }
   // Behind the last one: no row of any table.
   int64_t RowAt(int64_t index) const {
-    return index < static_cast<int64_t>(places->size())
-               ? static_cast<int64_t>((*places)[static_cast<size_t>(index)])
-               : std::numeric_limits<int64_t>::max();
+    return index < places.size() ? int64_t{places[index]}
+                                 : std::numeric_limits<int64_t>::max();
   }
 };
 
@@ -49,8 +48,10 @@ class Cutter {
   Cutter(int64_t most_elements, size_t counted)
       : most_(most_elements), room_(counted, 0) {}
 
+  // `counted` begin with the first row.
   void Add(size_t segment, int64_t rows, int64_t row_count,
-           std::vector<Counted> counted) {
+           std::vector<Counted>* counted_rows) {
+    std::vector<Counted>& counted = *counted_rows;
     if (row_count > most_) return AddLongRows(segment, rows, row_count);
     for (int64_t row = 0; row < rows;) {
       int64_t end = EndOfRoom(rows, row_count, counted);
@@ -112,23 +113,35 @@ int64_t EvenPiece(int64_t total, int64_t longest_row, int64_t most_elements,
 
 }  // namespace
 
-SparsePlan::SparsePlan(
-    const std::vector<std::vector<std::vector<int64_t>>>& ids,
-    std::vector<int64_t> row_counts)
-    : row_counts_(std::move(row_counts)) {
-  unions_.reserve(ids.size());
-  for (const auto& lists : ids) unions_.push_back(UnionOfIds(lists));
+SparsePlan::SparsePlan(int ranks, std::vector<int64_t> row_counts, int64_t rows)
+    : ranks_(ranks),
+      row_counts_(std::move(row_counts)),
+      all_places_(new uint32_t[static_cast<size_t>(rows)]),
+      all_ids_(new int64_t[static_cast<size_t>(rows)]),
+      next_places_(all_places_.get()),
+      next_ids_(all_ids_.get()) {
+  places_.reserve(row_counts_.size() * static_cast<size_t>(ranks));
+  united_.reserve(row_counts_.size());
+}
+
+void SparsePlan::Unite(const std::vector<Span<int64_t>>& ids) {
+  const int64_t count = UniteIds(ids, next_places_, next_ids_);
+  united_.emplace_back(next_ids_, count);
+  next_ids_ += count;
+  for (const Span<int64_t>& of_rank : ids) {
+    places_.emplace_back(next_places_, of_rank.size());
+    next_places_ += of_rank.size();
+  }
 }
 
 bool SparsePlan::PrefersOwners(size_t segment) const {
   // To all go (P - 1) times all rows. To owners go all rows but an owner's own,
   // 1 / P of them, and then (P - 1) times the rows of the result.
   int64_t rows = 0;
-  for (const std::vector<uint32_t>& places : unions_[segment].places) {
-    rows += static_cast<int64_t>(places.size());
+  for (int rank = 0; rank < ranks(); ++rank) {
+    rows += places(segment, rank).size();
   }
-  return ranks() * static_cast<int64_t>(united(segment).size()) <
-         (ranks() - 1) * rows;
+  return ranks() * united(segment).size() < (ranks() - 1) * rows;
 }
 
 std::vector<SparsePiece> SparsePlan::Cut(const std::vector<size_t>& segments,
@@ -136,15 +149,14 @@ std::vector<SparsePiece> SparsePlan::Cut(const std::vector<size_t>& segments,
                                          int64_t pieces) const {
   int64_t total = 0, longest = 1;
   for (size_t segment : segments) {
-    total +=
-        static_cast<int64_t>(united(segment).size()) * row_counts_[segment];
+    total += united(segment).size() * row_counts_[segment];
     longest = std::max(longest, row_counts_[segment]);
   }
   Cutter<OfResult> cutter(EvenPiece(total, longest, most_elements, pieces), 1);
   for (size_t segment : segments) {
     if (row_counts_[segment] == 0) continue;
-    cutter.Add(segment, static_cast<int64_t>(united(segment).size()),
-               row_counts_[segment], {OfResult{}});
+    std::vector<OfResult> counted(1);
+    cutter.Add(segment, united(segment).size(), row_counts_[segment], &counted);
   }
   return cutter.Take();
 }
@@ -157,8 +169,7 @@ std::vector<SparsePiece> SparsePlan::CutByRank(
   for (size_t segment : segments) {
     for (size_t rank = 0; rank < ranks; ++rank) {
       totals[rank] +=
-          static_cast<int64_t>(unions_[segment].places[rank].size()) *
-          row_counts_[segment];
+          places(segment, static_cast<int>(rank)).size() * row_counts_[segment];
     }
     longest = std::max(longest, row_counts_[segment]);
   }
@@ -169,16 +180,16 @@ std::vector<SparsePiece> SparsePlan::CutByRank(
   for (size_t segment : segments) {
     if (row_counts_[segment] == 0) continue;
     for (size_t rank = 0; rank < ranks; ++rank) {
-      counted[rank].places = &unions_[segment].places[rank];
+      counted[rank] = {0, places(segment, static_cast<int>(rank))};
     }
-    cutter.Add(segment, static_cast<int64_t>(united(segment).size()),
-               row_counts_[segment], counted);
+    cutter.Add(segment, united(segment).size(), row_counts_[segment], &counted);
   }
   return cutter.Take();
 }
 
 RowRange SparsePlan::RowsIn(const SparseRun& run, int rank) const {
-  const std::vector<uint32_t>& own = places(run.segment, rank);
+  const Span<uint32_t> own = places(run.segment, rank);
+  if (run.rows.size() == united(run.segment).size()) return {0, own.size()};
   const auto begin = std::lower_bound(own.begin(), own.end(), run.rows.begin);
   const auto end = std::lower_bound(begin, own.end(), run.rows.end);
   return {begin - own.begin(), end - own.begin()};

@@ -6,11 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/rows.h"
+#include "core/span.h"
 #include "core/types.h"
-#include "cpu/id_union.h"
 #include "transport/collectives/segment_map.h"
 
 namespace hvd {
@@ -31,21 +32,23 @@ using SparsePiece = std::vector<SparseRun>;
 // The same on all ranks, because all know the ids of all.
 class SparsePlan {
  public:
-  // `ids` of [segment][rank] are ascending, each once. `row_counts` are the
-  // elements of a row of each segment.
-  SparsePlan(const std::vector<std::vector<std::vector<int64_t>>>& ids,
-             std::vector<int64_t> row_counts);
+  // `row_counts`: the elements of a row of each segment. `rows`: of all ranks
+  // and segments together.
+  SparsePlan(int ranks, std::vector<int64_t> row_counts, int64_t rows);
+
+  // To be called for each segment in turn, before anything else is asked.
+  // `ids` of [rank] are ascending, each once.
+  void Unite(const std::vector<Span<int64_t>>& ids);
 
   size_t segment_count() const { return row_counts_.size(); }
-  int ranks() const { return static_cast<int>(unions_[0].places.size()); }
+  int ranks() const { return ranks_; }
   int64_t row_count(size_t segment) const { return row_counts_[segment]; }
   // The ids of the result.
-  const std::vector<int64_t>& united(size_t segment) const {
-    return unions_[segment].ids;
-  }
+  Span<int64_t> united(size_t segment) const { return united_[segment]; }
   // Which rows of the result a rank's rows are part of.
-  const std::vector<uint32_t>& places(size_t segment, int rank) const {
-    return unions_[segment].places[static_cast<size_t>(rank)];
+  Span<uint32_t> places(size_t segment, int rank) const {
+    return places_[segment * static_cast<size_t>(ranks_) +
+                   static_cast<size_t>(rank)];
   }
 
   // Whether less is sent if each row has an owner.
@@ -71,8 +74,17 @@ class SparsePlan {
   SegmentMap MapOf(const SparsePiece& piece) const;
 
  private:
-  std::vector<IdUnion> unions_;  // by segment
+  const int ranks_;
   const std::vector<int64_t> row_counts_;
+  // All places and all ids. One piece of memory for each, because a batch may
+  // have many small segments.
+  std::unique_ptr<uint32_t[]> all_places_;
+  std::unique_ptr<int64_t[]> all_ids_;
+  // Where those of the next segment go.
+  uint32_t* next_places_;
+  int64_t* next_ids_;
+  std::vector<Span<uint32_t>> places_;  // of [segment, rank]
+  std::vector<Span<int64_t>> united_;   // of the segments so far
 };
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "cpu/id_union.h"
 #include "cpu/row_groups.h"
 #include "transport/collectives/batch_check.h"
 #include "transport/collectives/id_lists.h"
@@ -142,7 +143,7 @@ RankCounts GpuRows::ResultRows() const {
 }
 
 int64_t GpuRows::CountOf(size_t s, int rank) const {
-  return static_cast<int64_t>(plan_->places(s, rank).size());
+  return plan_->places(s, rank).size();
 }
 
 int64_t GpuRows::RowBytes(size_t s) const {
@@ -165,7 +166,7 @@ Status GpuRows::FindTables() {
     std::vector<RowList> lists;
     for (int rank = 0; rank < size_; ++rank) {
       table.first_rows.push_back(end);
-      lists.push_back({&plan_->places(s, rank), end});
+      lists.push_back({plan_->places(s, rank), end});
       end += table.even_rows > 0 ? most : CountOf(s, rank);
     }
     constexpr int64_t kMostRows = std::numeric_limits<uint32_t>::max();
@@ -175,8 +176,7 @@ Status GpuRows::FindTables() {
           std::to_string(kMostRows) + "; pass fewer at a time.");
     }
     table.rows_at = Add(end * RowBytes(s), &rows_end_);
-    table.result.terms =
-        TermsOf(lists, static_cast<int64_t>(plan_->united(s).size()));
+    table.result.terms = TermsOf(lists, plan_->united(s).size());
     FindOwnTerms(s);
   }
   terms_end_ = rows_end_;
@@ -192,7 +192,7 @@ void GpuRows::FindOwnTerms(size_t s) {
   const Segment& segment = batch_->segments[s];
   if (segment.groups == nullptr) return;
   Table& table = tables_[s];
-  table.own.terms = TermsOf({{&segment.groups->places, 0}}, segment.rows);
+  table.own.terms = TermsOf({{segment.groups->places, 0}}, segment.rows);
   table.parts.terms = CutTerms(kMostTerms, &table.own.terms);
   const auto parts = static_cast<int64_t>(table.parts.terms.sources.size());
   table.parts_at =

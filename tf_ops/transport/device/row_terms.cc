@@ -13,13 +13,13 @@ RowTerms TermsOf(const std::vector<RowList>& lists, int64_t rows) {
   std::vector<uint32_t>& begins = terms.begins;
   begins.resize(static_cast<size_t>(rows) + 1, 0);
   for (const RowList& list : lists) {
-    for (const uint32_t place : *list.places) ++begins[place + 1];
+    for (const uint32_t place : list.places) ++begins[place + 1];
   }
   std::partial_sum(begins.begin(), begins.end(), begins.begin());
   terms.sources.resize(begins.back());
   for (const RowList& list : lists) {
     auto source = static_cast<uint32_t>(list.first);
-    for (const uint32_t place : *list.places) {
+    for (const uint32_t place : list.places) {
       terms.sources[begins[place]++] = source++;
     }
   }

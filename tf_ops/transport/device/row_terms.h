@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/span.h"
+
 namespace hvd {
 
 struct RowTerms {
@@ -17,7 +19,7 @@ struct RowTerms {
 // Rows that are added up: where in the result each goes, and the number of the
 // first.
 struct RowList {
-  const std::vector<uint32_t>* places;
+  Span<uint32_t> places;
   int64_t first;
 };
 
