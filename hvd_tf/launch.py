@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Optional
 
 from hvd_tf._internal.caller import Caller
-from hvd_tf._internal.launcher import build_check, mpirun, process, variables
+from hvd_tf._internal.launcher import build_check, mpirun, process, process_limit, variables
 from hvd_tf._internal.launcher.attempt import Attempt, command_line, has_pipes, remote_of
 from hvd_tf._internal.launcher.directories import kept_directory
 from hvd_tf._internal.launcher.errors import LaunchError, no_temporary_files
@@ -104,6 +104,7 @@ def _launch(options: Options, caller: Caller) -> int:
         caller.follow()  # its end is a signal that is waited for from here on
         if caller.has_gone():
             return 128 + signal.SIGTERM
+        process_limit.check(options.ranks, options.hosts)
         file_limit.check(options.ranks, options.output is not None, has_pipes(launcher))
         files = None
         if options.output is not None:
