@@ -102,6 +102,9 @@ while looks() < before + 3: time.sleep(0.01)
 """
 # A rank that runs for so long, the mpirun itself for ever.
 CHILD = "subprocess.Popen(['sleep', '{seconds}'])\nwhile True: time.sleep(1)"
+# What the MPI of a rank writes when it ends the job, and code of an mpirun that passes it on.
+ABORT = "[node1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,"
+ABORTED = f"print('[1,0]<stderr>: ' + {ABORT!r}, file=sys.stderr, flush=True)\n"
 
 
 @pytest.mark.parametrize("listens", [False, True])
@@ -173,14 +176,12 @@ for i in range(3000): print("[1,0]<stdout>: " + "x" * 99)
 
 
 def test_an_mpirun_that_does_not_end_after_an_abort_is_ended(job: Path) -> None:
-    words = "[node1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,"
-    body = f"print('[1,0]<stderr>: ' + {words!r}, file=sys.stderr, flush=True)\n"
-    fake_mpirun(job, body + CHILD.format(seconds=1000))
+    fake_mpirun(job, ABORTED + CHILD.format(seconds=1000))
     begin = time.monotonic()
     result = run(job, ["-np", "1", "true"])
     assert time.monotonic() - begin > LIMIT_S
     assert result.returncode == 1
-    assert result.stderr.startswith(f"[0] {words}\nhvdrun: mpirun did not end when the job was")
+    assert result.stderr.startswith(f"[0] {ABORT}\nhvdrun: mpirun did not end when the job was")
     assert left_of(job) == []
 
 
@@ -198,6 +199,22 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
         *["hvdrun: rank 0 (host a, pid 7) failed first:", "E"],
         "hvdrun: rank 0 (host a, pid 7) ended by the uncaught exception above",
     ]
+    assert left_of(job) == []
+
+
+def test_what_mpirun_itself_says_meanwhile_gives_it_no_more_time(job: Path) -> None:
+    # It waits for a host, and counts the messages that it holds back.
+    body = """
+subprocess.Popen(["sleep", "1000"])
+for i in range(15):
+    print(f"{i} more processes have sent help message", file=sys.stderr, flush=True)
+    time.sleep(1)
+"""
+    fake_mpirun(job, ABORTED + body)
+    result = run(job, ["-np", "1", "true"])
+    assert result.returncode == 1 and "14 more processes" not in result.stderr
+    last = "hvdrun: mpirun did not end when the job was over, and was ended"
+    assert result.stderr.splitlines()[-1] == last
     assert left_of(job) == []
 
 

@@ -9,8 +9,9 @@ Open MPI's waits for ever in three cases that have been seen:
   end.
 So when its last child has gone, the launcher ends what ranks have left behind, and then mpirun
 itself. It also ends mpirun when a rank or its MPI has said that it aborts the job. It does all that
-only after a while without any output, because mpirun may have much of it to hand on when its ranks
-have gone.
+only after a while without any output of ranks, because mpirun may have much of it to hand on when
+they have gone. What mpirun itself says is no reason to wait: it counts the messages that it holds
+back, once in five seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Over:
 
         Args:
           pid: mpirun's.
-          quiet_s: how long there has been no output.
+          quiet_s: how long there has been no output of ranks.
           end_strays: ends what ranks have left behind. False: there was nothing.
           has_failed: whether a rank, or its MPI, has told of what ends the job.
           children_matter: whether mpirun has a child as long as the job has a rank.

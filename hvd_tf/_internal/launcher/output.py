@@ -148,7 +148,7 @@ class Output:
         self._closed_sinks: set[int] = set()
         self._last_words: Callable[[], bytes] = bytes
         self._is_copying = False
-        self._copied_at_s = time.monotonic()
+        self._heard_at_s = time.monotonic()
         self.is_silent = True
         """Whether nothing has come so far."""
         # A daemon: a terminal that is held must not hold the launcher after Ctrl-C.
@@ -168,8 +168,8 @@ class Output:
         self._thread.start()
 
     def quiet_s(self) -> float:
-        """How many seconds there has been nothing to copy. 0 while it waits for a reader."""
-        return 0.0 if self._is_copying else time.monotonic() - self._copied_at_s
+        """How many seconds nothing of a rank has come. 0 while it waits for a reader."""
+        return 0.0 if self._is_copying else time.monotonic() - self._heard_at_s
 
     def finish(self, last_words: Callable[[], bytes]) -> None:
         """Copies what is there, writes the last words to stderr as they are, then ends.
@@ -201,7 +201,7 @@ class Output:
             self._is_copying = True
             for stream in filter(None, ready):
                 self._copy_chunk(stream)
-            self._copied_at_s, self._is_copying = time.monotonic(), False
+            self._is_copying = False
         for stream in self._streams():
             while self._copy_chunk(stream):
                 pass
@@ -230,6 +230,8 @@ class Output:
             lines = bytes(stream.pending) + chunk[:whole]
             stream.pending.clear()
             self._pass_on(stream, lines)
+        else:
+            self._heard_at_s = time.monotonic()  # mpirun itself writes no such lines
         stream.pending += chunk[whole:]
         return True
 
@@ -242,7 +244,8 @@ class Output:
 
     def _pass_on(self, stream: _Stream, lines: bytes) -> None:
         shown = []
-        for rank, text in stream.split(lines):
+        parts = stream.split(lines)
+        for rank, text in parts:
             if self._watch:
                 text = self._watch(rank, text)
             if not text:
@@ -253,6 +256,8 @@ class Output:
                 continue
             shown.append(self._shown(rank, text))
         self._write(stream.sink, b"".join(shown))
+        if any(rank is not None for rank, _ in parts):
+            self._heard_at_s = time.monotonic()
 
     def _shown(self, rank: int | None, text: bytes) -> bytes:
         stamp = self._stamp_now()
