@@ -9,7 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from hvd_tf._internal import native
-from hvd_tf._internal.compat import is_replicated, tf_variable
+from hvd_tf._internal.compat import is_replicated, parts_of, tf_variable
 from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.features import has_gpu_lane
 from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
@@ -83,12 +83,13 @@ def broadcast_(
       process_set: as in `allreduce`.
 
     Returns:
-      The new values, in order.
+      The new values, in order. In place of a variable that a partitioner of TF 1 has cut, those of
+      its parts.
 
     Raises:
       ValueError: resource and reference variables are mixed.
     """
-    variables = [tf_variable(variable) for variable in variables]
+    variables = [part for variable in variables for part in parts_of(tf_variable(variable))]
     if not variables:
         return []
     resource = [hasattr(variable, "handle") for variable in variables]

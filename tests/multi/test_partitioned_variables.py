@@ -46,6 +46,19 @@ def test_it_is_broadcast(rank, size, inplace, use_resource):
         np.testing.assert_array_equal(session.run(tf.convert_to_tensor(table)), size - 1)
 
 
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_it_is_broadcast_in_place(rank, size, use_resource):
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = partitioned(float(rank), use_resource)
+        plain = v1.get_variable("plain", [], initializer=v1.constant_initializer(float(rank)))
+        values = hvd.broadcast_([table, plain] if use_resource else [table], size - 1)
+        assert len(values) == PARTS + use_resource
+        session.run(v1.global_variables_initializer())
+        for value in session.run(values):
+            np.testing.assert_array_equal(value, size - 1)
+        np.testing.assert_array_equal(session.run(tf.convert_to_tensor(table)), size - 1)
+
+
 def test_it_is_local(rank, size):
     with tf.Graph().as_default():
         table = partitioned(0.0)
