@@ -330,6 +330,39 @@ def test_a_model_is_freed_after_its_fit():
     assert lives() is None
 
 
+@pytest.mark.skipif(IS_KERAS_3, reason="in Keras 3 a rank may have none")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_rank_without_a_batch_is_named_on_all(hvd, rank, size, known):
+    if size == 1:
+        return
+    counts = (*[2] * (size - 1), 0)
+    error = outcome(hvd, make_model(), dataset_of(rank, counts, known), callbacks.JoinCallback())
+    if known:  # Keras looks before it begins
+        told = "Expected input data to be non-empty"
+    else:
+        told = f"rank {size - 1} had no batch in epoch 1, and Keras 2 needs one on every rank"
+    assert isinstance(error, ValueError if rank == size - 1 else RuntimeError), error
+    assert told in str(error)
+    assert hvd.allgather_object(rank) == list(range(size))  # the job lives
+
+
+@pytest.mark.skipif(IS_KERAS_3, reason="in Keras 3 a rank may have none")
+def test_a_rank_without_a_batch_in_a_later_epoch_is_named_on_all(hvd, rank, size):
+    if size == 1:
+        return
+    left = iter([2, 0, 0] if rank == size - 1 else [2, 2, 2])
+    x, y = data_of(rank, 2)
+
+    def batches():
+        yield from list(zip(x, y))[: next(left)]
+
+    signature = [tf.TensorSpec(array.shape[1:]) for array in (x, y)]
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=tuple(signature))
+    error = outcome(hvd, make_model(), dataset, callbacks.JoinCallback())
+    assert isinstance(error, ValueError), error
+    assert "in Keras 2 each rank needs a batch in every epoch" in str(error)
+
+
 @pytest.mark.skipif(not IS_KERAS_3, reason="in Keras 2 every rank needs a batch")
 def test_the_root_broadcasts_while_a_rank_has_joined(hvd, rank, size):
     counts = (0, *[2] * (size - 1))

@@ -100,3 +100,8 @@ class _Followed:
 
     def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> Any:
         return tuple(self._of_owner(None))
+
+
+def had_no_batch(error: Exception) -> bool:
+    """Whether Keras 2 has ended `fit` by this because an epoch had no batch. Only words tell."""
+    return isinstance(error, ValueError) and "(Empty logs)" in str(error)

@@ -40,6 +40,7 @@ from hvd_tf._internal.facts import Facts, check_same, exchange
 from hvd_tf._internal.keras.any_keras import AnyKerasCallback
 from hvd_tf._internal.keras.epochs import joined
 from hvd_tf._internal.keras.execution_steps import shared_steps, steps_fact
+from hvd_tf._internal.keras.joined_epochs import JoinedEpochs
 from hvd_tf._internal.keras.progress import end_lines
 from hvd_tf._internal.keras.reducing import Reducing, all_reducing_of
 from hvd_tf._internal.keras.silenced import class_of_keras, is_plain, silence
@@ -91,9 +92,12 @@ def _arranged(original: Any) -> Any:
             try:
                 return original(*bound.args, **bound.kwargs)
             except Exception as error:
-                if self in joined:
-                    joined[self].fail(error)
-                raise
+                if self not in joined and _has_join(bound.arguments):
+                    JoinedEpochs(self, ())  # it failed before the callbacks were called
+                told = joined[self].fail(error) if self in joined else error
+                if told is error:
+                    raise
+                raise told from error
 
     fit._hvd_original = original  # type: ignore[attr-defined]
     return fit
@@ -168,6 +172,10 @@ def _without(callbacks: list[Any], names: set[str], undone: ExitStack) -> list[A
             undone.callback(silence(callback, cls))
         kept.append(callback)
     return kept
+
+
+def _has_join(arguments: dict[str, Any]) -> bool:
+    return any(map(_is_join, tf.nest.flatten(arguments.get("callbacks") or ())))
 
 
 def _is_join(callback: Any) -> bool:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from hvd_tf._internal.causes import Cause, Kind, caused
 from hvd_tf._internal.compat import Variable
 from hvd_tf._internal.compat.keras import broadcast_variables_of, create_optimizer_variables
+from hvd_tf._internal.compat.keras_fit import had_no_batch
 from hvd_tf._internal.facts import Facts, exchange
 from hvd_tf._internal.keras.epochs import check_together, joined, peers_of
 from hvd_tf._internal.keras.reducing import reducing_of
@@ -23,7 +24,8 @@ from hvd_tf.process_sets import registered
 _NAME = "fit/joined"
 _REMEDY = (
     "JoinCallback lets ranks have different numbers of batches, but all have the same number of "
-    "epochs. Callbacks must stop the training on all ranks or on none"
+    "epochs, and in Keras 2 each rank needs a batch in every epoch. Callbacks must stop the "
+    "training on all ranks or on none"
 )
 
 
@@ -95,16 +97,26 @@ class JoinedEpochs:
         self._meet(f"ended fit after {self._epoch + 1} epochs", "end of fit")
         self._is_over = True
 
-    def fail(self, error: Exception) -> None:
-        """Call it when `fit` raises. The other ranks then raise at their next meeting."""
+    def fail(self, error: Exception) -> Exception:
+        """Call it when `fit` raises. The other ranks then raise at their next meeting.
+
+        Returns what this rank is to raise: the error, or one that says more.
+        """
         if self._process_set is None or self._is_over:
-            return
+            return error
+        if had_no_batch(error):
+            error = ValueError(
+                f"JoinCallback: rank {rank()} had no batch in epoch {self._epoch + 1}, and Keras 2 "
+                "needs one on every rank: share the data out so that each rank has some, or start "
+                "fewer ranks"
+            )
         self._is_over = True
         try:
             wait_for_last(self._process_set)
             self._tell("failed", "failed", failure=f"{type(error).__name__}: {error}")
         except (tf.errors.OpError, RuntimeError, ValueError):
             pass  # peers are lost: this rank raises its own error
+        return error
 
     def _meet(self, text: str, where: str) -> None:
         if self._process_set is None:
