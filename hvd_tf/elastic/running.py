@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,8 +37,10 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
     Every rank must come to the same: where one has left for good, by the end of its program or by
     `shutdown`, the others raise the error. After three failures without a commit in between, the
-    error is raised. The state may be any object with the methods `sync`, `restore` and `on_reset`.
-    Unless its class has `commit` from `State`, its commits are not seen: then it is three in all.
+    error is raised. So let a commit come after some progress: there is no limit for a function that
+    commits first and then fails each time. The state may be any object with the methods `sync`,
+    `restore` and `on_reset`. Unless its class has `commit` from `State`, its commits are not seen:
+    then it is three in all.
     """
     return run_fn(func, runtime.restart)
 
@@ -65,6 +68,7 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callabl
                 committed = _commits_of(state)
                 if not _is_passing(error) or failures == _LONGEST_RUN_OF_FAILURES:
                     raise
+                _tell_of(error)
                 state.restore()
                 skip_sync = False
             reset()
@@ -74,6 +78,13 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callabl
         return result
 
     return wrapper
+
+
+def _tell_of(error: Exception) -> None:
+    """A line for each way back: a function that commits and then fails may go on for ever."""
+    words = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    text = f"hvd_tf.elastic: going back to the last commit after {words}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def _commits_of(state: Any) -> int:

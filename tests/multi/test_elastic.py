@@ -147,6 +147,25 @@ def test_a_function_goes_on_from_its_commit(hvd, rank, size, failing):
     assert state.sums == [size * step + extra for step in range(8)]
 
 
+def test_each_way_back_is_told(hvd, rank, size, capsys):
+    """A function that commits first and fails each time has no limit, so its end is the user's."""
+    state = hvd.elastic.ObjectState(step=0)
+    called = []
+
+    @hvd.elastic.run
+    def train(state):
+        called.append(1)
+        state.commit()
+        if len(called) < 6:
+            raise HorovodInternalError(f"try {len(called)}\nof many")
+        return "done"
+
+    assert train(state) == "done"
+    told = "hvd_tf.elastic: going back to the last commit after HorovodInternalError: try"
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "going back" in line] == [f"{told} {i}" for i in range(1, 6)]
+
+
 def test_an_interrupt_loses_nothing(hvd, rank, size):
     state = hvd.elastic.ObjectState(step=0)
     synced = []
