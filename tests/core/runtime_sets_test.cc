@@ -38,7 +38,7 @@ TEST(sets_are_added_used_and_removed) {
     ExpectSum(Sum(runtime, 0, "x", 10, 1), 10, 4);
     EXPECT_EQ(runtime->RemoveProcessSet(1).message(), "");
     EXPECT_TRUE(runtime->process_set(1) == nullptr);
-    EXPECT_EQ(runtime->process_set_count(), 2);
+    EXPECT_EQ(runtime->process_sets()->size(), 2u);
     ExpectText(Sum(runtime, 1, "x", 2, 1)->Wait(), StatusCode::kInvalidArgument,
                "names process set 1, which does not exist");
     // Whoever has the set still cannot get into the one that has its id now.
@@ -106,7 +106,7 @@ TEST(sets_that_cannot_be_fail_on_all_ranks_alike) {
     ExpectText(mixed, StatusCode::kFailedPrecondition,
                "add_process_set([0, 2]) on ranks 0, 2, remove_process_set of "
                "set 1 on rank 1");
-    EXPECT_EQ(runtime->process_set_count(), 2);
+    EXPECT_EQ(runtime->process_sets()->size(), 2u);
     EXPECT_EQ(AddSet(runtime, {0, 2}), 2);
   });
 }
@@ -125,7 +125,7 @@ TEST(sets_one_member_has_no_memory_for_fail_on_all_ranks) {
                      "ranks: the shared memory has no room");
           ExpectText(full, StatusCode::kResourceExhausted, "HVD_SHM_BYTES");
         }
-        EXPECT_EQ(runtime->process_set_count(), 3);
+        EXPECT_EQ(runtime->process_sets()->size(), 3u);
         EXPECT_EQ(AddSet(runtime, {0, 3}), 3);
         EXPECT_EQ(runtime->RemoveProcessSet(2).message(), "");
         EXPECT_EQ(AddSet(runtime, {1, 3}), 2);

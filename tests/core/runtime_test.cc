@@ -133,7 +133,7 @@ TEST(runtime_sets_work_side_by_side) {
   ThreadWorld world(4, {}, 4096);
   RunJob(&world, 4, {{0, 2}, {3, 1, 0}, {0, 1, 2, 3}},
          [](int rank, Runtime* runtime) {
-           EXPECT_EQ(runtime->process_set_count(), 4);
+           EXPECT_EQ(runtime->process_sets()->size(), 4u);
            EXPECT_EQ(runtime->process_set(2)->ranks[1], 1);
            std::vector<int> order = {0, 1, 2, 3};
            if (rank % 2 == 1) std::reverse(order.begin(), order.end());

@@ -125,9 +125,8 @@ class Job {
   void RunGraph(Runtime* runtime, int graph) {
     const int rank = runtime->topology().rank;
     std::vector<ProcessSet> sets;
-    for (int i = 0; i < runtime->process_set_count(); ++i) {
-      sets.push_back(*runtime->process_set(i));
-    }
+    const auto registered = runtime->process_sets();
+    for (const auto& [id, set] : *registered) sets.push_back(*set);
     const std::vector<ProcessSet> global = {sets[0]};
     Random random(seed_ * 2 + graph), own(seed_ * 100 + graph * 10 + rank);
     int64_t number = 1000000 * (rank + 1) + graph;

@@ -56,9 +56,6 @@ class Runtime {
 
   const Topology& topology() const { return backend_->topology(); }
   const Options& options() const { return options_; }
-  int process_set_count() const {
-    return static_cast<int>(process_sets()->size());
-  }
   // By id. They are as they were at some moment during the call.
   std::shared_ptr<const SetRegistry::Sets> process_sets() const {
     return registry_.all();
