@@ -6,24 +6,11 @@
 #include <new>
 #include <utility>
 
-#include "cpu/finite.h"
 #include "transport/collectives/batch_check.h"
+#include "transport/collectives/poison_words.h"
 
 namespace hvd {
 namespace {
-
-// Segments with the same name are the inputs of one call.
-Status ExplainNotFinite(int job_rank, const Batch& batch, int segment) {
-  const std::string* const tensor = batch.segments[segment].name;
-  int first = segment, end = segment + 1;
-  const auto belongs = [&](int s) {
-    return tensor != nullptr && batch.segments[s].name == tensor;
-  };
-  while (first > 0 && belongs(first - 1)) --first;
-  while (end < static_cast<int>(batch.segments.size()) && belongs(end)) ++end;
-  return NotFinite(job_rank, tensor == nullptr ? "" : *tensor, segment - first,
-                   end - first);
-}
 
 // The most chunks of a batch that are on the wire at a time.
 constexpr size_t kWindow = 4;
@@ -236,7 +223,9 @@ void StagedTransport::TakeDone(Flight* flight, std::vector<Call>* calls) {
   if (flight->status.ok() && flight->work->is_detached()) {
     const Status& own = flight->work->local_error();
     flight->status =
-        own.ok() ? Explain(flight->work->poison(), flight->work->batch()) : own;
+        own.ok() ? ExplainPoison(flight->work->poison(), flight->work->batch(),
+                                 job_ranks_, rank())
+                 : own;
   }
   if (flight->status.ok() && !flight->complete) return;
   calls->push_back({std::exchange(flight->done, nullptr), flight->status});
@@ -257,45 +246,6 @@ bool StagedTransport::FailAll(const Status& why, std::vector<Call>* calls) {
     TakeDone(&flight, calls);
   }
   return calls->size() > before;
-}
-
-Status StagedTransport::Explain(const Poison& poison,
-                                const Batch& batch) const {
-  const int job_rank = job_ranks_[poison.origin];
-  const std::string name = "rank " + std::to_string(job_rank);
-  const auto failure = [&](StatusCode code, std::string text, CauseKind kind) {
-    return Status(code, name + std::move(text), {kind, job_rank, ""});
-  };
-  if (poison.segment >= 0) {
-    return ExplainNotFinite(job_rank, batch, poison.segment);
-  }
-  switch (poison.code) {
-    case StatusCode::kCancelled:
-      // Only the rank whose own step was aborted gets kCancelled.
-      return failure(StatusCode::kPeerLost,
-                     " aborted its step while the data was on the way.",
-                     CauseKind::kStepAborted);
-    case StatusCode::kPeerLost:
-      return failure(StatusCode::kPeerLost,
-                     " was shut down or lost a peer while the data was on the "
-                     "way.",
-                     CauseKind::kRankDroppedOut);
-    case StatusCode::kResourceExhausted:
-      return failure(poison.code, " had no memory for the result.",
-                     CauseKind::kCallFailed);
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kFailedPrecondition:
-      return failure(poison.code, " found its call invalid.",
-                     CauseKind::kCallFailed);
-    case StatusCode::kOk:
-    case StatusCode::kInternal:
-      break;
-  }
-  if (poison.origin == rank()) {
-    return Internal("bytes from a peer make no sense on " + name + ".");
-  }
-  return failure(StatusCode::kInternal, " met an internal error; see its log.",
-                 CauseKind::kRankFailed);
 }
 
 }  // namespace hvd

@@ -101,7 +101,6 @@ class StagedTransport final : public Transport {
     return wire_->status().ok() || flight.done != nullptr;
   }
   bool FailAll(const Status& why, std::vector<Call>* calls);
-  Status Explain(const Poison& poison, const Batch& batch) const;
 
   const std::vector<int> job_ranks_;
   ChunkLimits chunks_;
