@@ -16,13 +16,13 @@
 // owns elements as others do.
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "cpu/dot_products.h"
 #include "cpu/elementwise.h"
 #include "transport/collectives/adasum_plan.h"
+#include "transport/collectives/adasum_rows.h"
 #include "transport/collectives/adasum_tree.h"
 #include "transport/collectives/local_phase.h"
 #include "transport/collectives/phase.h"
@@ -43,7 +43,8 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
       : work_(work),
         plan_(CountsOf(work->batch().segments), work->size(),
               std::max(kRoundChunks * work->chunk_bytes() / ElementBytes(*work),
-                       int64_t{1})) {}
+                       int64_t{1})),
+        rows_(work->size(), ElementBytes(*work)) {}
 
   // The first phase of the current round.
   std::unique_ptr<Phase> BeginRound();
@@ -85,12 +86,6 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   int64_t OwnedCount(size_t segment) const {
     return plan_.Owned(segment, work_->rank()).size();
   }
-  // Memory for what all ranks have of this rank's elements: row by row.
-  bool Reserve();
-  std::byte* Row(size_t segment, int64_t rank) {
-    return rows_.get() + (places_[segment] + rank * OwnedCount(segment)) *
-                             ElementBytes(*work_);
-  }
   // Operands whose memory of their own are the rows.
   Operands RowOperands();
   // Cuts the work on this rank's elements into tiles, and calls work(tile) for
@@ -99,17 +94,16 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   std::unique_ptr<Phase> NewTilePhase(Work work, Then then);
   // The sum of the rows of ranks [begin, end), each with its weight.
   void WeighRows(const Tile& tile, int begin, int end, double* out);
-  // How many of the round's tensors the rank owns something of.
-  int64_t TensorsOwned(int rank) const;
+  int64_t TensorsOwned(int rank) const {
+    return plan_.TensorsOwned(round_, rank);
+  }
   // Adds up what all owners have told, and moves the weights.
   void Combine();
 
   BatchWork* const work_;
   const AdasumPlan plan_;
   size_t round_ = 0;
-  std::unique_ptr<std::byte[]> rows_;
-  int64_t row_bytes_ = 0;
-  std::vector<int64_t> places_;  // of each segment in rows_, in elements
+  AdasumRows rows_;
   std::vector<double> weights_, lengths_;  // of [segment of the round][rank]
   int level_ = 0;
   std::vector<AdasumPair> pairs_;  // of the level
@@ -117,21 +111,6 @@ class Adasum : public std::enable_shared_from_this<Adasum> {
   // rank's own, and all ranks' own, one rank after another.
   std::vector<Dots> own_dots_, all_dots_;
 };
-
-bool Adasum::Reserve() {
-  places_.assign(plan_.segment_count(), 0);
-  int64_t elements = 0;
-  for (size_t i = first(); i < end(); ++i) {
-    places_[i] = elements;
-    elements += OwnedCount(i) * size();
-  }
-  const int64_t bytes = elements * ElementBytes(*work_);
-  if (rows_ != nullptr && bytes <= row_bytes_) return true;
-  rows_.reset();
-  rows_.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-  row_bytes_ = bytes;
-  return rows_ != nullptr;
-}
 
 Operands Adasum::RowOperands() {
   const Batch& batch = work_->batch();
@@ -142,7 +121,9 @@ Operands Adasum::RowOperands() {
 }
 
 std::unique_ptr<Phase> Adasum::BeginRound() {
-  if (!work_->is_detached() && !Reserve()) {
+  std::vector<int64_t> counts(plan_.segment_count(), 0);
+  for (size_t i = first(); i < end(); ++i) counts[i] = OwnedCount(i);
+  if (!work_->is_detached() && !rows_.Reserve(counts)) {
     work_->FailHere(ResourceExhausted(
         "this rank has no memory for Adasum, which needs as much as the "
         "largest tensor takes."));
@@ -152,10 +133,8 @@ std::unique_ptr<Phase> Adasum::BeginRound() {
   level_ = 0;
   Operands operands = RowOperands();
   std::vector<SegmentMap> ins, outs;
-  std::vector<int64_t> counts(plan_.segment_count(), 0);
   for (size_t i = first(); i < end(); ++i) {
-    operands.segments[i].out = work_->is_detached() ? nullptr : Row(i, 0);
-    counts[i] = OwnedCount(i);
+    operands.segments[i].out = work_->is_detached() ? nullptr : rows_.Row(i, 0);
   }
   for (int rank = 0; rank < size(); ++rank) {
     ins.push_back(plan_.OwnedMap(round_, rank));
@@ -195,18 +174,10 @@ std::unique_ptr<Phase> Adasum::NewTilePhase(Work work, Then then) {
 void Adasum::WeighRows(const Tile& tile, int begin, int end, double* out) {
   std::vector<const void*> rows;
   for (int rank = begin; rank < end; ++rank) {
-    rows.push_back(Row(tile.segment, rank) + tile.first * ElementBytes(*work_));
+    rows.push_back(rows_.At(tile.segment, rank, tile.first));
   }
   const double* const weights = &weights_[PlaceOf(tile.segment)];
   Weigh(dtype(), rows, weights + begin, tile.count, out);
-}
-
-int64_t Adasum::TensorsOwned(int rank) const {
-  int64_t tensors = 0;
-  for (size_t i = first(); i < end(); ++i) {
-    tensors += !plan_.Owned(i, rank).empty();
-  }
-  return tensors;
 }
 
 std::unique_ptr<Phase> Adasum::FormDots() {
@@ -289,8 +260,7 @@ std::unique_ptr<Phase> Adasum::FormSums() {
         alignas(64) double sum[kMostWeighed];
         WeighRows(tile, 0, size(), sum);
         Unpack(DataType::kFloat64, dtype(), sum,
-               Row(tile.segment, 0) + tile.first * ElementBytes(*work_),
-               tile.count);
+               rows_.At(tile.segment, 0, tile.first), tile.count);
       },
       &Adasum::SendSums);
 }
@@ -301,7 +271,7 @@ std::unique_ptr<Phase> Adasum::SendSums() {
   operands.check_finite = false;
   std::vector<int64_t> counts(plan_.segment_count(), 0);
   for (size_t i = first(); i < end(); ++i) {
-    operands.segments[i].in = work_->is_detached() ? nullptr : Row(i, 0);
+    operands.segments[i].in = work_->is_detached() ? nullptr : rows_.Row(i, 0);
     counts[i] = OwnedCount(i);
   }
   std::vector<SegmentMap> outs;

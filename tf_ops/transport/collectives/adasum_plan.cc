@@ -52,6 +52,14 @@ Range AdasumPlan::Owned(size_t segment, int rank) const {
   return {begin, std::min(begin + elements, counts_[segment])};
 }
 
+int64_t AdasumPlan::TensorsOwned(size_t round, int rank) const {
+  int64_t tensors = 0;
+  for (size_t i = RoundBegin(round); i < RoundEnd(round); ++i) {
+    tensors += !Owned(i, rank).empty();
+  }
+  return tensors;
+}
+
 SegmentMap AdasumPlan::OwnedMap(size_t round, int rank) const {
   std::vector<int64_t> counts(counts_.size(), 0), firsts(counts_.size(), 0);
   for (size_t i = RoundBegin(round); i < RoundEnd(round); ++i) {

@@ -38,6 +38,8 @@ class AdasumPlan {
   int OwnerOf(size_t segment, int shard) const;
   // What the rank owns of the tensor. Empty: nothing.
   Range Owned(size_t segment, int rank) const;
+  // How many of the round's tensors the rank owns something of.
+  int64_t TensorsOwned(size_t round, int rank) const;
   // All that the rank owns in the round, as elements of the tensors.
   SegmentMap OwnedMap(size_t round, int rank) const;
 
