@@ -126,17 +126,8 @@ class TwoLevelAllreduce final : public TwoLevelChunk {
   }
 
   void PostOwn() {
-    for (size_t place = 0; place < inputs_.size(); ++place) {
-      if (static_cast<int>(place) == place_) continue;
-      Expect(kInput, &inputs_[place]);
-      ++missing_inputs_;
-    }
-    if (own_part().range.empty()) return;
-    for (int host = 0; host < host_count(); ++host) {
-      if (host == host_) continue;
-      Expect(kPartial, &partials_[host]);
-      ++missing_partials_;
-    }
+    ExpectAll(kInput, &inputs_, &missing_inputs_);
+    ExpectAll(kPartial, &partials_, &missing_partials_);
   }
 
   bool AdvanceOwn() {
@@ -185,10 +176,7 @@ class TwoLevelAllreduce final : public TwoLevelChunk {
           Send(OwnerOf(place_, host), kPartial, part.result.block);
       part.sending = true;
     }
-    for (size_t place = 0; place < inputs_.size(); ++place) {
-      if (static_cast<int>(place) == place_) continue;
-      Release(&inputs_[place]);
-    }
+    ReleaseAll(&inputs_);
     has_partials_ = true;
   }
 

@@ -58,15 +58,9 @@ class TwoLevelReducescatter final : public TwoLevelChunk {
     // Pairs may have several blocks. Both sides take them in the order of the
     // owners.
     for (Gathering& gathering : gatherings_) {
-      for (Arrival& input : gathering.inputs) {
-        Expect(kInput, &input);
-        ++gathering.missing;
-      }
+      ExpectAll(kInput, &gathering.inputs, &gathering.missing);
     }
-    for (Arrival& partial : partials_) {
-      Expect(kPartial, &partial);
-      ++missing_partials_;
-    }
+    ExpectAll(kPartial, &partials_, &missing_partials_);
     for (int owner = 0; owner < work_->size(); ++owner) {
       if (ReducerOf(owner) == work_->rank() ||
           !scatter_->Exists(owner, index_)) {
@@ -137,7 +131,7 @@ class TwoLevelReducescatter final : public TwoLevelChunk {
       poison = phase_->FailIfNotFinite();
     }
     Label(gathering->partial, poison);
-    for (Arrival& input : gathering->inputs) Release(&input);
+    ReleaseAll(&gathering->inputs);
     gathering->reduced = true;
     if (gathering->owner == work_->rank()) return;
     sends_.push_back(Send(gathering->owner, kPartial, gathering->partial));
@@ -158,7 +152,7 @@ class TwoLevelReducescatter final : public TwoLevelChunk {
       UnpackBlock(own_->partial, scatter_->out(), own_->range.begin,
                   own_->range.end);
     }
-    for (Arrival& partial : partials_) Release(&partial);
+    ReleaseAll(&partials_);
   }
 
   bool AllReduced() const {

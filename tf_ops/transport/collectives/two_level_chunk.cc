@@ -9,6 +9,15 @@ void TwoLevelChunk::Expect(int hop, Arrival* arrival) {
   arrival->is_awaited = true;
 }
 
+void TwoLevelChunk::ExpectAll(int hop, std::vector<Arrival>* arrivals,
+                              int* missing) {
+  for (Arrival& arrival : *arrivals) {
+    if (arrival.peer < 0) continue;
+    Expect(hop, &arrival);
+    ++*missing;
+  }
+}
+
 bool TwoLevelChunk::HasCome(Arrival* arrival) {
   if (!arrival->is_awaited || !Arrive(arrival->move, &arrival->block)) {
     return false;
@@ -26,6 +35,12 @@ bool TwoLevelChunk::Collect(std::vector<Arrival>* arrivals, int* missing) {
     moved = true;
   }
   return moved;
+}
+
+void TwoLevelChunk::ReleaseAll(std::vector<Arrival>* arrivals) {
+  for (Arrival& arrival : *arrivals) {
+    if (arrival.peer >= 0) Release(&arrival);
+  }
 }
 
 Poison TwoLevelChunk::FirstPoison(const std::vector<Arrival>& arrivals) const {

@@ -21,7 +21,7 @@ class TwoLevelChunk : public Chunk {
  protected:
   // A block that this rank gets.
   struct Arrival {
-    int peer = 0;
+    int peer = -1;  // -1: none comes here
     Block block;
     MoveId move = 0;
     bool is_awaited = false;
@@ -36,6 +36,8 @@ class TwoLevelChunk : public Chunk {
   }
   // After Start.
   void Expect(int hop, Arrival* arrival);
+  // All that come. `missing` counts them.
+  void ExpectAll(int hop, std::vector<Arrival>* arrivals, int* missing);
   // True once for each Expect: the block can be read until Release.
   bool HasCome(Arrival* arrival);
   // Reads what has come. `missing` counts those that have not. True if anything
@@ -46,6 +48,8 @@ class TwoLevelChunk : public Chunk {
   void Release(Arrival* arrival) {
     Chunk::Release(arrival->move, &arrival->block);
   }
+  // All that came.
+  void ReleaseAll(std::vector<Arrival>* arrivals);
 
   const int host_;
   const int place_;  // among its ranks
