@@ -164,7 +164,62 @@ def test_a_bundle_has_a_bounded_size(rank, size):
         np.testing.assert_allclose(value, np.full(3000, total(size) + (i + 1) * size))
 
 
-def test_conditionals_and_loops_are_left_alone(rank, size):
+def switched(x, active, branch):
+    """The tensor in one branch of a conditional, as TensorFlow makes it of tf.cond: dead or not."""
+    return tf.raw_ops.Switch(data=x, pred=active)[branch]
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_what_runs_together_is_bundled(active, rank, size):
+    """Behind a conditional all run. In a branch of it all do, or none."""
+    with tf.Graph().as_default():
+        x = v1.placeholder_with_default(rank + 1.0, [])
+        chosen = v1.placeholder_with_default(active, [])
+        ends = [switched(x, chosen, branch) * (branch + 2.0) for branch in (0, 1)]
+        merged = tf.raw_ops.Merge(inputs=ends).output
+        tensors = {
+            "before": x,
+            "inside": ends[active],
+            "inside_too": switched(x + 1.0, chosen, int(active)),
+            "behind": merged,
+            "behind_too": tf.identity(merged) + 1.0,
+            "of_both": x + merged,
+        }
+        sums = [
+            [hvd.allreduce(y * i, op=hvd.Sum, name=f"{name}{i}") for i in (1, 2)]
+            for name, y in tensors.items()
+        ]
+        results, nodes = nodes_of(sums)
+    together = (("before",), ("inside", "inside_too"), ("behind", "behind_too", "of_both"))
+    wanted = [sorted(f"{name}{i}" for name in names for i in (1, 2)) for names in together]
+    assert bundles_of(nodes) == several(sorted(wanted), size)
+    chosen_sum = (3 if active else 2) * total(size)
+    bases = [total(size), chosen_sum, total(size) + size]
+    bases += [chosen_sum, chosen_sum + size, chosen_sum + total(size)]
+    np.testing.assert_allclose(results, [[base, 2 * base] for base in bases])
+
+
+def test_a_branch_that_is_not_taken_has_no_call(rank, size):
+    """All of its calls are dead in a step, on all ranks, and TensorFlow fetches what is not."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder_with_default(rank + 1.0, [])
+        chosen = v1.placeholder(tf.bool, [])
+
+        def sums(x, name):
+            return [hvd.allreduce(x * i, op=hvd.Sum, name=f"{name}{i}") for i in (1.0, 2.0)]
+
+        no, yes = (
+            sums(switched(x, chosen, branch), name) for branch, name in enumerate(("no", "yes"))
+        )
+        ends = [tf.raw_ops.Merge(inputs=list(pair)).output for pair in zip(no, yes)]
+        behind = sums(ends[0] + ends[1], "behind")
+        for turn in range(4):
+            got = session.run([ends, behind], {chosen: turn % 2 == 0})
+            np.testing.assert_allclose(got[0], [total(size), 2 * total(size)])
+            np.testing.assert_allclose(got[1], [3 * size * total(size), 6 * size * total(size)])
+
+
+def test_conditionals_and_loops(rank, size):
     @tf.function
     def step(x, steps):
         for _ in tf.range(steps):

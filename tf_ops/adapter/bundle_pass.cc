@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph pass that makes one node of small allreduces.
+// The graph pass that makes one node of small or sparse allreduces.
 //
 // TensorFlow takes as long to start an asynchronous kernel as hvd_tf takes to
 // reduce a small tensor. So those that can start together do so in one kernel.
@@ -8,21 +8,26 @@
 // A bundle waits for all its inputs, and what follows waits for all its calls.
 // That must not make ranks wait for each other, even where a rank makes the
 // same calls one by one, in another order. So no collective and nothing that
-// may contain one comes before a bundled node or behind it. Nor does control
-// flow come before it: then all of a bundle run, or none. And all wait for the
-// same inputs of data, locks and the like: what they wait for, the graph does
-// not show.
+// may contain one comes before a bundled node or behind it. Nor does a loop
+// come before it. All of a bundle run, or none. And all wait for the same
+// inputs of data, locks and the like: what they wait for, the graph does not
+// show.
 // Neighbours in the backward pass go together, in bundles of a bounded size.
+// How many rows a sparse allreduce will have is not known. So it goes together
+// with those alone that may start when it may.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "adapter/bundle_nodes.h"
 #include "adapter/global_runtime.h"
 #include "adapter/matched_names.h"
+#include "adapter/run_sets.h"
 #include "adapter/tf_compat.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -40,21 +45,14 @@ constexpr char kBytes[] = "_hvd_bytes";
 // More in one bundle saves little, and waits longer.
 constexpr int64_t kMostBundleBytes = 65536;
 
-// What the nodes of a bundle have in common, beside the device.
-constexpr const char* kShared[] = {"T",
-                                   "process_set_id",
-                                   "reduce_op",
-                                   "prescale_factor",
-                                   "postscale_factor",
-                                   "exact_prescale",
-                                   "exact_postscale",
-                                   "wire_dtype"};
-
-struct Small {
+// What may be bundled.
+struct Candidate {
   tf::Node* node = nullptr;
-  int64_t bytes = 0;
+  bool is_sparse = false;
+  int64_t bytes = 0;   // of a dense one
   uint64_t links = 0;  // the linked nodes before it: a bit for each
   int depth = 0;       // nodes on the longest way to it: when it may start
+  int run_set = 0;     // see RunSets
 };
 
 // Whether it calls functions that may have collectives: those of its
@@ -93,6 +91,10 @@ bool IsLinked(const tf::Node& node) {
                      });
 }
 
+bool IsOfLoop(const tf::Node& node) {
+  return node.IsControlFlow() && !node.IsSwitch() && !node.IsMerge();
+}
+
 // By id: whether a node that may meet, or is linked, comes behind. `order`: see
 // GetReversePostOrder. A way around a loop leads to what is behind the loop's
 // begin anyhow.
@@ -111,31 +113,44 @@ std::vector<char> FindFollowed(const tf::Graph& graph,
   return is_followed;
 }
 
-// A node's bytes, if it is small enough to be bundled. -1: it is not.
-int64_t BytesOf(const tf::Node& node, int64_t most_bytes) {
-  int64_t bytes = -1;
-  const bool is_small = node.type_string() == "HorovodAllreduce" &&
-                        tf::TryGetNodeAttr(node.attrs(), kBytes, &bytes) &&
-                        bytes <= most_bytes;
-  return is_small ? bytes : -1;
+// The node by itself, if it is small enough or sparse.
+std::optional<Candidate> CandidateOf(tf::Node* node, int64_t most_bytes) {
+  Candidate candidate;
+  candidate.node = node;
+  if (node->type_string() == BundledDense().op) {
+    if (tf::TryGetNodeAttr(node->attrs(), kBytes, &candidate.bytes) &&
+        candidate.bytes <= most_bytes) {
+      return candidate;
+    }
+  } else if (node->type_string() == BundledSparse().op) {
+    int tables = 0;
+    candidate.is_sparse = true;
+    if (tf::TryGetNodeAttr(node->attrs(), "num_tensors", &tables) &&
+        tables == 1) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
 }
 
-// The small allreduces that may be bundled.
-std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
-  int small_count = 0;
-  for (const tf::Node* node : graph.op_nodes()) {
-    if (BytesOf(*node, most_bytes) >= 0) ++small_count;
+// The allreduces that may be bundled.
+std::vector<Candidate> FindCandidates(const tf::Graph& graph,
+                                      int64_t most_bytes) {
+  int count = 0;
+  for (tf::Node* node : graph.op_nodes()) {
+    if (CandidateOf(node, most_bytes).has_value()) ++count;
   }
-  if (small_count < 2) return {};
+  if (count < 2) return {};
   std::vector<tf::Node*> order;
   tf::GetReversePostOrder(graph, &order);
   const auto ids = static_cast<size_t>(graph.num_node_ids());
   const std::vector<char> is_followed = FindFollowed(graph, order);
+  const RunSets run_sets(graph, order);
   std::vector<char> is_held(ids, 0);  // by what comes before
   std::vector<uint64_t> links(ids, 0);
   uint64_t next_link = 1;
   std::vector<int> depths(ids, 0);
-  std::vector<Small> found;
+  std::vector<Candidate> found;
   for (tf::Node* node : order) {
     const auto id = static_cast<size_t>(node->id());
     for (const tf::Edge* edge : node->in_edges()) {
@@ -144,10 +159,15 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
       links[id] |= links[from];
       depths[id] = std::max(depths[id], depths[from] + 1);
     }
-    const bool is_free = !is_held[id] && !is_followed[id];
-    const int64_t bytes = is_free ? BytesOf(*node, most_bytes) : -1;
-    if (bytes >= 0) found.push_back({node, bytes, links[id], depths[id]});
-    is_held[id] |= MayMeet(*node) || node->IsControlFlow();
+    if (!is_held[id] && !is_followed[id]) {
+      if (auto candidate = CandidateOf(node, most_bytes)) {
+        candidate->links = links[id];
+        candidate->depth = depths[id];
+        candidate->run_set = run_sets.NumberOf(*node);
+        found.push_back(*candidate);
+      }
+    }
+    is_held[id] |= MayMeet(*node) || IsOfLoop(*node);
     if (!IsLinked(*node)) continue;
     links[id] |= next_link;
     is_held[id] |= next_link == 0;  // there are more than bits
@@ -156,96 +176,42 @@ std::vector<Small> FindSmall(const tf::Graph& graph, int64_t most_bytes) {
   return found;
 }
 
-// By what nodes of a bundle share, in the order in which they may start.
-std::vector<std::vector<Small>> Bundles(std::vector<Small> found) {
-  std::sort(found.begin(), found.end(), [](const Small& a, const Small& b) {
-    if (a.depth != b.depth) return a.depth < b.depth;
-    return ComesBefore(a.node->name(), b.node->name());
-  });
-  std::map<std::vector<std::string>, std::vector<std::vector<Small>>> by_shared;
-  for (const Small& one : found) {
-    std::vector<std::string> shared = {one.node->assigned_device_name(),
-                                       std::to_string(one.links)};
-    for (const char* name : kShared) {
-      shared.push_back(one.node->attrs().Find(name)->SerializeAsString());
-    }
-    auto& bundles = by_shared[shared];
+// What all of a bundle have.
+std::vector<std::string> SharedBy(const Candidate& one) {
+  const BundledType& type = one.is_sparse ? BundledSparse() : BundledDense();
+  std::vector<std::string> shared = SharedBy(type, *one.node);
+  shared.push_back(type.op);
+  shared.push_back(std::to_string(one.links));
+  shared.push_back(std::to_string(one.run_set));
+  if (one.is_sparse) shared.push_back(std::to_string(one.depth));
+  return shared;
+}
+
+// In the order in which they may start.
+std::vector<std::vector<Candidate>> Bundles(std::vector<Candidate> found) {
+  std::sort(found.begin(), found.end(),
+            [](const Candidate& a, const Candidate& b) {
+              if (a.depth != b.depth) return a.depth < b.depth;
+              return ComesBefore(a.node->name(), b.node->name());
+            });
+  std::map<std::vector<std::string>, std::vector<std::vector<Candidate>>>
+      by_shared;
+  for (const Candidate& one : found) {
+    auto& bundles = by_shared[SharedBy(one)];
     int64_t bytes = one.bytes;
     if (!bundles.empty()) {
-      for (const Small& other : bundles.back()) bytes += other.bytes;
+      for (const Candidate& other : bundles.back()) bytes += other.bytes;
     }
     if (bundles.empty() || bytes > kMostBundleBytes) bundles.emplace_back();
     bundles.back().push_back(one);
   }
-  std::vector<std::vector<Small>> all;
+  std::vector<std::vector<Candidate>> all;
   for (auto& [shared, bundles] : by_shared) {
     for (auto& bundle : bundles) {
       if (bundle.size() > 1) all.push_back(std::move(bundle));
     }
   }
   return all;
-}
-
-// The node's name is that of no other node.
-tf::NodeDef Define(const std::vector<Small>& bundle, std::string name) {
-  std::vector<std::string> nodes, names, matched;
-  for (const Small& one : bundle) {
-    std::string tensor_name;
-    (void)tf::TryGetNodeAttr(one.node->attrs(), "tensor_name", &tensor_name);
-    nodes.push_back(one.node->name());
-    names.push_back(tensor_name.empty() ? one.node->name() : tensor_name);
-    std::vector<std::string> of_node;
-    (void)tf::TryGetNodeAttr(one.node->attrs(), kMatchedNames, &of_node);
-    matched.push_back(of_node.size() == 1 ? of_node[0] : names.back());
-  }
-  tf::NodeDef def;
-  def.set_name(std::move(name));
-  def.set_op("HorovodBundledAllreduce");
-  def.set_device(bundle[0].node->requested_device());
-  for (const char* shared : kShared) {
-    (*def.mutable_attr())[shared] = *bundle[0].node->attrs().Find(shared);
-  }
-  tf::AddNodeAttr("num_tensors", static_cast<int>(bundle.size()), &def);
-  tf::AddNodeAttr("nodes", nodes, &def);
-  tf::AddNodeAttr("tensor_names", names, &def);
-  tf::AddNodeAttr(kMatchedNames, matched, &def);
-  return def;
-}
-
-// Gives `to` the edges of a node that it replaces at this place.
-void MoveEdges(tf::Graph* graph, tf::Node* from, tf::Node* to, int place) {
-  for (const tf::Edge* edge : from->in_edges()) {
-    if (edge->IsControlEdge()) {
-      graph->AddControlEdge(edge->src(), to);
-    } else {
-      graph->AddEdge(edge->src(), edge->src_output(), to, place);
-    }
-  }
-  const std::vector<const tf::Edge*> out(from->out_edges().begin(),
-                                         from->out_edges().end());
-  for (const tf::Edge* edge : out) {
-    tf::Node* const reader = edge->dst();
-    const int input = edge->dst_input();
-    if (edge->IsControlEdge()) {
-      graph->AddControlEdge(to, reader);
-    } else {
-      graph->RemoveEdge(edge);
-      graph->AddEdge(to, place, reader, input);
-    }
-  }
-}
-
-TfStatus Replace(tf::Graph* graph, const std::vector<Small>& bundle) {
-  TfStatus status;
-  tf::Node* const made =
-      graph->AddNode(Define(bundle, graph->NewName("hvd_bundle")), &status);
-  TF_RETURN_IF_ERROR(status);
-  made->set_assigned_device_name(bundle[0].node->assigned_device_name());
-  for (size_t i = 0; i < bundle.size(); ++i) {
-    MoveEdges(graph, bundle[i].node, made, static_cast<int>(i));
-    graph->RemoveNode(bundle[i].node);
-  }
-  return absl::OkStatus();
 }
 
 // Runs after NameInlinedCalls, in each graph that is to be executed.
@@ -258,9 +224,13 @@ class BundleAllreduces final : public tf::GraphOptimizationPass {
     const int64_t most_bytes = runtime->options().bundle_bytes;
     if (most_bytes == 0) return {};
     tf::Graph* const graph = options.graph->get();
-    for (const std::vector<Small>& bundle :
-         Bundles(FindSmall(*graph, most_bytes))) {
-      TF_RETURN_IF_ERROR(Replace(graph, bundle));
+    for (const std::vector<Candidate>& bundle :
+         Bundles(FindCandidates(*graph, most_bytes))) {
+      std::vector<tf::Node*> nodes;
+      for (const Candidate& one : bundle) nodes.push_back(one.node);
+      TF_RETURN_IF_ERROR(ReplaceByBundle(
+          bundle[0].is_sparse ? BundledSparse() : BundledDense(), nodes,
+          graph));
     }
     return {};
   }

@@ -24,4 +24,17 @@ TfStatus UnknownFirstDimensions(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+TfStatus SparseShapes(InferenceContext* c) {
+  const int tensors = c->num_outputs() / 2;
+  for (int i = 0; i < tensors; ++i) {
+    ShapeHandle rows = c->UnknownShape();
+    if (c->RankKnown(c->input(i)) && c->Rank(c->input(i)) > 0) {
+      TF_RETURN_IF_ERROR(c->ReplaceDim(c->input(i), 0, c->UnknownDim(), &rows));
+    }
+    c->set_output(i, rows);
+    c->set_output(tensors + i, c->Vector(c->UnknownDim()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace hvd

@@ -21,6 +21,11 @@ namespace hvd {
 [[nodiscard]] TfStatus UnknownFirstDimensions(
     tensorflow::shape_inference::InferenceContext* c);
 
+// Of sparse allreduces. Inputs are values, then indices, then dense shapes.
+// Outputs are rows of unknown number like the values, then their indices.
+[[nodiscard]] TfStatus SparseShapes(
+    tensorflow::shape_inference::InferenceContext* c);
+
 }  // namespace hvd
 
 #define HVD_REDUCIBLE_TYPES \
