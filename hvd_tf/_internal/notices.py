@@ -20,6 +20,8 @@ from hvd_tf._internal import failure_report
 VARIABLE = "HVD_NOTICE"
 STARTED = "started"
 """It has called init()."""
+RETURNED = "returned"
+"""Its call of init() has failed."""
 LEAVING = "leaving"
 """Its program is over. It may still have to wait for MPI to end."""
 _STDERR = 2
@@ -31,15 +33,17 @@ def write(
     environ: Mapping[str, str] = os.environ,
     of_some: bool = False,
     status: int = 0,
+    completed: int = 0,
 ) -> None:
     """Tells the launcher. Does nothing if no launcher asks.
 
     Args:
-      what: STARTED or LEAVING.
+      what: STARTED, RETURNED or LEAVING.
       rank: as the launcher counts.
       environ: where the launcher's variables are.
       of_some: with STARTED: not all ranks that were launched need call init().
       status: with LEAVING: what the process will return.
+      completed: how many calls of init() for all ranks have succeeded in this process before.
     """
     word = environ.get(VARIABLE)
     if not word:
@@ -48,6 +52,7 @@ def write(
     facts = {"host": os.uname().nodename, "pid": os.getpid(), "time_ns": time.time_ns()}
     facts |= {"of_some": True} if of_some else {}
     facts |= {"status": status} if status else {}
+    facts |= {"completed": completed} if completed else {}
     text = json.dumps({"what": what, "rank": rank, **facts}).encode()
     try:
         if directory and Path(directory).is_dir():

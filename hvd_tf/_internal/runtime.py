@@ -92,6 +92,7 @@ __all__ = [
 
 _lib = native.lib
 _initialised_by = 0  # the process id
+_completed = 0  # calls of init() for all ranks that have succeeded
 _latest_arguments: tuple[Any, Any] = (None, None)  # of init
 
 
@@ -130,26 +131,33 @@ def init(
     world_ranks = [] if communicator is not None else _world_ranks(comm)
     registration = Registration(sets, communicator)
     launched_rank = launched.rank()
-    notices.write(notices.STARTED, launched_rank, of_some=comm is not None)
+    global _completed
+    of_some = comm is not None
+    notices.write(notices.STARTED, launched_rank, of_some=of_some, completed=_completed)
     presence.begin(launched_rank)
     lineage.claim()
     global _initialised_by
     _initialised_by = os.getpid()
     ranks = [rank for members in registration.ranks for rank in members]
     mapped = mpi_start.mapped_files()
-    with mpi_start.quick(mapped), intel_fabric.findable(mapped):
-        native.check(
-            _lib.hvd_init(
-                native.int_array(world_ranks),
-                len(world_ranks) if world_ranks else -1,
-                int(communicator is not None),
-                communicator.py2f() if communicator is not None else 0,
-                native.int_array(ranks),
-                native.int_array([len(members) for members in registration.ranks]),
-                len(registration.ranks),
-                int(is_dynamic),
+    try:
+        with mpi_start.quick(mapped), intel_fabric.findable(mapped):
+            native.check(
+                _lib.hvd_init(
+                    native.int_array(world_ranks),
+                    len(world_ranks) if world_ranks else -1,
+                    int(communicator is not None),
+                    communicator.py2f() if communicator is not None else 0,
+                    native.int_array(ranks),
+                    native.int_array([len(members) for members in registration.ranks]),
+                    len(registration.ranks),
+                    int(is_dynamic),
+                )
             )
-        )
+    except BaseException:
+        notices.write(notices.RETURNED, launched_rank)
+        raise
+    _completed += not of_some
     mark_init_thread()
     if has_gpu_lane():
         load_nccl()
@@ -211,7 +219,8 @@ def shutdown() -> None:
 
 def _at_exit() -> None:
     if _initialised_by == os.getpid():  # not in a forked child
-        notices.write(notices.LEAVING, launched.rank(), status=exit_status.status())
+        status = exit_status.status()
+        notices.write(notices.LEAVING, launched.rank(), status=status, completed=_completed)
         presence.end()
     _lib.hvd_at_exit()
 

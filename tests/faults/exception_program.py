@@ -114,6 +114,11 @@ def after_shutdown() -> None:
     maybe_go_wrong(BAD_STEP)
 
 
+def between_inits() -> None:
+    after_shutdown()
+    hvd.init()
+
+
 def eager() -> None:
     hvd.init()
     for step in range(STEPS):

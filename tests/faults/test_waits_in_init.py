@@ -67,6 +67,28 @@ def test_an_exception_in_init(place: str, launcher: str) -> None:
         assert done.last_words[0] == 1
 
 
+# MPI would have its process wait for the others, which wait for it.
+@pytest.mark.parametrize(
+    ("n", "what", "bad", "words", "status"),
+    [
+        (2, "fail", "1", "was over while rank 0 waits", 1),
+        (3, "exit", "0", "ended with status 3 while ranks 1, 2 wait", 3),
+        pytest.param(2, "leave", "0", "was over while rank 1 waits", 1, marks=in_full),
+    ],
+)
+def test_a_rank_that_leaves_while_others_wait_in_a_later_init(
+    n: int, what: str, bad: str, words: str, status: int
+) -> None:
+    done = run(n, "between_inits", what, bad, HVD_STALL_SHUTDOWN_S="0")
+    done.check(status)
+    assert ("ValueError: wrong shoe size" in done.text) == (what == "fail"), done.text
+    last = done.text.splitlines()[-1]
+    words = f"left first: its program {words} for it in hvd.init(); the job was ended"
+    assert re.fullmatch(rf"hvdrun: rank {bad} \(host \S+, pid \d+\) {re.escape(words)}", last), (
+        done.text
+    )
+
+
 def test_ranks_that_wait_in_init_say_so() -> None:
     warning = "hvd.init() has waited for other ranks for 1 s: all ranks of the job"
     env = {"SECOND_HVD_STALL_WARNING_S": "1"}

@@ -16,6 +16,7 @@ from hvd_tf._internal.launcher.directories import Directories
 from hvd_tf._internal.launcher.hydra import Hydra
 from hvd_tf._internal.launcher.killed import Killed
 from hvd_tf._internal.launcher.lost_hosts import LostHosts
+from hvd_tf._internal.launcher.missed import Missed
 from hvd_tf._internal.launcher.mpirun import Mpirun
 from hvd_tf._internal.launcher.options import Options
 from hvd_tf._internal.launcher.output import Output, tagged
@@ -72,7 +73,7 @@ class Course:
         self._lost = LostHosts(remote, told.heard_of)
         limit_s = options.start_limit_s
         self._starts = limit_s and Starts(told, options.ranks, limit_s, self._waits_for)
-        self._killed = Killed(told)
+        self._killed, self._missed = Killed(told), Missed(told)
 
     def run(self, job: Job, output: Output, env: Mapping[str, str], signals: Signals) -> Outcome:
         """Waits for the end of a job that has just been started. Writes all that is to be read.
@@ -111,7 +112,7 @@ class Course:
             children_matter=self._has_children(),
         )
         starts = [self._starts.check()] if self._starts else []
-        return [over, unended.check(), self._killed.check(), *starts]
+        return [over, unended.check(), self._killed.check(), self._missed.check(), *starts]
 
     def _exception(self) -> failure_report.Report | None:
         reports = failure_report.read_all(self._directories.job)
@@ -149,7 +150,8 @@ class Course:
 
     def _words(self, ending: Ending, unended: Unended, output: Output) -> bytes:
         starts = self._starts
-        late = starts.words() if starts and starts.late else unended.words or self._killed.words
+        late = starts.words() if starts and starts.late else unended.words
+        late = late or self._killed.words or self._missed.words
         if late and not ending.stopped_by:
             return line(late)
         full = self._directories.full() if -ending.status == signal.SIGBUS else ""
@@ -165,6 +167,8 @@ class Course:
             return process.exit_code(ending.status, ending.stopped_by)
         if self._starts and self._starts.late:
             return _LATE
+        if self._missed.words:
+            return self._missed.status or _EXCEPTION
         final, report = self._seen(ending)
         of_rank = last_words.of_report(report, self._told.states()).status if report else 0
         of_mpirun = self._hydra.code(final) if self._hydra else _exit_code(final, report)

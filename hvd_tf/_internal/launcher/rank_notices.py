@@ -37,6 +37,8 @@ class Notice:
     """The process has ended because it was asked to from outside, as mpirun does."""
     of_some: bool = False
     """The call of init() is for some ranks only: others may do without."""
+    completed: int = 0
+    """How many calls of init() for all ranks have succeeded in this process before."""
 
     @property
     def heading(self) -> str:
@@ -52,6 +54,8 @@ class RankState:
     """Whether it runs, is stopped or has ended."""
     started: Notice | None = None
     """It has called init()."""
+    returned: Notice | None = None
+    """Its call of init() has failed."""
     leaving: Notice | None = None
     """Its program is over, and was so in an orderly way; the process may wait for MPI's end."""
     present: Notice | None = None
@@ -78,6 +82,15 @@ class RankState:
         again = self.leaving and self.started and self.started.time_ns > self.leaving.time_ns
         # While it waits for MPI the process may be ended, which is later and no reason.
         return self.leaving if self.leaving and not again else self.ended
+
+    @property
+    def waits_again(self) -> bool:
+        """Whether it may wait in a call of init() for all ranks, after one that has succeeded."""
+        started = self.started
+        # A script's next program is in another world of MPI: its first call has none before it.
+        if started is None or started.of_some or not started.completed or self.left is not None:
+            return False
+        return self.returned is None or self.returned.time_ns < started.time_ns
 
 
 # Open MPI's, on a rank's stderr, just before it aborts.
@@ -128,6 +141,8 @@ class RankNotices:
                 state = found.setdefault(notice.rank, RankState())
                 if notice.what == notices.STARTED:
                     state.started = notice
+                elif notice.what == notices.RETURNED:
+                    state.returned = notice
                 elif notice.what == notices.LEAVING:
                     state.leaving = notice
                 elif notice.what == presence.PRESENT:
@@ -181,7 +196,7 @@ def _parsed(text: bytes) -> Notice | None:
         notice = Notice(**json.loads(text))
     except (ValueError, TypeError):
         return None
-    numbers = (notice.rank, notice.pid, notice.time_ns, notice.status)
+    numbers = (notice.rank, notice.pid, notice.time_ns, notice.status, notice.completed)
     flags = (notice.told, notice.of_some)
     of_type = all(type(n) is int for n in numbers) and all(type(flag) is bool for flag in flags)
     return notice if of_type and type(notice.host) is str and notice.rank >= 0 else None
