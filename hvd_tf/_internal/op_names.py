@@ -104,13 +104,20 @@ def part_names(names: Names, part: str) -> Names:
     return Names(f"{node}_{part}" if node else None, f"{tensor_name}/{part}" if tensor_name else "")
 
 
-def gradient_tensor_name(operation: Any) -> str:
-    """The `tensor_name` of a gradient's operation, from the forward operation.
+def gradient_names(operation: Any, part: str = "") -> Names:
+    """The names of a gradient's operation, or of a part of it, from the forward operation.
 
-    In a graph it is the node's name, because the gradient of a node may be asked for twice.
+    In a graph TensorFlow would give the gradients of all calls one name, and number them. Threads
+    have graphs of their own, so the gradients of two calls would meet there. A node's gradient may
+    be asked for twice, so ranks go by the name of its own node.
     """
-    text = word_of(operation, "tensor_name") if tf.executing_eagerly() else ""
-    return f"{text}/gradient" if text else ""
+    text = word_of(operation, "tensor_name")
+    if tf.executing_eagerly():
+        return Names(None, f"{text}/gradient{part}" if text else "")
+    # The tape does not tell the node's name. What it has of an eager call is no node.
+    node = getattr(getattr(operation.outputs[0], "op", None), "name", "")
+    base = text or node
+    return Names(_node_name(f"{base}_gradient{part}") if base else None, "")
 
 
 def _node_name(name: str) -> str:

@@ -12,7 +12,7 @@ from hvd_tf._internal import native
 from hvd_tf._internal.compat import is_replicated, parts_of, tf_variable
 from hvd_tf._internal.eager_words import run_operation
 from hvd_tf._internal.features import has_gpu_lane
-from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name, part_names
+from hvd_tf._internal.op_names import Names, call_names, gradient_names, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
@@ -52,11 +52,13 @@ def broadcast(
 @tf.RegisterGradient("HorovodBroadcast")
 def _broadcast_gradient(op: Any, gradient: Any) -> tf.Tensor:
     """The average of the upstream gradients on the root, zeros elsewhere."""
+    names = gradient_names(op)
     average = run_operation(
         native.ops.horovod_allreduce,
         tensor=tf.convert_to_tensor(gradient),
         reduce_op=Average,
-        tensor_name=gradient_tensor_name(op),
+        tensor_name=names.tensor_name,
+        name=names.node,
         process_set_id=op.get_attr("process_set_id"),
     )
     # A factor 0 would make NaN of an infinite gradient. It is decided when the graph runs, because

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import run_operation
-from hvd_tf._internal.op_names import call_names, gradient_tensor_name
+from hvd_tf._internal.op_names import call_names, gradient_names
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.ops.arguments import registered_id, shaped_as
 
@@ -77,12 +77,14 @@ def _limits_of(dtype: tf.DType) -> tuple[int, int]:
 def _alltoall_gradient(op: Any, gradient: Any, _received: Any) -> tuple[tf.Tensor, None]:
     """The rows' gradients go back to where the rows came from."""
     tensor = op.inputs[0]
+    names = gradient_names(op)
     returned, _ = run_operation(
         native.ops.horovod_alltoall,
         # TensorFlow may fill in a missing gradient as float32 zeros.
         tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
         splits=op.outputs[1],
-        tensor_name=gradient_tensor_name(op),
+        tensor_name=names.tensor_name,
+        name=names.node,
         process_set_id=op.get_attr("process_set_id"),
     )
     # Rows that went nowhere have no influence.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import run_operation
-from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal.op_names import Names, call_names, gradient_names
 from hvd_tf._internal.runtime import Average, ProcessSet, global_process_set
 from hvd_tf.ops.arguments import by_dtype, registered_id
 from hvd_tf.ops.facts import rank_op
@@ -107,25 +107,22 @@ def _grouped_allgather_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
 
 def _own_rows(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor:
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op)
-    if tensor_name:
-        tensor_name = f"{tensor_name}/{part}"
+    names = gradient_names(op, f"/{part}")
     average = run_operation(
         native.ops.horovod_allreduce,
         # TensorFlow may fill in a missing gradient as float32 zeros.
         tensor=tf.cast(tf.convert_to_tensor(gradient), tensor.dtype),
         reduce_op=Average,
-        tensor_name=tensor_name,
+        tensor_name=names.tensor_name,
         process_set_id=set_id,
+        name=names.node,
     )
     # Pairs of rank and rows, because ranks that have joined have none. The rank is that of the
     # process that runs the graph, which another one may have built. A set has its ranks in
     # ascending order.
     rows = tf.shape(tensor, out_type=tf.int64)[0]
     rank = tf.cast(rank_op(), tf.int64)
-    pairs = gather(
-        tf.stack([[rank, rows]]), Names(None, f"{tensor_name}/rows" if tensor_name else ""), set_id
-    )
+    pairs = gather(tf.stack([[rank, rows]]), gradient_names(op, f"/{part}/rows"), set_id)
     before = tf.where(pairs[:, 0] < rank, pairs[:, 1], 0)
     start = tf.reduce_sum(before)
     dimensions = tensor.shape.rank

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import run_operation, word_of
-from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal.op_names import Names, call_names, gradient_names
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.compression import Compression
 from hvd_tf.ops.arguments import check_op, handle_average_backwards_compatibility, on_device
@@ -184,6 +184,7 @@ def _grouped_allreduce_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]:
 
 
 def _gradient_attributes(op: Any) -> dict[str, Any]:
+    names = gradient_names(op)
     return {
         "reduce_op": op.get_attr("reduce_op"),
         # Two of them: see HVD_REGISTER_REDUCTION.
@@ -192,6 +193,7 @@ def _gradient_attributes(op: Any) -> dict[str, Any]:
         "exact_prescale": word_of(op, "exact_prescale"),
         "exact_postscale": word_of(op, "exact_postscale"),
         "wire_dtype": tf.compat.as_str(op.get_attr("wire_dtype")),
-        "tensor_name": gradient_tensor_name(op),
+        "tensor_name": names.tensor_name,
+        "name": names.node,
         "process_set_id": op.get_attr("process_set_id"),
     }

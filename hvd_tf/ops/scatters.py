@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import word_of
-from hvd_tf._internal.op_names import Names, call_names, gradient_tensor_name
+from hvd_tf._internal.op_names import call_names, gradient_names
 from hvd_tf._internal.runtime import Adasum, Average, ProcessSet, Sum, global_process_set
 from hvd_tf.compression import Compression
 from hvd_tf.ops.arguments import on_device, shaped_as
@@ -119,7 +119,6 @@ def _grouped_reducescatter_gradient(op: Any, *gradients: Any) -> list[tf.Tensor]
 
 def _gathered(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor:
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op)
     # TensorFlow may fill in a missing gradient as float32 zeros.
     gradient = tf.cast(tf.convert_to_tensor(gradient), tensor.dtype)
     scale = float(word_of(op, "exact_prescale")) * float(word_of(op, "exact_postscale"))
@@ -128,5 +127,4 @@ def _gathered(op: Any, tensor: tf.Tensor, gradient: Any, part: str) -> tf.Tensor
         gradient = gradient * tf.cast(scale, gradient.dtype)
     if op.get_attr("reduce_op") == Sum:
         gradient = gradient * tf.cast(size_op(set_id), gradient.dtype)
-    names = Names(None, f"{tensor_name}/{part}" if tensor_name else "")
-    return shaped_as(tensor, gather(gradient, names, set_id))
+    return shaped_as(tensor, gather(gradient, gradient_names(op, f"/{part}"), set_id))

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.eager_words import run_operation
-from hvd_tf._internal.op_names import Names, gradient_tensor_name, part_names
+from hvd_tf._internal.op_names import Names, gradient_names, part_names
 from hvd_tf._internal.runtime import Average, ProcessSet, Sum, global_process_set
 from hvd_tf.compression import Compression, wire_dtype_for
 from hvd_tf.ops.arguments import OP_NAMES, check_op
@@ -158,18 +158,19 @@ def _sparse_allreduce_gradient(op: Any, *gradients: Any) -> list[Optional[tf.Ten
     """
     count = op.get_attr("num_tensors")
     set_id = op.get_attr("process_set_id")
-    tensor_name = gradient_tensor_name(op)
     averages = op.get_attr("reduce_op") == Average
     results = []
     for i, gradient in enumerate(gradients[:count]):
         values, indices, united = op.inputs[i], op.inputs[count + i], op.outputs[count + i]
+        names = gradient_names(op, f".{i}")
         average = run_operation(
             native.ops.horovod_allreduce,
             # TensorFlow may fill in a missing gradient as float32 zeros.
             tensor=tf.cast(tf.convert_to_tensor(gradient), values.dtype),
             reduce_op=Average,
             wire_dtype=tf.compat.as_str(op.get_attr("wire_dtype")),
-            tensor_name=f"{tensor_name}.{i}" if tensor_name else "",
+            tensor_name=names.tensor_name,
+            name=names.node,
             process_set_id=set_id,
         )
         if averages:

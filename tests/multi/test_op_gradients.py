@@ -202,6 +202,46 @@ def test_allgather_of_more_dimensions_than_tensorflow_slices(rank, size):
     np.testing.assert_allclose(tape.gradient(loss, variable), expected)
 
 
+NAMED = {
+    "allreduce": lambda x, name: hvd.allreduce(x, op=hvd.Sum, name=name),
+    "grouped_allreduce": lambda x, name: hvd.grouped_allreduce([x, x], op=hvd.Sum, name=name)[1],
+    "allgather": lambda x, name: hvd.allgather(x, name=name),
+    "grouped_allgather": lambda x, name: hvd.grouped_allgather([x, x], name=name)[1],
+    "broadcast": lambda x, name: hvd.broadcast(x, 0, name=name),
+    "alltoall": lambda x, name: hvd.alltoall(x, name=name),
+    "reducescatter": lambda x, name: hvd.reducescatter(x, op=hvd.Sum, name=name),
+    "grouped_reducescatter": lambda x, name: hvd.grouped_reducescatter(
+        [x, x], op=hvd.Sum, name=name
+    )[1],
+    "slices": lambda x, name: (
+        hvd.allreduce(tf.IndexedSlices(x, [2, 0, 1, 5, 3, 4]), name=name).values
+    ),
+}
+
+
+# As where threads run them at once: their graphs make the nodes of gradients under equal names.
+@pytest.mark.parametrize("verb", NAMED)
+def test_gradients_go_by_the_names_of_their_calls(verb, rank, size):
+    def gradients(names):
+        @tf.function(autograph=False)
+        def compute(x):
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(x)
+                ys = {name: NAMED[verb](x, f"{verb}/{name}") for name in sorted(names)}
+            return {
+                name: tape.gradient(ys[name], x, tf.fill(tf.shape(ys[name]), float(len(name))))
+                for name in names
+            }
+
+        return tf.nest.map_structure(np.array, compute(tf.ones([6, 2])))
+
+    names = ("a", "another")
+    alone = {name: gradients([name])[name] for name in names}
+    together = gradients(names if rank % 2 else names[::-1])
+    for name in names:
+        np.testing.assert_array_equal(together[name], alone[name])
+
+
 def test_rank_ops_have_no_gradient():
     x = tf.Variable(1.0)
     with tf.GradientTape() as tape:
