@@ -102,6 +102,21 @@ def test_values(mode, op, id_dtype, known, rank, size):
         check(result, expected / (size if op == "Average" else 1), width)
 
 
+def test_many_rows(rank, size):
+    """So many that threads share the adding up."""
+    count, width, tables = 20000, 32, 8
+
+    @tf.function
+    def step(ids, values):
+        return [reduced(values * float(i + 1), ids, width, f"large{i}") for i in range(tables)]
+
+    for _ in range(2):
+        results = step(*map(tf.constant, table(rank, 0, width, count)))
+        expected = sum(dense(*table(one, 0, width, count), width) for one in range(size))
+        for i, result in enumerate(results):
+            check(result, expected * (i + 1), width)
+
+
 def test_what_is_bundled(rank, size):
     """What may start at once, of one dtype, index dtype and reduction, and of a table each."""
     ids, values = table(rank, 0, 4, 8)

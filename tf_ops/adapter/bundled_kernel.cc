@@ -93,12 +93,17 @@ Status BundledKernel::ComputeAllAlone(tf::OpKernelContext* ctx,
   return Status::Ok();
 }
 
+void BundledKernel::BindEach(tf::OpKernelContext* /*ctx*/,
+                             const std::function<void(int)>& bind) const {
+  for (int i = 0; i < call_count(); ++i) bind(i);
+}
+
 void BundledKernel::BindAll(tf::OpKernelContext* ctx, Bundle* bundle) const {
-  for (int i = 0; i < call_count(); ++i) {
-    Bundle::Call& call = CallOf(bundle, i);
+  BindEach(ctx, [&](int place) {
+    Bundle::Call& call = CallOf(bundle, place);
     Status& error = call.entry.request.error;
-    if (error.ok()) error = Bind(ctx, i, &call);
-  }
+    if (error.ok()) error = Bind(ctx, place, &call);
+  });
   // Memory of outputs counts, so it comes last.
   const Result<std::shared_ptr<const void>> ready = ReadyOf(ctx, memory_);
   for (Bundle::Call& call : bundle->calls()) {

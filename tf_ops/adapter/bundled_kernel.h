@@ -3,6 +3,7 @@
 #ifndef HVD_ADAPTER_BUNDLED_KERNEL_H_
 #define HVD_ADAPTER_BUNDLED_KERNEL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,10 @@ class BundledKernel : public tensorflow::AsyncOpKernel {
                       CollectiveCall* call) const = 0;
   virtual Status ComputeAlone(tensorflow::OpKernelContext* ctx, int place,
                               const Signature& signature) const = 0;
+
+  // Calls bind(place) for each call, from any thread, and waits for them.
+  virtual void BindEach(tensorflow::OpKernelContext* ctx,
+                        const std::function<void(int)>& bind) const;
 
   // Whether signatures depend on nothing but the inputs' shapes.
   virtual bool FollowsInputs() const { return true; }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // HorovodBundledSparseAllreduce: the op that a graph pass makes of several
 // HorovodSparseAllreduce, and its kernel.
+#include <functional>
+
 #include "adapter/bundled_kernel.h"
 #include "adapter/op_definitions.h"
 #include "adapter/sparse_call.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace hvd {
 namespace {
@@ -46,6 +49,20 @@ class BundledSparseAllreduceKernel : public BundledKernel {
     return BindSparse(TablesOf(ctx, place), call);
   }
 
+  // Rows of equal id are added up, which takes long where there are many. As
+  // kernels of their own the calls would do it at the same time.
+  void BindEach(tf::OpKernelContext* ctx,
+                const std::function<void(int)>& bind) const override {
+    const auto* const workers = ctx->device()->tensorflow_cpu_worker_threads();
+    if (workers == nullptr) return BundledKernel::BindEach(ctx, bind);
+    tf::Shard(workers->num_threads, workers->workers, call_count(),
+              CyclesOfBind(ctx), [&bind](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) {
+                  bind(static_cast<int>(i));
+                }
+              });
+  }
+
   Status ComputeAlone(tf::OpKernelContext* ctx, int place,
                       const Signature& asked) const override {
     return ReduceSparseAlone(TablesOf(ctx, place), asked);
@@ -54,6 +71,18 @@ class BundledSparseAllreduceKernel : public BundledKernel {
  private:
   SparseTables TablesOf(tf::OpKernelContext* ctx, int place) const {
     return {ctx, call_count(), place, 1};
+  }
+
+  // About as many as a call takes, so that short ones stay in this thread.
+  int64_t CyclesOfBind(tf::OpKernelContext* ctx) const {
+    constexpr int64_t kOfAnId = 12, kOfAnElement = 1;
+    int64_t cycles = 0;
+    for (int i = 0; i < call_count(); ++i) {
+      const SparseTables tables = TablesOf(ctx, i);
+      cycles += kOfAnId * tables.indices(0).NumElements() +
+                kOfAnElement * tables.values(0).NumElements();
+    }
+    return cycles / call_count();
   }
 };
 
