@@ -203,12 +203,13 @@ def test_an_mpirun_that_waits_for_a_host_when_a_rank_has_failed_is_ended(job: Pa
 
 
 def test_what_mpirun_itself_says_meanwhile_gives_it_no_more_time(job: Path) -> None:
-    # It waits for a host, and counts the messages that it holds back.
+    # It waits for a host, and counts the messages that it holds back. A line comes in two pieces.
     body = """
 subprocess.Popen(["sleep", "1000"])
 for i in range(15):
-    print(f"{i} more processes have sent help message", file=sys.stderr, flush=True)
-    time.sleep(1)
+    for piece in (f"{i} more processes", " have sent help message\\n"):
+        os.write(2, piece.encode())
+        time.sleep(0.5)
 """
     fake_mpirun(job, ABORTED + body)
     result = run(job, ["-np", "1", "true"])

@@ -23,6 +23,7 @@ from hvd_tf._internal.launcher.errors import LaunchError
 from hvd_tf._internal.launcher.mpi_words import MpiWords
 
 _CHUNK_BYTES = 1 << 16
+_LONGEST_TAG = 64  # bytes before a line of a rank
 _STDERR = 2
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -230,9 +231,9 @@ class Output:
             lines = bytes(stream.pending) + chunk[:whole]
             stream.pending.clear()
             self._pass_on(stream, lines)
-        else:
-            self._heard_at_s = time.monotonic()  # mpirun itself writes no such lines
         stream.pending += chunk[whole:]
+        if not whole:
+            self._note_rank(stream.split(bytes(stream.pending[:_LONGEST_TAG])))
         return True
 
     def _end_line(self, stream: _Stream) -> None:
@@ -256,6 +257,9 @@ class Output:
                 continue
             shown.append(self._shown(rank, text))
         self._write(stream.sink, b"".join(shown))
+        self._note_rank(parts)
+
+    def _note_rank(self, parts: Sequence[Part]) -> None:
         if any(rank is not None for rank, _ in parts):
             self._heard_at_s = time.monotonic()
 
