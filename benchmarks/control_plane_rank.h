@@ -128,7 +128,7 @@ class Rank {
     entry->inputs = {nullptr};
     entry->outputs = {nullptr};
     if (entry->request.signature.verb == Verb::kAllgather) {
-      entry->allocate = [](const std::vector<Shape>&, const RankCounts&,
+      entry->allocate = [](const std::vector<Shape>&, RankCountsSpan,
                            std::vector<void*>* outputs) {
         *outputs = {nullptr};
         return Status::Ok();

@@ -60,7 +60,7 @@ RowTerms RandomTerms(const Tables& tables, std::mt19937* random) {
   }
   std::vector<RowList> lists;
   for (int rank = 0; rank < tables.ranks; ++rank) {
-    lists.push_back({&places[static_cast<size_t>(rank)], rank * tables.rows});
+    lists.push_back({places[static_cast<size_t>(rank)], rank * tables.rows});
   }
   return TermsOf(lists, tables.result);
 }
