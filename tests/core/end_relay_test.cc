@@ -28,8 +28,9 @@ HostMap Hosts(int size, int ranks_a_host) {
 class Job {
  public:
   explicit Job(int size) : Job(OneHost(size)) {}
-  explicit Job(const HostMap& hosts)
-      : inbox_(hosts.host.size()),
+  explicit Job(const HostMap& hosts, unsigned seed = 1)
+      : random_(seed),
+        inbox_(hosts.host.size()),
         left_(hosts.host.size()),
         gone_(hosts.host.size()),
         frozen_(hosts.host.size()),
@@ -39,10 +40,15 @@ class Job {
       relays_.emplace_back(static_cast<int>(rank), hosts);
     }
     heard_.assign(size, std::vector<int>(size));
+    first_heard_.assign(size, -1);
   }
 
   void LeaveAt(int rank, microseconds at, bool at_once = false) {
     leaves_.push_back({rank, EndRelay::Clock::time_point(at), at_once});
+  }
+  // `rank` leaves because `of` has, when it has heard of it.
+  void LeaveAfter(int rank, int of) {
+    leaves_.push_back({rank, EndRelay::Clock::time_point(), false, of});
   }
   void Freeze(int rank) { frozen_[rank] = true; }
 
@@ -62,6 +68,8 @@ class Job {
     return *std::max_element(sent_.begin(), sent_.end());
   }
   bool heard(int rank, int of) const { return heard_[rank][of] == 1; }
+  // The rank of whose end `rank` has heard first. -1: of none.
+  int first_heard(int rank) const { return first_heard_[rank]; }
   // Between its leave and its end. Negative: it has not gone.
   microseconds TookToLeave(int rank) const {
     return std::chrono::duration_cast<microseconds>(gone_[rank] - left_[rank]);
@@ -86,6 +94,7 @@ class Job {
     int rank;
     Time at;
     bool at_once;
+    int after = -1;
   };
   struct Sent {
     Time at;
@@ -100,6 +109,7 @@ class Job {
       if (leave.rank != rank || leave.at > now_ || left_[rank] != Time()) {
         continue;
       }
+      if (leave.after >= 0 && !heard(rank, leave.after)) continue;
       left_[rank] = now_;
       PeerEndMessage end;
       end.rank = rank;
@@ -120,6 +130,7 @@ class Job {
       auto& ends = std::get<PeerEnds>(message);
       for (const auto& news : relay.Handle(sent.from, std::move(ends), now_)) {
         ++heard_[rank][news.rank];
+        if (first_heard_[rank] < 0) first_heard_[rank] = news.rank;
       }
     }
     for (const EndRelay::Outgoing& message : relay.Take(now_)) {
@@ -135,13 +146,14 @@ class Job {
     if (left_[rank] != Time() && !relay.busy(now_)) gone_[rank] = now_;
   }
 
+  std::mt19937 random_;  // how long messages take
   std::vector<EndRelay> relays_;
   std::vector<std::deque<Sent>> inbox_;
   std::vector<std::vector<int>> heard_;
+  std::vector<int> first_heard_;
   std::vector<Time> left_, gone_;
   std::vector<bool> frozen_;
   std::vector<Leaving> leaves_;
-  std::mt19937 random_{1};
   Time now_ = Time(microseconds(1));
   std::vector<int64_t> sent_;
 };
@@ -283,6 +295,26 @@ TEST(end_relay_over_hosts_ranks_that_leave_one_by_one) {
     }
     job.Run(milliseconds(5000));
     EXPECT_EQ(job.Unheard(), 0);
+  }
+}
+
+// Two messages of two senders may come in any order.
+TEST(end_relay_over_hosts_who_left_first_is_heard_of_first) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    for (const int ranks_a_host : {1, 2, 3}) {
+      for (const int leaver : {0, 4}) {
+        Job job(Hosts(6, ranks_a_host), seed);
+        job.LeaveAt(leaver, milliseconds(1));
+        for (int rank = 0; rank < 5; ++rank) {
+          if (rank != leaver) job.LeaveAfter(rank, leaver);
+        }
+        job.Run(milliseconds(250));
+        EXPECT_EQ(job.Unheard(), 0);
+        for (int rank = 0; rank < 6; ++rank) {
+          if (rank != leaver) EXPECT_EQ(job.first_heard(rank), leaver);
+        }
+      }
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/end_relay.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -21,11 +22,6 @@ constexpr milliseconds kHostLimit{100};
 constexpr int kMostAsked = 3;
 // How long after the last end a relay that has left itself waits for more.
 constexpr milliseconds kStay{50};
-
-SharedBytes Bytes(PassOn pass_on, uint64_t round,
-                  const std::vector<PeerEndMessage>& ends) {
-  return Share(Encode({0, PeerEnds{pass_on, round, ends}}));
-}
 
 }  // namespace
 
@@ -54,10 +50,14 @@ std::vector<PeerEndMessage> EndRelay::Handle(int peer, PeerEnds ends,
       own_.reset();  // it came back
       continue;
     }
-    if (ends.pass_on == PassOn::kToJob) round_.push_back(end);
+    // The end before it is known, or goes out with it.
+    if (ends.pass_on == PassOn::kToJob && end.rank == peer) {
+      round_.push_back(end);
+    }
     if (end.gave_up) Gone(end.cause_rank);
     if (!Gone(end.rank)) continue;
     if (stays_until_.has_value()) stays_until_ = now + kStay;
+    if (!first_end_.has_value()) first_end_ = end;
     news.push_back(std::move(end));
   }
   return news;
@@ -91,6 +91,17 @@ std::vector<EndRelay::Outgoing> EndRelay::Take(Clock::time_point now) {
   }
   if (!unanswered_.empty()) TellDirectly(now, &out);
   return out;
+}
+
+SharedBytes EndRelay::Bytes(PassOn pass_on, uint64_t round,
+                            std::vector<PeerEndMessage> ends) const {
+  const bool has_first =
+      !first_end_.has_value() ||
+      std::any_of(ends.begin(), ends.end(), [this](const auto& end) {
+        return end.rank == first_end_->rank;
+      });
+  if (!has_first) ends.insert(ends.begin(), *first_end_);
+  return Share(Encode({0, PeerEnds{pass_on, round, std::move(ends)}}));
 }
 
 void EndRelay::TellOwnHost(std::vector<Outgoing>* out) {

@@ -30,6 +30,10 @@ namespace hvd {
 // the relay has gone or does not run. Then the rank asks the next one. After
 // some of them it tells everybody itself.
 //
+// Ranks often leave because another one has. Their messages may come before
+// that one's. So whoever tells of an end also tells of the first end that it
+// has heard of.
+//
 // Reads no clock and knows no wire. Background thread only. Ranks are ranks of
 // the job.
 class EndRelay {
@@ -85,6 +89,8 @@ class EndRelay {
   void TellAll(std::vector<PeerEndMessage> ends, Clock::time_point now,
                std::vector<Outgoing>* out);
   void TellOwnHost(std::vector<Outgoing>* out);
+  SharedBytes Bytes(PassOn pass_on, uint64_t round,
+                    std::vector<PeerEndMessage> ends) const;
   // The ranks of hosts that did not answer in time.
   void TellDirectly(Clock::time_point now, std::vector<Outgoing>* out);
   // False: it was known.
@@ -99,8 +105,9 @@ class EndRelay {
 
   const int rank_;
   const HostMap hosts_;
-  std::vector<bool> ended_;  // by rank, others than this
-  int left_;                 // others that have not ended
+  std::vector<bool> ended_;                  // by rank, others than this
+  int left_;                                 // others that have not ended
+  std::optional<PeerEndMessage> first_end_;  // of another, that was heard of
 
   // This rank's end, until all know of it.
   std::optional<PeerEndMessage> own_;
