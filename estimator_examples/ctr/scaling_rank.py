@@ -131,6 +131,7 @@ def trained(args: argparse.Namespace, hvd: Any, share: rows.InputFn) -> Steps:
 
     sizes = Sizes(ids=args.ids, dimension=args.dimension, activation=args.activation)
     threads = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
+    is_canned = args.model == canned.NAME
     steps = Steps(hvd, args.warm_up)
     with tempfile.TemporaryDirectory() as folder:
         config = tf.estimator.RunConfig(
@@ -138,9 +139,11 @@ def trained(args: argparse.Namespace, hvd: Any, share: rows.InputFn) -> Steps:
             save_checkpoints_secs=None,
             save_summary_steps=None,
             log_step_count_steps=None,
-            session_config=v1.ConfigProto(**threads),
+            session_config=(
+                canned.session_config(threads) if is_canned else v1.ConfigProto(**threads)
+            ),
         )
-        if args.model == canned.NAME:
+        if is_canned:
             estimator = canned.estimator(sizes, optimizer, config)
         else:
             params = {"model": args.model, "sizes": sizes, "optimizer": optimizer}
