@@ -106,3 +106,67 @@ def test_the_type_of_a_node_is_the_function_that_it_calls(rank, size):
         got, nodes = nodes_of([behind, *beside], config=config)
     assert bundles_of(nodes) == [["beside3.0", "beside4.0"]]
     np.testing.assert_allclose(got, [[total(size) * f] * 2 for f in (2.0 * size, 3.0, 4.0)])
+
+
+def test_a_loop_of_collectives_comes_behind(rank, size):
+    """The last rank has the sum before the loop first, then the loop's, and then the other one."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x, y = (v1.placeholder(tf.float32, [2]) for _ in range(2))
+        before = hvd.allreduce(x, op=hvd.Sum, name="before")
+        looped = tf.while_loop(
+            lambda i, _: i < 2,
+            lambda i, value: (i + 1, hvd.allreduce(value, op=hvd.Sum, name="looped")),
+            (tf.constant(0), before),
+        )[1]
+        beside = hvd.allreduce(3.0 * y, op=hvd.Sum, name="beside")
+        values = [rank + 1.0] * 2
+        if rank < size - 1:
+            got = session.run([before, looped, beside], {x: values, y: values})
+        else:
+            first = session.run(before, {x: values})
+            got = [first, session.run(looped, {before: first}), session.run(beside, {y: values})]
+    np.testing.assert_allclose(got, [[f * total(size)] * 2 for f in (1.0, size**2, 3.0)])
+
+
+def test_a_dataset_is_read_without_an_iterator(rank, size):
+    """It has a collective, which the last rank comes to after one that others may bundle."""
+    options = tf.data.Options()
+    options.experimental_optimization.map_parallelization = False
+    dataset = tf.data.Dataset.from_tensors(rank + 1.0)
+    dataset = dataset.map(lambda x: hvd.allreduce(x, op=hvd.Sum, name="of_dataset"))
+    dataset = dataset.with_options(options)
+
+    def call(x, name):
+        return hvd.allreduce(x, op=hvd.Sum, name=name)
+
+    @tf.function
+    def step(x):
+        return call(x, "alone"), call(x * dataset.get_single_element(), "with_data")
+
+    x = tf.constant(rank + 1.0)
+    if rank < size - 1:
+        got = step(x)
+    else:
+        alone = call(x, "alone")
+        got = alone, call(x * dataset.get_single_element(), "with_data")
+    np.testing.assert_allclose(got, [total(size), total(size) ** 2])
+
+
+def test_what_follows_a_trigger_always_runs(rank, size):
+    """The trigger does not mind which branch it comes behind."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder_with_default(rank + 1.0, [])
+        chosen = v1.placeholder(tf.bool, [])
+        no, yes = tf.raw_ops.Switch(data=x, pred=chosen)
+        taken = yes * 2.0
+        with tf.control_dependencies([taken]):
+            trigger = tf.raw_ops.ControlTrigger()
+        with tf.control_dependencies([trigger]):
+            follows = tf.identity(x)
+        inside = hvd.allreduce(taken, op=hvd.Sum, name="inside")
+        always = hvd.allreduce(follows * 3.0, op=hvd.Sum, name="always")
+        end = tf.raw_ops.Merge(inputs=[no, inside]).output
+        for turn in range(4):
+            got = session.run([end, always], {chosen: turn % 2 == 0})
+            expected = [2.0 * total(size) if turn % 2 == 0 else rank + 1.0, 3.0 * total(size)]
+            np.testing.assert_allclose(got, expected)

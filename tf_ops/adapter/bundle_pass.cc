@@ -82,6 +82,8 @@ bool IsLinked(const tf::Node& node) {
   static constexpr const char* kLinked[] = {
       // Iterators; queues' Enqueue and Dequeue; Stage and Unstage.
       "GetNext", "ReaderRead", "queue", "tage", "Peek",
+      // Datasets that are read without an iterator.
+      "DatasetTo",
       // Of TensorFlow, not of this library.
       "Mutex", "Barrier", "Accumulator", "Collective", "Nccl", "Send", "Recv"};
   const std::string& type = node.type_string();
@@ -95,9 +97,18 @@ bool IsOfLoop(const tf::Node& node) {
   return node.IsControlFlow() && !node.IsSwitch() && !node.IsMerge();
 }
 
+// Each node behind all that comes before it. Ways around loops are left out:
+// with them the begin of a loop might stand behind what is in the loop.
+std::vector<tf::Node*> InOrder(const tf::Graph& graph) {
+  std::vector<tf::Node*> order;
+  tf::GetReversePostOrder(graph, &order, {}, [](const tf::Edge& edge) {
+    return !edge.src()->IsNextIteration();
+  });
+  return order;
+}
+
 // By id: whether a node that may meet, or is linked, comes behind. `order`: see
-// GetReversePostOrder. A way around a loop leads to what is behind the loop's
-// begin anyhow.
+// InOrder. A way around a loop leads to what is behind the loop's begin anyhow.
 std::vector<char> FindFollowed(const tf::Graph& graph,
                                const std::vector<tf::Node*>& order) {
   const auto ids = static_cast<size_t>(graph.num_node_ids());
@@ -141,8 +152,7 @@ std::vector<Candidate> FindCandidates(const tf::Graph& graph,
     if (CandidateOf(node, most_bytes).has_value()) ++count;
   }
   if (count < 2) return {};
-  std::vector<tf::Node*> order;
-  tf::GetReversePostOrder(graph, &order);
+  const std::vector<tf::Node*> order = InOrder(graph);
   const auto ids = static_cast<size_t>(graph.num_node_ids());
   const std::vector<char> is_followed = FindFollowed(graph, order);
   const RunSets run_sets(graph, order);

@@ -56,7 +56,8 @@ RunSets::RunSets(const tf::Graph& graph, const std::vector<tf::Node*>& order)
   for (const tf::Node* node : order) {
     const Cause itself = {node->id(), kNoOutput, kNoOutput};
     int& number = numbers_[static_cast<size_t>(node->id())];
-    if (node->IsMerge()) {  // one of its inputs is enough
+    if (node->IsControlTrigger()) continue;  // it always runs
+    if (node->IsMerge()) {                   // one of its inputs is enough
       number = sets.Number({itself});
       continue;
     }

@@ -16,7 +16,7 @@ namespace hvd {
 // behind them have numbers that say nothing.
 class RunSets {
  public:
-  // `order`: see GetReversePostOrder.
+  // `order`: each node behind all that comes before it, but in loops.
   RunSets(const tensorflow::Graph& graph,
           const std::vector<tensorflow::Node*>& order);
 
