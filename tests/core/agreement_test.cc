@@ -55,6 +55,8 @@ TEST(agreement_each_property_is_compared) {
   const Case cases[] = {
       {"operation", Verb::kAllreduce,
        [](Signature* s) { s->verb = Verb::kBroadcast; }},
+      {"kind of tensor", Verb::kAllreduce,
+       [](Signature* s) { s->verb = Verb::kSparseAllreduce; }},
       {"dtype", Verb::kAllgather,
        [](Signature* s) { s->dtype = DataType::kInt32; }},
       {"device", Verb::kBroadcast,

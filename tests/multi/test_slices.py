@@ -103,6 +103,12 @@ def test_slices_that_cannot_be_rows_of_the_table(rank, size):
         for i, (values, dims, words) in enumerate(differing):
             with pytest.raises(tf.errors.FailedPreconditionError, match=f"{words}.*differing{i}"):
                 hvd.allreduce(tf.IndexedSlices(values, [0], dims), name=f"differing{i}")
+        with pytest.raises(tf.errors.FailedPreconditionError, match="Make the table equally large"):
+            hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), [0], [7 + rank, 2]), name="larger")
+        mixed = tf.ones([7, 2]) if rank else tf.IndexedSlices(tf.ones([1, 2]), [0], shape)
+        kinds = r"kind of tensor.*'mixed' \(rank 0: tf.IndexedSlices; ranks? .*: dense\)"
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"{kinds}.*sparse_as_dense"):
+            hvd.allreduce(mixed, name="mixed")
     # Nothing is lost.
     got = hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]), [rank], shape), op=hvd.Sum)
     assert got.indices.numpy().tolist() == list(range(size))

@@ -40,6 +40,28 @@ const std::vector<Property>& CommonProperties() {
   return *properties;
 }
 
+// A gradient may be sparse on some ranks only. Their programs name no verb.
+const std::vector<Property>& KindsOfAllreduce() {
+  static const auto* properties = new std::vector<Property>{
+      {"kind of tensor",
+       "Pass the same kind on every rank, as sparse_as_dense=True does for "
+       "gradients.",
+       [](const Signature& s, const std::vector<int>&) {
+         return std::string(
+             s.verb == Verb::kSparseAllreduce ? "tf.IndexedSlices" : "dense");
+       }},
+  };
+  return *properties;
+}
+
+bool AllReduceToAll(const Ranks& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankRequest& rank) {
+    return rank.signature == nullptr ||
+           rank.signature->verb == Verb::kAllreduce ||
+           rank.signature->verb == Verb::kSparseAllreduce;
+  });
+}
+
 // There is at least one.
 const Signature& FirstOf(const Ranks& ranks) {
   return *std::find_if(ranks.begin(), ranks.end(), [](const RankRequest& rank) {
@@ -144,6 +166,9 @@ Status CheckAgreement(const std::string& name,
   }
   const Signature& first = FirstOf(ranks);
   if (!SameOnAll(ranks)) {
+    if (AllReduceToAll(ranks)) {
+      HVD_RETURN_IF_ERROR(Compare(name, KindsOfAllreduce(), ranks));
+    }
     HVD_RETURN_IF_ERROR(Compare(name, CommonProperties(), ranks));
     HVD_RETURN_IF_ERROR(Compare(name, RulesOf(first.verb).properties, ranks));
   }

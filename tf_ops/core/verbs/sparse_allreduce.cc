@@ -22,7 +22,8 @@ std::vector<Property> Properties() {
   std::vector<Property> properties = {
       RowShapeProperty(),
       {"number of rows of the table",
-       "Pass tf.IndexedSlices with the same dense_shape on every rank.",
+       "Make the table equally large on every rank; of tf.IndexedSlices it is "
+       "the dense_shape.",
        TableRowsText},
       {"dtype of the indices", "Cast them to the same dtype on every rank.",
        [](const Signature& s, const std::vector<int>&) {
