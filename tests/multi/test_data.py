@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -334,6 +335,22 @@ def random_orders(**seed):
     yield tf.data.Dataset.sample_from_datasets(two, [0.5, 0.5], **seed)
     yield with_length(12).apply(tf.data.experimental.shuffle_and_repeat(5, 1, **seed))
     yield v1.data.Dataset.range(12).shuffle(5, **seed).map(lambda x: x).batch(1).unbatch()
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_an_interleave_in_any_order_is_refused(in_graph):
+    def interleaved(**order):
+        names = tf.data.Dataset.range(3)
+        return names.interleave(lambda n: tf.data.Dataset.range(4), num_parallel_calls=2, **order)
+
+    with tf.Graph().as_default() if in_graph else contextlib.nullcontext():
+        for split in hvd.data.shard, lambda d: hvd.data.shard(d.batch(2).prefetch(1)):
+            with pytest.raises(
+                ValueError, match="ParallelInterleaveDataset with deterministic=Fal"
+            ):
+                split(interleaved(deterministic=False))
+        hvd.data.shard(interleaved())
+        hvd.data.shard(interleaved(deterministic=True).map(lambda n: n))
 
 
 def test_random_orders_before_the_split(rank, size):

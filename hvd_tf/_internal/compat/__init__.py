@@ -143,10 +143,31 @@ def nondeterministic_dataset(dataset: tf.data.Dataset) -> str:
         # An argument overrides tf.data.Options.
         if getattr(source, "_deterministic", None) in ("false", False):
             return f"{name} with deterministic=False"
+        if "ParallelInterleave" in name and _is_unordered_interleave(source):
+            return f"{name} with deterministic=False"
         # Its workers are not equally fast. Of a job with a name each reader gets other elements.
         if "DataService" in name:
             return "a tf.data service"
     return ""
+
+
+def _is_unordered_interleave(dataset: tf.data.Dataset) -> bool:
+    """Whether an interleave has deterministic=False, which its Python object does not keep."""
+    variant = dataset._variant_tensor
+    if hasattr(variant, "graph"):
+        nodes = [variant.op.node_def]
+    else:
+        try:
+            text = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=variant, external_state_policy=1
+            ).numpy()
+        except tf.errors.OpError:  # it has something that cannot be written down
+            return False
+        nodes = v1.GraphDef.FromString(text).node
+    return any(
+        node.op.startswith("ParallelInterleave") and node.attr["deterministic"].s == b"false"
+        for node in nodes
+    )
 
 
 def add_control_inputs(operation: tf.Operation, before: Iterable[tf.Operation]) -> None:
