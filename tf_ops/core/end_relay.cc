@@ -50,7 +50,7 @@ std::vector<PeerEndMessage> EndRelay::Handle(int peer, PeerEnds ends,
       own_.reset();  // it came back
       continue;
     }
-    // The end before it is known, or goes out with it.
+    // What else it tells of is somebody's end that others pass on.
     if (ends.pass_on == PassOn::kToJob && end.rank == peer) {
       round_.push_back(end);
     }
