@@ -3,9 +3,9 @@
 
 A thread of its own gathers the ranks' shares, batch after batch. So TensorFlow's threads never wait
 in a collective, and an iterator can always be destroyed at once. A rank that leaves the iteration
-early says so. A rank that needs its next share then fails with that reason, and does not wait. A
-rank that has only read ahead does not fail: at the end of a training all ranks leave, one of them
-first.
+early says so, after the last of its shares. A rank that needs its next share then fails with that
+reason, and does not wait. A rank that has only read ahead does not fail: at the end of a training
+all ranks leave, one of them first.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class Agreement:
         self._offered = 0
         self._steps = 0  # how many may be taken here
         self._input_failed = False
+        self._lock = threading.Lock()  # for the next two, `over` and `left`
+        self._is_gathering = False  # a share is on its way to the other ranks, or may be
+        self._farewell = ""  # what the thread has to tell them when it is no longer so
         self.agreed = False  # on a batch: then all ranks are in this iteration
         self.over = False  # all ranks know that it is over
         self.left = False  # this rank has left before the end
@@ -122,40 +125,55 @@ class Agreement:
 
     def _agree(self) -> None:
         step = 0
-        while True:
-            share = self._shares.get()
-            if share is None:
-                return
+        while (share := self._shares.get()) is not None:
+            with self._lock:
+                if self.left:
+                    return
+                self._is_gathering = True
+            over = True
+            found: Union[Verdict, Exception]
             try:
-                with eager_mode(), tf.device("CPU"):
-                    shares = ops.allgather(
-                        tf.constant([share], tf.int64),
-                        name=f"{self._name}/batch",
-                        ignore_name_scope=True,
-                        process_set=self._process_set,
-                    ).numpy()
-                self.agreed = True
-                blame.hide(None)
-                found = verdict(shares.tolist(), step, self._uneven)
+                number = self._gather(share, step)
+                over = number == END
+                found = number, ""
             except tf.errors.UnknownError as error:
+                over = False
                 cause = cause_of(error)
                 blame.hide(cause)
+                found = error
                 if cause and cause.kind is Kind.SCOPE_ENDED:
-                    self._verdicts.put((GONE, f"no next batch: {cause.message}"))
-                else:
-                    self._verdicts.put(error)
-                return
+                    found = GONE, f"no next batch: {cause.message}"
             except Exception as error:  # for the thread that waits for the verdict
-                self.over = isinstance(error, RuntimeError)
-                self._verdicts.put(error)
-                return
-            if found == END:
-                self.over = True
-                self._announce_end(shares.tolist(), step)
-            self._verdicts.put((found, ""))
-            if found == END:
+                over = isinstance(error, RuntimeError)
+                found = error
+            self._end_gathering(over)
+            self._verdicts.put(found)
+            if found != (GO, ""):
                 return
             step += 1
+
+    def _gather(self, share: int, step: int) -> int:
+        with eager_mode(), tf.device("CPU"):
+            shares = ops.allgather(
+                tf.constant([share], tf.int64),
+                name=f"{self._name}/batch",
+                ignore_name_scope=True,
+                process_set=self._process_set,
+            ).numpy()
+        self.agreed = True
+        blame.hide(None)
+        found = verdict(shares.tolist(), step, self._uneven)
+        if found == END:
+            self._announce_end(shares.tolist(), step)
+        return found
+
+    def _end_gathering(self, over: bool) -> None:
+        with self._lock:
+            self._is_gathering = False
+            self.over = over
+            farewell = "" if over else self._farewell
+        if farewell:
+            self._tell(farewell)
 
     def _announce_end(self, shares: list[int], steps: int) -> None:
         more = ", ".join(str(rank) for rank, share in enumerate(shares) if share == FRESH)
@@ -168,17 +186,23 @@ class Agreement:
 
     def _leave(self) -> None:
         self._shares.put(None)
-        if self.over:
-            return
-        self.left = True
         if self._input_failed:
-            self._tell(f"its input failed after {self._steps} batches")
-            return
-        self._tell(
-            f"it left its dataset when {self._steps} batches had been agreed on. Every rank must "
-            "take the same number: give all the same last step, and leave a loop on all ranks or "
-            "on none"
-        )
+            text = f"its input failed after {self._steps} batches"
+        else:
+            text = (
+                f"it left its dataset when {self._steps} batches had been agreed on. Every rank "
+                "must take the same number: give all the same last step, and leave a loop on all "
+                "ranks or on none"
+            )
+        with self._lock:
+            if self.over:
+                return
+            self.left = True
+            # A rank's share that came after its farewell would take that back.
+            if self._is_gathering:
+                self._farewell = text
+                return
+        self._tell(text)
 
     def forget(self) -> None:
         """Take back the announcement of leaving, once all ranks are in a later iteration."""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from shares import (
 )
 
 import hvd_tf as hvd
+from hvd_tf.data import agreement
 
 RANKS = (2,)
 IN_FULL = (3,)
@@ -298,6 +301,44 @@ def test_a_rank_that_leaves_concerns_only_who_needs_its_data(rank, size, capfd):
     assert "Traceback" not in told
     if tf.__version__.startswith("2.15."):  # later ones log every failure of a function, in a line
         assert "left its dataset" not in told
+
+
+def test_a_rank_that_leaves_with_a_share_on_its_way(rank, size, monkeypatch):
+    """Its last share came behind its farewell, where the thread that gathers was late."""
+    is_late, has_left, calls = threading.Event(), threading.Event(), []
+    gather, leave = agreement.ops.allgather, agreement.Agreement._leave
+
+    def late_gather(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 2 and rank == 0:
+            is_late.set()
+            assert has_left.wait(30)
+        elif len(calls) == 2:
+            everyones(None)  # rank 0 has its share on its way
+        return gather(*args, **kwargs)
+
+    def tell(self):
+        leave(self)
+        has_left.set()
+
+    dataset = hvd.data.shard(without_length(40 * size))
+    iterator = iter(dataset)
+    monkeypatch.setattr(agreement.ops, "allgather", late_gather)
+    if rank == 0:
+        monkeypatch.setattr(agreement.Agreement, "_leave", tell)
+        next(iterator)
+        assert is_late.wait(30)
+        del iterator
+        assert has_left.wait(30)
+        time.sleep(0.2)  # until the leader has that share
+        everyones(None)
+    else:
+        text = "from rank 0: it left its dataset when 1 batches"
+        with pytest.raises(tf.errors.OpError, match=text):
+            list(iterator)
+    monkeypatch.undo()
+    everyones(None)
+    assert len(list(dataset)) == 40
 
 
 def test_the_steps_of_a_process_set(rank, size):
