@@ -186,6 +186,23 @@ TEST(set_changes_know_how_many_sets_there_can_be) {
   EXPECT_EQ(job.AddAll({5, 6}).slot, sets[9].slot);
 }
 
+TEST(set_changes_do_not_wait_for_ranks_that_have_joined) {
+  Job job(4);
+  job.changes.RefuseWithout({1});
+  EXPECT_TRUE(job.IsQuiet());
+  job.Ask(0, Add({0, 1}));
+  job.changes.RefuseWithout({1, 3});
+  EXPECT_TRUE(job.IsQuiet());  // rank 2 has not said yet
+  job.Ask(2, Add({0, 1}));
+  job.changes.RefuseWithout({1, 2, 3});
+  EXPECT_EQ(job.Refusal(StatusCode::kFailedPrecondition),
+            "add_process_set([0, 1]) needs every rank of the job, and "
+            "hvd.join() has been called on ranks 1, 3; add and remove "
+            "process sets before any rank joins, or after all have.");
+  EXPECT_FALSE(job.changes.Waiting(job.now).has_value());
+  EXPECT_EQ(job.AddAll({0, 1}).id, 1);
+}
+
 TEST(set_changes_tell_who_keeps_a_call_waiting) {
   Job job(4);
   EXPECT_FALSE(job.changes.Waiting(job.now).has_value());

@@ -98,6 +98,17 @@ def test_mistakes_are_the_same_on_every_rank(hvd, rank, size):
     assert hvd.remove_process_set(known)
 
 
+def test_a_rank_that_has_joined_is_not_waited_for(hvd, rank, size):
+    """It makes no call until all ranks have joined."""
+    if rank != size - 1:
+        text = rf"\(\[0, 1\]\) needs .* hvd.join\(\) has been called on rank {size - 1};"
+        with pytest.raises(ValueError, match=text):
+            hvd.add_process_set([0, 1])
+    hvd.join()
+    added = hvd.add_process_set([0, 1])
+    assert hvd.remove_process_set(added)
+
+
 def test_removal_fails_what_waits(hvd, rank):
     process_set = hvd.add_process_set([0, 1])
     set_id = process_set.process_set_id

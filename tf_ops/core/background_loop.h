@@ -138,6 +138,8 @@ class BackgroundLoop {
   // Makes the set that is to be prepared, as soon as there is memory for it.
   bool PrepareSet();
   bool SweepRemovedSets();
+  // Has the call that waits told to the leader, once.
+  bool AskForChange();
   // Answers the call that waits, if there is one.
   void EndSetCall(const Result<int>& result);
   // Fails that call once the log can answer it no more.

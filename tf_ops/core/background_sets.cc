@@ -104,8 +104,28 @@ void BackgroundLoop::Apply(ChangeSetsCommand&& command) {
     std::exchange(command.call, nullptr)->done(why);
     return;
   }
+  if (sets_.front().negotiator->is_joining()) {
+    // The leader may have refused the others' call, since this rank has joined.
+    const Status why = FailedPrecondition(
+        NameCall(command.call->request) +
+        " is called while this rank waits in hvd.join(); call it when join has "
+        "returned.");
+    std::exchange(command.call, nullptr)->done(why);
+    return;
+  }
   set_call_ = std::move(command.call);
-  sets_.front().negotiator->Tell(set_call_->request);
+  AskForChange();
+}
+
+bool BackgroundLoop::AskForChange() {
+  Negotiator& global = *sets_.front().negotiator;
+  if (set_call_ == nullptr || set_call_->is_asked) return false;
+  // A join that was taken back is in the log until that is. Before it there may
+  // be the end of a call of the others, which needed this rank.
+  if (global.has_joins()) return false;
+  global.Tell(set_call_->request);
+  set_call_->is_asked = true;
+  return true;
 }
 
 bool BackgroundLoop::ChangeSets() {
@@ -121,6 +141,7 @@ bool BackgroundLoop::ChangeSets() {
   moved |= PrepareSet();
   moved |= SweepRemovedSets();
   moved |= FailSetCallIfEnded();
+  moved |= AskForChange();
   return moved;
 }
 
@@ -157,7 +178,9 @@ Status BackgroundLoop::Apply(const LoggedChange& logged) {
       if (set != nullptr && change.serial != 0) {
         sets_.erase(sets_.begin() + (set - sets_.data()));
       }
-      EndSetCall(change.status);
+      if (set_call_ != nullptr && set_call_->is_asked) {
+        EndSetCall(change.status);
+      }
       break;
     case SetStep::kRemove:
       registry_->Remove(change.id);

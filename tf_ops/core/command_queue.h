@@ -50,6 +50,7 @@ struct EndScopeCommand {
 struct SetCall {
   SetRequest request;
   std::function<void(const Result<int>&)> done;
+  bool is_asked = false;  // the leader hears of it, or has heard
 };
 struct ChangeSetsCommand {
   std::shared_ptr<SetCall> call;

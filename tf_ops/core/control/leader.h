@@ -90,6 +90,8 @@ class Leader {
   // leader_sets.cc
   Status HandleItem(int rank, const SetRequest& request, Clock::time_point now);
   Status HandleItem(int rank, const SetAnswer& answer, Clock::time_point now);
+  // Refuses a call that only ranks in a join have not made.
+  void RefuseSetCallOfJoined();
   std::optional<SetChange> NextSetChange();
   void FindWaitingSetCall(Clock::time_point now, Watched* watched);
 

@@ -17,6 +17,7 @@ Status Leader::HandleItem(int rank, const Join&, Clock::time_point now) {
   matcher_.Join(rank);
   aborts_.Spare(rank);
   DecideWithoutJoined();
+  RefuseSetCallOfJoined();
   if (matcher_.joined_count() < size_) return Status::Ok();
   for (int other = 0; other < size_; ++other) matcher_.Unjoin(other);
   join_news_.push_back(Joined{rank});

@@ -21,7 +21,18 @@ void Leader::LeadSets(std::unique_ptr<SetChanges> changes) {
 Status Leader::HandleItem(int rank, const SetRequest& request,
                           Clock::time_point now) {
   if (set_changes_ == nullptr) return NotOfThisSet();
-  return set_changes_->Handle(rank, request, now);
+  HVD_RETURN_IF_ERROR(set_changes_->Handle(rank, request, now));
+  RefuseSetCallOfJoined();
+  return Status::Ok();
+}
+
+void Leader::RefuseSetCallOfJoined() {
+  if (set_changes_ == nullptr || matcher_.joined_count() == 0) return;
+  std::vector<int> joined;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (matcher_.has_joined(rank)) joined.push_back(rank);
+  }
+  set_changes_->RefuseWithout(joined);
 }
 
 Status Leader::HandleItem(int rank, const SetAnswer& answer,

@@ -75,7 +75,7 @@ void Negotiator::Submit(EntryPtr entry) {
 
 void Negotiator::Join(JoinCallPtr call) {
   if (!ended_.ok()) return call->done(FailureOf("join", ended_), -1);
-  if (!joins_.empty() && joins_.back() != nullptr) {
+  if (is_joining()) {
     return call->done(
         InvalidArgument("this rank has called hvd.join() already, and it has "
                         "not returned; call it once."),
@@ -124,8 +124,7 @@ void Negotiator::AddNews(Entry* entry) {
 }
 
 bool Negotiator::Cancel(uint64_t ticket, const Status& why) {
-  if (!joins_.empty() && joins_.back() != nullptr &&
-      joins_.back()->ticket == ticket) {
+  if (is_joining() && joins_.back()->ticket == ticket) {
     Tell(Unjoin{});
     std::exchange(joins_.back(), nullptr)->done(why, -1);
     return true;

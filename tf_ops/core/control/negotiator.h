@@ -129,6 +129,12 @@ class Negotiator {
   bool idle() const {
     return (outstanding_.empty() && joins_.empty()) || is_answered_;
   }
+  // The log has not answered all joins of this rank.
+  bool has_joins() const { return !joins_.empty(); }
+  // A call of hvd.join() waits here.
+  bool is_joining() const {
+    return !joins_.empty() && joins_.back() != nullptr;
+  }
   bool has_ended() const { return !ended_.ok(); }
   // Why, or Ok.
   const Status& ended() const { return ended_; }

@@ -17,6 +17,12 @@ Status Unexpected(int rank, const char* what) {
                   " of process sets at the wrong time.");
 }
 
+// Such as "add_process_set([0, 1])". Ranks may not be what they should.
+std::string NameAnyCall(const SetRequest& request) {
+  if (request.error.ok()) return NameCall(request);
+  return std::string(request.removes ? "remove" : "add") + "_process_set";
+}
+
 }  // namespace
 
 SetChanges::SetChanges(int size, const std::vector<std::vector<int>>& sets)
@@ -40,11 +46,37 @@ Status SetChanges::Handle(int rank, const SetRequest& request,
   return Status::Ok();
 }
 
+std::vector<std::optional<SetRequest>> SetChanges::TakeRequests() {
+  asked_count_ = 0;
+  return std::exchange(asked_, std::vector<std::optional<SetRequest>>(size_));
+}
+
+void SetChanges::RefuseWithout(const std::vector<int>& joined) {
+  if (asked_count_ == 0) return;
+  std::vector<int> absent;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (asked_[rank].has_value()) continue;
+    // That rank may join, too, and is named then.
+    if (std::count(joined.begin(), joined.end(), rank) == 0) return;
+    absent.push_back(rank);
+  }
+  const auto requests = TakeRequests();
+  const auto first =
+      std::find_if(requests.begin(), requests.end(),
+                   [](const auto& asked) { return asked.has_value(); });
+  Refuse(Status(StatusCode::kFailedPrecondition,
+                NameAnyCall(**first) +
+                    " needs every rank of the job, and hvd.join() has been "
+                    "called on " +
+                    NameRanks(absent) +
+                    "; add and remove process sets before any rank joins, or "
+                    "after all have.",
+                {CauseKind::kRanksDiffer, -1, ""}));
+}
+
 void SetChanges::Decide() {
   const Status status = CheckRequests();
-  const SetRequest request = *asked_[0];
-  for (auto& asked : asked_) asked.reset();
-  asked_count_ = 0;
+  const SetRequest request = *TakeRequests()[0];
   if (!status.ok()) return Refuse(status);
   if (request.removes) return Remove(request.id);
   if (const Status why = CheckNew(request.ranks); !why.ok()) return Refuse(why);
@@ -61,8 +93,7 @@ Status SetChanges::CheckRequests() const {
     const SetRequest& request = *asked_[rank];
     if (!request.error.ok()) {
       return request.error.Reworded(
-          std::string(request.removes ? "remove" : "add") +
-          "_process_set failed on " + NameRanks({rank}) +
+          NameAnyCall(request) + " failed on " + NameRanks({rank}) +
           ", and so on all ranks: " + request.error.message());
     }
     ranks_of[NameCall(request)].push_back(rank);
@@ -206,10 +237,8 @@ std::optional<Stall> SetChanges::Waiting(Clock::time_point now) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (!asked_[rank].has_value()) {
       stall.missing.push_back(rank);
-    } else if (asked_[rank]->error.ok()) {
-      calls.insert(NameCall(*asked_[rank]));
     } else {
-      calls.insert("add_process_set");
+      calls.insert(NameAnyCall(*asked_[rank]));
     }
   }
   stall.are_calls = true;

@@ -41,6 +41,10 @@ class SetChanges {
   Status Handle(int rank, const SetRequest& request, Clock::time_point now);
   Status Handle(int rank, const SetAnswer& answer);
 
+  // These ranks have joined: they make no call until all others have, too. Once
+  // nobody else is missing, the call is refused.
+  void RefuseWithout(const std::vector<int>& joined);
+
   // The next record. None: there is none.
   std::optional<SetChange> Next();
 
@@ -62,6 +66,8 @@ class SetChanges {
   };
 
   void Decide();
+  // Takes the ranks' requests, which are answered from now on.
+  std::vector<std::optional<SetRequest>> TakeRequests();
   void Refuse(Status why, int serial = 0);
   void Remove(int id);
   void Prepare(std::vector<int> ranks);
