@@ -37,7 +37,8 @@ Envelope ExampleReport() {
   cached.first_dims = {5, 0};
   cached.step = 77;
   CachedSubmissions many{std::numeric_limits<int64_t>::min(),
-                         {7, uint64_t{1} << 40, 1, 4000000000u, 0}};
+                         {7, uint64_t{1} << 40, 1, 4000000000u, 0},
+                         {3, int64_t{1} << 50, 0}};
   Withdrawal withdrawal{
       {"x", 1},
       3,
@@ -124,6 +125,7 @@ TEST(message_report_survives_its_bytes) {
   EXPECT_EQ(many.step, std::numeric_limits<int64_t>::min());
   EXPECT_TRUE((many.numbers == std::vector<SignatureNumber>{
                                    7, uint64_t{1} << 40, 1, 4000000000u, 0}));
+  EXPECT_TRUE((many.first_dims == Shape{3, int64_t{1} << 50, 0}));
   auto& withdrawal = std::get<Withdrawal>(report.items[3]);
   EXPECT_EQ(withdrawal.why.message(), "NaN in 'loss'");
   EXPECT_EQ(withdrawal.step, 3);

@@ -315,6 +315,10 @@ TEST(negotiator_nonsense_from_a_peer_is_an_error) {
   // Number 1 is g's, which has a first dimension.
   many.numbers = {1};
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
+  many.first_dims = {3, 3};  // of two tensors
+  EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
+  many.first_dims = {-1};
+  EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {many}}, world.now()).ok());
   cached.signature_number = 1;
   EXPECT_FALSE(world.at(0).HandleReport(1, {seen, {cached}}, world.now()).ok());
   EXPECT_TRUE(world.at(0).HandleReport(1, {seen, {}}, world.now()).ok());

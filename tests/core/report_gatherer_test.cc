@@ -63,6 +63,10 @@ class Host {
     if (const auto* one = std::get_if<Submission>(&member.item)) {
       return rank + " has " + one->key.name;
     }
+    if (const auto* many = std::get_if<CachedSubmissions>(&member.item)) {
+      return rank + " has " + List(many->numbers, ' ') + " of " +
+             List(many->first_dims, ' ');
+    }
     if (std::holds_alternative<Withdrawal>(member.item)) {
       return rank + " withdraws";
     }
@@ -74,8 +78,9 @@ class Host {
   ReportGatherer::Clock::time_point now_{};
 };
 
-CachedSubmissions Numbers(int64_t step, std::vector<SignatureNumber> numbers) {
-  return {step, std::move(numbers)};
+CachedSubmissions Numbers(int64_t step, std::vector<SignatureNumber> numbers,
+                          Shape first_dims = {}) {
+  return {step, std::move(numbers), std::move(first_dims)};
 }
 
 Submission Name(const std::string& name) {
@@ -105,6 +110,17 @@ TEST(report_gatherer_numbers_wait_for_the_whole_host) {
     host.Say(6, Numbers(31, {id}));
   }
   EXPECT_EQ(host.Told(), "2,5,6 of 11,21,31: 1 2 | 2,5,6 of 12,22,31: 3 4");
+}
+
+TEST(report_gatherer_numbers_with_first_dimensions_are_passed_on_at_once) {
+  Host host;
+  host.Say(5, Numbers(20, {7}));
+  host.Say(5, Numbers(20, {8, 9}, {4, 0}));
+  EXPECT_EQ(host.Told(), "5 has 8 9 of 4 0");
+  // What is held stays so.
+  host.Say(2, Numbers(10, {7}));
+  host.Say(6, Numbers(30, {7}));
+  EXPECT_EQ(host.Told(), "2,5,6 of 10,20,30: 7");
 }
 
 TEST(report_gatherer_what_waits_for_long_is_told_in_part) {

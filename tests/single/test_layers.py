@@ -26,7 +26,7 @@ FOR_TRANSPORTS = rf"core/({'|'.join(CORE_FOR_TRANSPORTS.split())})\.h|cpu/\w+\.h
 # What the control plane may know of the core: words too. It decides, and executes nothing.
 CORE_FOR_CONTROL = (
     "types status options request ready_batch tuning shared_bytes coding decimal process_set trace "
-    "host_map quoted"
+    "host_map quoted span"
 )
 CHOOSER = "transport/backends.cc"
 # For each folder of tf_ops/, or file, what may be included there of ours. The longest one counts.

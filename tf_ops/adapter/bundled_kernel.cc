@@ -10,6 +10,7 @@
 #include "adapter/gpu_kernels.h"
 #include "adapter/matched_names.h"
 #include "adapter/tf_bridge.h"
+#include "core/verbs/verb_rules.h"
 
 namespace hvd {
 
@@ -63,10 +64,16 @@ void BundledKernel::DescribeCall(tf::OpKernelContext* ctx, int place,
       HaveShapes(ctx, request.signature.shapes, place)) {
     return;  // it is the request of an earlier run
   }
+  const uint64_t number = call.entry.signature_number;
+  const Signature earlier = std::move(request.signature);
   call.ForgetRequest();
   request.signature.memory = memory_;
   request.error = Describe(ctx, place, &request.signature);
   call.is_described = request.error.ok();
+  // The set knows it by the same number where only the rows are more or fewer.
+  if (number != 0 && SameButFirstDims(earlier, request.signature)) {
+    call.entry.signature_number = number;
+  }
 }
 
 bool BundledKernel::AllPassAlone(const Runtime& runtime, Bundle& bundle) const {

@@ -105,7 +105,7 @@ struct Entry {
   uint64_t ticket = 0;
   // The number under which the set has agreed on the request; 0: not known. The
   // background thread finds it. An entry that is submitted again may keep it if
-  // runtime, set, name and signature are the same.
+  // runtime, set and name are the same, and SameButFirstDims holds.
   uint64_t signature_number = 0;
   // One for each shape of the signature. May be null where the count is 0.
   // A verb with ids has two for each: its rows and their ids, which are

@@ -22,6 +22,7 @@
 #include "core/control/stall_finder.h"
 #include "core/host_map.h"
 #include "core/options.h"
+#include "core/span.h"
 
 namespace hvd {
 
@@ -78,10 +79,21 @@ class Leader {
   using Pending = Matcher::Pending;
   using Waiting = Matcher::Waiting;
 
+  // leader_submissions.cc
   Status HandleItem(int rank, const Submission& submission,
                     Clock::time_point now);
   Status HandleItem(int rank, const CachedSubmissions& cached,
                     Clock::time_point now);
+  // Takes a tensor's first dimensions from the begin of `dims`, if the log
+  // tells them. They are kept in `waiting`.
+  Status TakeFirstDims(const Signature& signature, Span<int64_t>* dims,
+                       Waiting* waiting) const;
+  // False when the new submission has failed at once.
+  bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
+  // Adds a submission, which has its signature. Decides on the key when all
+  // ranks have submitted it.
+  void Add(int rank, Pending* pending, Waiting waiting);
+
   Status HandleItem(int rank, const Withdrawal& withdrawal,
                     Clock::time_point now);
   Status HandleItem(int rank, const ScopeEnd& end, Clock::time_point now);
@@ -120,11 +132,6 @@ class Leader {
   Status CheckLogSeen(int source, uint64_t log_seen) const;
   void NoteLogSeen(int source, uint64_t log_seen);
 
-  // False when the new submission has failed at once.
-  bool Admit(int rank, const Key& key, int64_t step, Clock::time_point now);
-  // Adds a submission, which has its signature. Decides on the key when all
-  // ranks have submitted it.
-  void Add(int rank, Pending* pending, Waiting waiting);
   // Decides on keys that only wait for ranks that have joined.
   void DecideWithoutJoined();
   // The ranks that a complete key is agreed without. Null: none.

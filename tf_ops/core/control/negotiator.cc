@@ -99,14 +99,16 @@ void Negotiator::AddNews(Entry* entry) {
   const Request& request = entry->request;
   const SignatureNumber number = NumberOf(entry);
   const bool tells_sizes = SizesInLog(request.signature.verb, size_);
-  if (number != 0 && request.key.instance == 0 && !tells_sizes) {
+  if (number != 0 && request.key.instance == 0) {
     auto* last =
         news_.empty() ? nullptr : std::get_if<CachedSubmissions>(&news_.back());
-    if (last == nullptr || last->step != request.step) {
+    if (last == nullptr || last->step != request.step ||
+        last->first_dims.empty() == tells_sizes) {
       last = &std::get<CachedSubmissions>(
           news_.emplace_back(CachedSubmissions{request.step, {}}));
     }
     last->numbers.push_back(number);
+    if (tells_sizes) AppendFirstDims(request.signature, &last->first_dims);
     return;
   }
   Submission submission;
@@ -114,7 +116,9 @@ void Negotiator::AddNews(Entry* entry) {
   submission.key.instance = request.key.instance;
   submission.step = request.step;
   if (number != 0) {
-    if (tells_sizes) submission.first_dims = FirstDims(request.signature);
+    if (tells_sizes) {
+      AppendFirstDims(request.signature, &submission.first_dims);
+    }
   } else {
     submission.key.name = request.key.name;
     submission.signature = request.signature;

@@ -38,11 +38,13 @@ void Read(Reader* reader, Submission* submission) {
 void Write(Writer* writer, const CachedSubmissions& cached) {
   writer->Signed(cached.step);
   WriteNumbers(writer, cached.numbers);
+  WriteList(writer, cached.first_dims);
 }
 
 void Read(Reader* reader, CachedSubmissions* cached) {
   cached->step = reader->Signed();
   cached->numbers = ReadNumbers(reader);
+  cached->first_dims = ReadList(reader);
 }
 
 void Write(Writer* writer, const Withdrawal& withdrawal) {

@@ -27,11 +27,14 @@ struct Submission {
   Status error;
 };
 
-// "I have these tensors ready, all of this step." They are remembered, and
-// nothing else travels with their numbers. The usual news of a training step.
+// "I have these tensors ready, all of this step." They are remembered. The
+// usual news of a training step.
 struct CachedSubmissions {
   int64_t step = 0;
   std::vector<SignatureNumber> numbers;
+  // Dimension 0 of each shape, in the order of the numbers, if the log has
+  // these (SizesInLog). Numbers with and without are not in one item.
+  Shape first_dims = {};
 };
 
 // "The step of this tensor was aborted here." If the cause of that is known, it

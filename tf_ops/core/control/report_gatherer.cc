@@ -36,7 +36,8 @@ Status ReportGatherer::Add(int rank, const Report& report,
 
 void ReportGatherer::AddItem(size_t place, const ReportItem& item,
                              Clock::time_point now) {
-  if (const auto* cached = std::get_if<CachedSubmissions>(&item)) {
+  const auto* const cached = std::get_if<CachedSubmissions>(&item);
+  if (cached != nullptr && cached->first_dims.empty()) {
     for (SignatureNumber number : cached->numbers)
       Hold(place, cached->step, number, now);
     return;
@@ -46,7 +47,9 @@ void ReportGatherer::AddItem(size_t place, const ReportItem& item,
     joined_count_ += static_cast<int>(joins) - (has_joined_[place] ? 1 : 0);
     has_joined_[place] = joins;
   }
-  if (!std::holds_alternative<Submission>(item)) PassOnAll();
+  if (cached == nullptr && !std::holds_alternative<Submission>(item)) {
+    PassOnAll();
+  }
   items_.emplace_back(HostMemberItem{ranks_[place], item});
   groups_begin_ = items_.size();
 }

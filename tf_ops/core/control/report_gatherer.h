@@ -27,9 +27,10 @@ namespace hvd {
 // - before anything but a submission is passed on: a rank takes something back,
 //   or ends, or joins.
 //
-// Submissions that are no numbers are passed on at once, past those that are
-// held. A rank has one submission of a key at a time, or else it has taken the
-// earlier one back. So what it says of one key stays in order.
+// Submissions that are no numbers, or have first dimensions, are passed on at
+// once, past those that are held. A rank has one submission of a key at a time,
+// or else it has taken the earlier one back. So what it says of one key stays
+// in order.
 //
 // Reads no clock, and decides nothing. Owner: the gatherer of a host.
 // Background thread only. Ranks are ranks of the set.

@@ -56,12 +56,16 @@ bool SameButFirstDims(const Signature& a, const Signature& b) {
                     b.shapes.end(), SameButFirstDim);
 }
 
+void AppendFirstDims(const Signature& signature, Shape* dims) {
+  for (const Shape& shape : signature.shapes) {
+    dims->push_back(shape.empty() ? 0 : shape[0]);
+  }
+}
+
 Shape FirstDims(const Signature& signature) {
   Shape dims;
   dims.reserve(signature.shapes.size());
-  for (const Shape& shape : signature.shapes) {
-    dims.push_back(shape.empty() ? 0 : shape[0]);
-  }
+  AppendFirstDims(signature, &dims);
   return dims;
 }
 

@@ -87,6 +87,7 @@ inline constexpr int kMostRanksWithSizesInLog = 32;
 [[nodiscard]] bool SameButFirstDims(const Signature& a, const Signature& b);
 
 // Dimension 0 of each shape of the signature. 0 for a scalar.
+void AppendFirstDims(const Signature& signature, Shape* dims);
 [[nodiscard]] Shape FirstDims(const Signature& signature);
 
 // Elements of a row: of all dimensions but the first.
