@@ -27,7 +27,7 @@ import sys, types
 package = types.ModuleType("hvd_tf")
 package.__path__ = [{str(PACKAGE)!r}]
 sys.modules["hvd_tf"] = package
-sys.path.insert(0, {str(PACKAGE.parent)!r})
+sys.path.append({str(PACKAGE.parent)!r})  # behind what a test puts into PYTHONPATH
 from hvd_tf._internal.launcher import mpirun
 from hvd_tf import launch
 sys.prefix, built = sys.argv[1:3]
