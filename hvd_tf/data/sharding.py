@@ -16,7 +16,7 @@ from hvd_tf.data.marks import mark_inexact, mark_share
 from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.seeds import seed_of, shuffled
 from hvd_tf.data.shares import Share, settings_of, share_of_dataset, share_of_files
-from hvd_tf.data.splitting import check_uneven, equal_length
+from hvd_tf.data.splitting import check_none_empty, check_uneven, equal_length
 from hvd_tf.data.steps import Steps, at_length
 from hvd_tf.process_sets import registered
 
@@ -149,6 +149,8 @@ class _Passes:
 
     def _endless(self, first_epoch: int) -> tf.data.Dataset:
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+        if self._share.lengths is not None:  # whatever `uneven` is: no pass would give a record
+            check_none_empty(self._share.lengths, "record")
         if self._share.lengths is not None or self._share.is_infinite:
             return self._batched(numbers.flat_map(self._records))
         if not self._share.is_repeatable:

@@ -55,12 +55,7 @@ def equal_length(lengths: Sequence[int], uneven: str, unit: str) -> Optional[int
     """
     if uneven == "keep":
         return None
-    empty = [rank for rank, length in enumerate(lengths) if length == 0]
-    if empty:
-        raise ValueError(
-            f"{_ranks(empty)} would have no {unit}: there are {sum(lengths)} for {len(lengths)} "
-            "ranks. Use fewer ranks or more data"
-        )
+    check_none_empty(lengths, unit)
     if uneven == "raise" and min(lengths) != max(lengths):
         counts = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(lengths))
         raise ValueError(
@@ -68,6 +63,16 @@ def equal_length(lengths: Sequence[int], uneven: str, unit: str) -> Optional[int
             'uneven="drop" or uneven="repeat", or other files'
         )
     return max(lengths) if uneven == "repeat" else min(lengths)
+
+
+def check_none_empty(lengths: Sequence[int], unit: str) -> None:
+    """Raises ValueError if a rank has nothing. For the arguments see `equal_length`."""
+    empty = [rank for rank, length in enumerate(lengths) if length == 0]
+    if empty:
+        raise ValueError(
+            f"{_ranks(empty)} would have no {unit}: there are {sum(lengths)} for {len(lengths)} "
+            "ranks. Use fewer ranks or more data"
+        )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -61,6 +61,14 @@ def test_small_data_goes_round(folder, rank, size, batch_size, kind):
         assert counts == [batch_size or 1] * 7
 
 
+@pytest.mark.parametrize("uneven", ["drop", "repeat", "raise", "keep"])
+def test_no_record_on_a_rank_is_an_error_on_all(rank, size, uneven):
+    """And not one empty pass after the other, for ever, where the length is known."""
+    source = tf.data.Dataset.range(size - 1)
+    with pytest.raises(ValueError, match=f"rank {size - 1} would have no record"):
+        hvd.data.shard(source, epochs=None, uneven=uneven)
+
+
 def test_structures(rank, size):
     """Nested and sparse ones keep their shapes."""
     source = tf.data.Dataset.range(4 * size).filter(lambda number: True)
