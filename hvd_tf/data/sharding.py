@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Optional, Union
 
 import numpy as np
@@ -131,11 +132,16 @@ class _Passes:
     def dataset(self, epochs: Optional[int], first_epoch: int) -> tf.data.Dataset:
         if epochs is None:
             return self._endless(first_epoch)
-        if epochs == 1 and self._shuffle is None:
-            passes = self._pass(tf.constant(first_epoch, tf.int64))
+        if self._is_certain():
+            passes = self._passes(epochs, first_epoch, self._batches)
         else:
-            numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
-            passes = numbers.flat_map(self._pass)
+            passes = self._steps.iterations(
+                lambda iteration: self._passes(
+                    epochs,
+                    first_epoch,
+                    lambda epoch: self._steps.agreed_pass(self._batches(epoch), iteration, epoch),
+                )
+            )
         length = self._steps_of_pass()
         if length is None:
             return passes
@@ -151,7 +157,7 @@ class _Passes:
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
         if self._share.lengths is not None:  # whatever `uneven` is: no pass would give a record
             check_none_empty(self._share.lengths, "record")
-        if self._share.lengths is not None or self._share.is_infinite:
+        if self._is_certain():
             return self._batched(numbers.flat_map(self._records))
         if not self._share.is_repeatable:
             most = (self._batch_size or 1) + 1
@@ -164,10 +170,18 @@ class _Passes:
         first = numbers.take(1).flat_map(self._first_pass)
         return self._batched(first.concatenate(numbers.skip(1).flat_map(self._records)))
 
-    def _pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        batches = self._batched(self._records(epoch))
-        is_certain = self._share.lengths is not None or self._share.is_infinite
-        return batches if is_certain else self._steps.agreed(batches)
+    def _passes(
+        self, epochs: int, first_epoch: int, of_pass: Callable[[tf.Tensor], tf.data.Dataset]
+    ) -> tf.data.Dataset:
+        if epochs == 1 and self._shuffle is None:
+            return of_pass(tf.constant(first_epoch, tf.int64))
+        return tf.data.Dataset.range(first_epoch, first_epoch + epochs).flat_map(of_pass)
+
+    def _is_certain(self) -> bool:
+        return self._share.lengths is not None or self._share.is_infinite
+
+    def _batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        return self._batched(self._records(epoch))
 
     def _first_pass(self, epoch: tf.Tensor) -> tf.data.Dataset:
         """The first of passes without end, which fails without records: see `endless`."""

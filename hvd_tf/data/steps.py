@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
@@ -110,8 +111,9 @@ class Steps:
         self.uneven = uneven
         self.process_set = process_set
         self._instance: Optional[int] = None
-        self._iterations: dict[int, Agreement] = {}
-        self._count = 0
+        self._passes: dict[int, Agreement] = {}  # in the order of their beginnings here
+        self._keys = itertools.count()  # of passes
+        self._numbers = itertools.count()  # of iterations
         self._start = new_starts.number()
         self._count_at_start = 0
 
@@ -131,61 +133,81 @@ class Steps:
 
         Call it after `exchange`. It may be called in functions of datasets.
         """
-        if self.uneven == "keep" or self.process_set.size() == 1:
-            return dataset
-        offers = _with_shares(dataset, repeat=self.uneven == "repeat")
+        return self.iterations(lambda name: self.agreed_pass(dataset, name, np.int64(0)))
 
-        def iteration(number: tf.Tensor) -> tf.data.Dataset:
-            number = tf.ensure_shape(number, [])
-            offered = offers.map(lambda element, share: (element, self._offer(number, share)))
-            verdicts = tf.data.Dataset.from_generator(
-                self._verdicts,
-                args=(number,),
-                output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)),
-            ).filter(lambda verdict, _: tf.not_equal(verdict, NOT_YET))
-            return (
-                tf.data.Dataset.zip((offered, verdicts))
-                .take_while(lambda _, verdict: tf.not_equal(verdict[0], END))
-                .prefetch(1)  # one step ahead
-                .map(lambda offer, verdict: _granted(offer[0], *verdict))
-            )
+    def iterations(self, passes: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
+        """A dataset of all passes, which are made for each iteration by its name, a string scalar.
 
+        Ranks count iterations, and not the passes that they begin: some begin another pass only
+        because they read ahead.
+        """
+        if not self._may_differ():
+            return passes(tf.constant(""))
         begin = tf.data.Dataset.from_tensors(0)
-        return begin.map(lambda _: tf.numpy_function(self._begin, [], tf.int64)).flat_map(iteration)
+        return begin.map(lambda _: tf.numpy_function(self._begin, [], tf.string)).flat_map(
+            lambda name: passes(tf.ensure_shape(name, []))
+        )
 
-    def _begin(self) -> np.int64:
-        number = self._count
-        self._count += 1
+    def agreed_pass(
+        self, dataset: tf.data.Dataset, iteration: tf.Tensor, epoch: tf.Tensor
+    ) -> tf.data.Dataset:
+        """`agreed` for one pass of the iteration of that name. For use in `iterations`."""
+        if not self._may_differ():
+            return dataset
+        key = tf.numpy_function(self._begin_pass, [iteration, epoch], tf.int64)
+        key = tf.ensure_shape(key, [])
+        offers = _with_shares(dataset, repeat=self.uneven == "repeat")
+        offered = offers.map(lambda element, share: (element, self._offer(key, share)))
+        verdicts = tf.data.Dataset.from_generator(
+            self._verdicts,
+            args=(key,),
+            output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)),
+        ).filter(lambda verdict, _: tf.not_equal(verdict, NOT_YET))
+        return (
+            tf.data.Dataset.zip((offered, verdicts))
+            .take_while(lambda _, verdict: tf.not_equal(verdict[0], END))
+            .prefetch(1)  # one step ahead
+            .map(lambda offer, verdict: _granted(offer[0], *verdict))
+        )
+
+    def _may_differ(self) -> bool:
+        return self.uneven != "keep" and self.process_set.size() != 1
+
+    def _begin(self) -> bytes:
+        number = next(self._numbers)
         if self._start != new_starts.number():
             self._start = new_starts.number()
             self._count_at_start = number
-        of_start = number - self._count_at_start
-        name = f"{DATA_PREFIX}{self._instance}/{self._start}/{of_start}"
-        self._iterations[number] = Agreement(name, self.uneven, self.process_set)
-        return np.int64(number)
+        return f"{self._start}/{number - self._count_at_start}".encode()
 
-    def _offer(self, number: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        def offer(number: np.int64, share: np.int64) -> np.int64:
-            if int(number) in self._iterations:  # else it has failed
-                self._iterations[int(number)].offer(int(share))
+    def _begin_pass(self, iteration: bytes, epoch: np.int64) -> np.int64:
+        name = f"{DATA_PREFIX}{self._instance}/{iteration.decode()}/{epoch}"
+        key = next(self._keys)
+        self._passes[key] = Agreement(name, self.uneven, self.process_set)
+        return np.int64(key)
+
+    def _offer(self, key: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        def offer(key: np.int64, share: np.int64) -> np.int64:
+            if int(key) in self._passes:  # else it has failed
+                self._passes[int(key)].offer(int(share))
             return share
 
-        return tf.numpy_function(offer, [number, share], tf.int64)
+        return tf.numpy_function(offer, [key, share], tf.int64)
 
-    def _verdicts(self, number: np.int64) -> Iterator[Verdict]:
-        mine = self._iterations[int(number)]
+    def _verdicts(self, key: np.int64) -> Iterator[Verdict]:
+        mine = self._passes[int(key)]
         try:
             for verdict in mine.verdicts():
                 yield verdict
                 if mine.agreed:
-                    self._forget_before(int(number))
+                    self._forget_before(int(key))
         finally:
             if not mine.left:
-                self._iterations.pop(int(number), None)
+                self._passes.pop(int(key), None)
 
-    def _forget_before(self, number: int) -> None:
-        for earlier in [n for n, other in self._iterations.items() if n < number and other.left]:
-            self._iterations.pop(earlier).forget()
+    def _forget_before(self, key: int) -> None:
+        for earlier in [k for k, other in self._passes.items() if k < key and other.left]:
+            self._passes.pop(earlier).forget()
 
 
 def _granted(offer: Any, verdict: tf.Tensor, text: tf.Tensor) -> Any:

@@ -261,6 +261,31 @@ def test_leaving_a_loop_early_and_starting_again(rank, size):
     assert len(list(dataset)) == 40
 
 
+@pytest.mark.parametrize("shuffle_buffer", [None, 100])
+def test_leaving_between_two_passes(rank, size, shuffle_buffer):
+    """Rank 0 has read ahead into the second one, which the others have not begun."""
+    begins, is_ahead = [], threading.Event()
+
+    def noted(number):
+        if number == 0:
+            begins.append(number)
+        if len(begins) == 2:
+            is_ahead.set()
+        return number
+
+    source = without_length(4 * size).map(lambda n: tf.numpy_function(noted, [n], tf.int64))
+    dataset = hvd.data.shard(source, epochs=2, shuffle_buffer=shuffle_buffer)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # it reads ahead too
+    iterator = iter((dataset.prefetch(5) if rank == 0 else dataset).with_options(options))
+    for _ in range(4):
+        next(iterator)
+    assert rank > 0 or is_ahead.wait(30)
+    del iterator
+    everyones(None)
+    assert len(list(dataset)) == 8
+
+
 def test_two_loops_at_a_time(rank, size):
     dataset = hvd.data.equal_steps(tf.data.Dataset.range(4 + rank).filter(lambda x: x >= 0))
     first, second = iter(dataset), iter(dataset)
