@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from hvd_tf._internal.compat import dataset_chain, nondeterministic_dataset
+from hvd_tf._internal.compat import dataset_chain, dataset_inputs, nondeterministic_dataset
 from hvd_tf.data.early_values import early_value
 
 # By what the classes of tf.data are called.
@@ -17,9 +17,21 @@ _RANDOM = {
     "ShuffleAndRepeatDataset": "a shuffle_and_repeat",
     "RandomDataset": "random numbers, such as those of sample_from_datasets,",
 }
+# What may make of as many elements more on one rank than on another.
+_CHANGES_LENGTH = {
+    "FilterDataset": "a filter",
+    "FlatMapDataset": "a flat_map",
+    "InterleaveDataset": "an interleave",
+    "UnbatchDataset": "an unbatch",
+    "TakeWhileDataset": "a take_while",
+    "GroupByWindowDataset": "a group_by_window",
+    "IgnoreErrorsDataset": "an ignore_errors",
+    "UniqueDataset": "a unique",
+}
 _OF_SHARD = ("num_shards", "index")
 _SHARE = "_hvd_tf_share"
 _INEXACT = "_hvd_tf_inexact"
+_AGREED = "_hvd_tf_agreed"
 
 
 def mark_share(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -32,6 +44,38 @@ def mark_inexact(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The same dataset. Records may be dropped or repeated to make the ranks' steps equal."""
     setattr(dataset, _INEXACT, True)
     return dataset
+
+
+def mark_agreed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same dataset. The ranks agree on each of its elements, one ahead."""
+    setattr(dataset, _AGREED, True)
+    return dataset
+
+
+def check_agreements(dataset: tf.data.Dataset, uneven: str) -> None:
+    """Raises ValueError if two agreements, of the dataset and of `equal_steps`, would block.
+
+    A rank that needs more elements of the inner one for the next of the outer one waits for the
+    others there. They wait for that rank in the outer one.
+    """
+    repeats = 'uneven="repeat"' if uneven == "repeat" else ""
+    if step := _step_after_agreement(dataset, repeats):
+        raise ValueError(
+            f"equal_steps: this dataset has {step} after hvd.data.shard or equal_steps, whose "
+            "lengths are unknown. So the ranks agree on each step there, and would wait for each "
+            'other where one needs more of these steps than another. Pass uneven="keep" there: '
+            "this equal_steps makes the ranks' steps equal"
+        )
+
+
+def _step_after_agreement(dataset: tf.data.Dataset, step: str) -> str:
+    """`step`, or what else changes lengths, where an agreement comes before it. Else empty."""
+    if hasattr(dataset, _AGREED):
+        return step
+    kind = type(dataset).__name__
+    step = step or next((words for name, words in _CHANGES_LENGTH.items() if name in kind), "")
+    found = (_step_after_agreement(source, step) for source in dataset_inputs(dataset))
+    return next(filter(None, found), "")
 
 
 def is_exact(dataset: tf.data.Dataset) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hvd_tf._internal import new_starts
 from hvd_tf._internal.compat import made_from
-from hvd_tf._internal.facts import Facts, check_same, exchange
+from hvd_tf._internal.facts import ERROR, Facts, check_same, exchange
 from hvd_tf._internal.names import DATA_PREFIX
 from hvd_tf._internal.runtime import ProcessSet, global_process_set
 from hvd_tf.data.agreement import (
@@ -26,7 +26,7 @@ from hvd_tf.data.agreement import (
     Verdict,
 )
 from hvd_tf.data.early_values import early_value
-from hvd_tf.data.marks import mark_inexact
+from hvd_tf.data.marks import check_agreements, mark_agreed, mark_inexact
 from hvd_tf.data.members import announce, checked_size
 from hvd_tf.data.splitting import check_uneven, equal_length
 from hvd_tf.process_sets import registered
@@ -60,7 +60,8 @@ def equal_steps(
 
     Raises:
       ValueError: on every rank. Lengths are known, and a rank has nothing, or they differ and
-        uneven="raise"; or the arguments differ. If lengths are unknown, such errors come while
+        uneven="raise"; the ranks agree on the steps of a shard before a filter; or the arguments
+        differ. If lengths are unknown, such errors come while
         iterating, as tf.errors.OpError.
     """
     check_uneven(uneven)
@@ -68,7 +69,13 @@ def equal_steps(
     if size == 1:
         return dataset
     steps = Steps(uneven, process_set)
-    everyones = steps.exchange({"length": length_of(dataset)})
+    facts: Facts = {"length": length_of(dataset)}
+    try:
+        if uneven != "keep":
+            check_agreements(dataset, uneven)
+    except ValueError as error:
+        facts[ERROR] = str(error)
+    everyones = steps.exchange(facts)
     if uneven == "keep":
         return dataset
     lengths = [theirs["length"] for theirs in everyones]
@@ -144,9 +151,8 @@ class Steps:
         if not self._may_differ():
             return passes(tf.constant(""))
         begin = tf.data.Dataset.from_tensors(0)
-        return begin.map(lambda _: tf.numpy_function(self._begin, [], tf.string)).flat_map(
-            lambda name: passes(tf.ensure_shape(name, []))
-        )
+        names = begin.map(lambda _: tf.numpy_function(self._begin, [], tf.string))
+        return mark_agreed(names.flat_map(lambda name: passes(tf.ensure_shape(name, []))))
 
     def agreed_pass(
         self, dataset: tf.data.Dataset, iteration: tf.Tensor, epoch: tf.Tensor

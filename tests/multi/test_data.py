@@ -286,6 +286,28 @@ def test_leaving_between_two_passes(rank, size, shuffle_buffer):
     assert len(list(dataset)) == 8
 
 
+def test_two_agreements_that_would_block_are_refused(rank, size):
+    """One rank needs more of the shard's steps for its next own one than another does."""
+    total = 20 * size
+    share = hvd.data.shard(without_length(total))
+    changed = [
+        ("a filter", share.filter(lambda x: rank > 0 or x > 15 * size)),
+        ("a flat_map", share.flat_map(lambda x: tf.data.Dataset.range(x % 3)).batch(2)),
+        ("an unbatch", share.batch(3).unbatch().prefetch(1)),
+        ("a filter", share.filter(lambda x: True) if rank == 0 else share),
+    ]
+    for step, dataset in changed:
+        with pytest.raises(ValueError, match=f"has {step} after hvd.data.shard .*\"keep\" there"):
+            hvd.data.equal_steps(dataset)
+    with pytest.raises(ValueError, match='has uneven="repeat" after'):
+        hvd.data.equal_steps(share, "repeat")
+    assert len(list(hvd.data.equal_steps(share.map(lambda x: x).batch(2)))) == 10
+    kept = hvd.data.shard(without_length(total), uneven="keep")
+    filtered = kept.filter(lambda x: rank > 0 or x > 15 * size)
+    steps = everyones(len(list(hvd.data.equal_steps(filtered))))
+    assert steps == [steps[0]] * size and 4 <= steps[0] <= 5
+
+
 def test_two_loops_at_a_time(rank, size):
     dataset = hvd.data.equal_steps(tf.data.Dataset.range(4 + rank).filter(lambda x: x >= 0))
     first, second = iter(dataset), iter(dataset)

@@ -50,12 +50,17 @@ def made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Data
 def dataset_chain(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """The dataset and all that it is made from, as far as TensorFlow and `made_from` tell."""
     yield dataset
+    for source in dataset_inputs(dataset):
+        yield from dataset_chain(source)
+
+
+def dataset_inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """What the dataset is made from directly, as far as TensorFlow and `made_from` tell."""
     # Each transformation of tf.compat.v1.data is wrapped, and has the inputs of what it wraps. Some
     # readers of files do not count their dataset of names among their inputs.
     hidden = [getattr(dataset, name, None) for name in (_MADE_FROM, "_dataset", "_filenames")]
     found = next((source for source in hidden if isinstance(source, tf.data.Dataset)), None)
-    for source in dataset._inputs() if found is None else [found]:
-        yield from dataset_chain(source)
+    return list(dataset._inputs()) if found is None else [found]
 
 
 def tf_variable(variable: Variable) -> Any:
