@@ -72,7 +72,7 @@ class Agreement:
         self._name = name
         self._uneven = uneven
         self._process_set = process_set
-        self._shares: queue.SimpleQueue[Optional[int]] = queue.SimpleQueue()
+        self._shares: queue.SimpleQueue[Optional[tuple[int, bool]]] = queue.SimpleQueue()
         self._verdicts: queue.SimpleQueue[Union[Verdict, Exception]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._offered = 0
@@ -81,14 +81,23 @@ class Agreement:
         self._lock = threading.Lock()  # for the next two, `over` and `left`
         self._is_gathering = False  # a share is on its way to the other ranks, or may be
         self._farewell = ""  # what the thread has to tell them when it is no longer so
-        self.agreed = False  # on a batch: then all ranks are in this iteration
+        self.is_only = False  # no rank is in an earlier iteration of the dataset any more
         self.over = False  # all ranks know that it is over
         self.left = False  # this rank has left before the end
 
-    def offer(self, share: int) -> None:
-        """Gives this rank's share of its next batch. Does not wait."""
+    @property
+    def is_open(self) -> bool:
+        """Whether this rank may need other ranks here, or has not told them that it has left."""
+        with self._lock:
+            return self._is_gathering or not (self.left or self.over)
+
+    def offer(self, share: int, is_in_earlier: bool) -> None:
+        """Gives this rank's share of its next batch. Does not wait.
+
+        is_in_earlier: whether an earlier iteration of the dataset is open here.
+        """
         self._offered += 1
-        self._shares.put(share)
+        self._shares.put((share, is_in_earlier))
         if self._thread is None:
             # A daemon, because a peer that never answers must not hold up the end of the program.
             self._thread = threading.Thread(target=self._agree, name="hvd-data", daemon=True)
@@ -133,7 +142,7 @@ class Agreement:
             over = True
             found: Union[Verdict, Exception]
             try:
-                number = self._gather(share, step)
+                number = self._gather(*share, step)
                 over = number == END
                 found = number, ""
             except tf.errors.UnknownError as error:
@@ -152,28 +161,28 @@ class Agreement:
                 return
             step += 1
 
-    def _gather(self, share: int, step: int) -> int:
+    def _gather(self, share: int, is_in_earlier: bool, step: int) -> int:
         with eager_mode(), tf.device("CPU"):
-            shares = ops.allgather(
-                tf.constant([share], tf.int64),
+            everyones = ops.allgather(
+                tf.constant([[share, int(is_in_earlier)]], tf.int64),
                 name=f"{self._name}/batch",
                 ignore_name_scope=True,
                 process_set=self._process_set,
             ).numpy()
-        self.agreed = True
+        shares, are_in_earlier = everyones.T.tolist()
+        self.is_only = not any(are_in_earlier)
         blame.hide(None)
-        found = verdict(shares.tolist(), step, self._uneven)
+        found = verdict(shares, step, self._uneven)
         if found == END:
-            self._announce_end(shares.tolist(), step)
+            self._announce_end(shares, step)
         return found
 
     def _end_gathering(self, over: bool) -> None:
         with self._lock:
             self._is_gathering = False
             self.over = over
-            farewell = "" if over else self._farewell
-        if farewell:
-            self._tell(farewell)
+            if self._farewell and not over:
+                self._tell(self._farewell)
 
     def _announce_end(self, shares: list[int], steps: int) -> None:
         more = ", ".join(str(rank) for rank, share in enumerate(shares) if share == FRESH)
@@ -201,11 +210,11 @@ class Agreement:
             # A rank's share that came after its farewell would take that back.
             if self._is_gathering:
                 self._farewell = text
-                return
-        self._tell(text)
+            else:
+                self._tell(text)
 
     def forget(self) -> None:
-        """Take back the announcement of leaving, once all ranks are in a later iteration."""
+        """Take back the announcement of leaving, once no rank is in this iteration any more."""
         self._tell("")
 
     def _tell(self, text: str) -> None:

@@ -194,8 +194,10 @@ class Steps:
 
     def _offer(self, key: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         def offer(key: np.int64, share: np.int64) -> np.int64:
-            if int(key) in self._passes:  # else it has failed
-                self._passes[int(key)].offer(int(share))
+            mine = self._passes.get(int(key))
+            if mine is not None:  # else it has failed
+                earlier = self._earlier_than(int(key)).values()
+                mine.offer(int(share), any(other.is_open for other in earlier))
             return share
 
         return tf.numpy_function(offer, [key, share], tf.int64)
@@ -205,15 +207,21 @@ class Steps:
         try:
             for verdict in mine.verdicts():
                 yield verdict
-                if mine.agreed:
+                if mine.is_only:
                     self._forget_before(int(key))
         finally:
             if not mine.left:
                 self._passes.pop(int(key), None)
 
     def _forget_before(self, key: int) -> None:
-        for earlier in [k for k, other in self._passes.items() if k < key and other.left]:
-            self._passes.pop(earlier).forget()
+        for earlier, other in self._earlier_than(key).items():
+            if other.left and not other.is_open:
+                self._passes.pop(earlier, None)  # another thread may do the same
+                other.forget()
+
+    def _earlier_than(self, key: int) -> dict[int, Agreement]:
+        # Of a copy, because other threads of TensorFlow begin and end passes meanwhile.
+        return {k: other for k, other in self._passes.copy().items() if k < key}
 
 
 def _granted(offer: Any, verdict: tf.Tensor, text: tf.Tensor) -> Any:

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who leaves an iteration of `hvd.data` tells the ranks that still need it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+from shares import everyones
+
+import hvd_tf as hvd
+from hvd_tf.data import agreement
+
+RANKS = (2,)
+IN_FULL = (3,)
+
+
+def numbers_without_length(count):
+    return tf.data.Dataset.range(count).filter(lambda number: number >= 0)
+
+
+def watch_shares(monkeypatch, before):
+    """Has `before` called with the number of each share that a thread is about to gather, from 1.
+
+    Numbers are those of the first iteration. Other ones are left alone.
+    """
+    gather, names = agreement.ops.allgather, []
+
+    def watched(*args, **kwargs):
+        name = kwargs.get("name") or ""
+        if name.endswith("/batch") and name in (names or [name]):
+            names.append(name)
+            before(len(names))
+        return gather(*args, **kwargs)
+
+    monkeypatch.setattr(agreement.ops, "allgather", watched)
+
+
+def test_a_rank_that_goes_on_with_another_loop_has_left_the_first(rank, size):
+    """It took its farewell back when all ranks were in the second loop, and others waited."""
+    dataset = hvd.data.shard(numbers_without_length(40 * size))
+    first, second = iter(dataset), iter(dataset)
+    next(first), next(second)
+    if rank == 0:
+        del first
+    for _ in range(5):
+        next(second)
+    everyones(None)
+    if rank > 0:
+        with pytest.raises(tf.errors.OpError, match="from rank 0: it left its dataset"):
+            list(first)
+    everyones(None)
+    assert len(list(dataset)) == 40
+
+
+def test_a_share_that_comes_when_all_are_in_the_next_loop(rank, size, monkeypatch):
+    """The others had taken their farewells back, so it waited for them."""
+    allowed, is_late, threads = [2], threading.Event(), {}
+
+    def before(number):
+        threads[number] = threading.current_thread()
+        while rank == 0 and number > allowed[0]:
+            is_late.set()
+            time.sleep(0.01)
+
+    watch_shares(monkeypatch, before)
+    dataset = hvd.data.shard(numbers_without_length(40 * size))
+    iterator = iter(dataset.prefetch(10) if rank == 0 else dataset)
+    next(iterator)
+    time.sleep(0.5)  # until the others have read ahead
+    allowed[0] = everyones(len(threads))[-1]  # rank 0 has one share more
+    is_late.clear()
+    if rank == 0:
+        assert is_late.wait(30)
+    everyones(None)
+    del iterator
+    assert len(list(dataset.take(10))) == 10
+    everyones(None)
+    allowed[0] = 40
+    for thread in threads.values():
+        thread.join(10)
+        assert not thread.is_alive()
+    everyones(None)
+    assert len(list(dataset)) == 40
