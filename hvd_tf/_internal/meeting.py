@@ -9,10 +9,9 @@ from typing import Optional, TypeVar
 import tensorflow as tf
 
 from hvd_tf._internal.causes import Cause, Kind, caused
-from hvd_tf._internal.names import DATA_PREFIX
 from hvd_tf._internal.objects import allgather_object, broadcast_object
 from hvd_tf._internal.runtime import rank, size
-from hvd_tf._internal.scopes import end_scope
+from hvd_tf._internal.scopes import fail_data, leave_data_failed
 
 _T = TypeVar("_T")
 
@@ -40,18 +39,20 @@ class Meeting:
         function.
         """
         if self._open:
-            end_scope(DATA_PREFIX, _text(error))
+            fail_data(_text(error))
             try:
                 self._exchange(_text(error))
             except (tf.errors.OpError, RuntimeError):
                 pass  # others have failed too, or are lost: this rank raises its own error
+            finally:
+                leave_data_failed()
 
     def _exchange(self, failure: str) -> None:
         failures = allgather_object(failure, name=f"{self._what}/meeting")
         self._open = not any(failures)
         if not self._open:
             # No rank may go on, perhaps to new datasets, before all have taken it back.
-            end_scope(DATA_PREFIX, "")
+            fail_data("")
             allgather_object(None, name=f"{self._what}/taken_back")
             raise _first_failure(self._what, failures)
 

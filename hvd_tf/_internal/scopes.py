@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import tensorflow as tf
 
 from hvd_tf._internal import native
 from hvd_tf._internal.graph_names import collectives_of
 from hvd_tf._internal.names import (
     BROADCAST_PREFIX,
+    DATA_PREFIX,
     END_TOGETHER_PREFIX,
     GRADIENT_PREFIX,
     ROOT_PREFIX,
@@ -16,6 +19,9 @@ from hvd_tf._internal.names import (
 
 # The names of collectives that hooks run beside the steps begin with these.
 _NOT_OF_STEPS = (BROADCAST_PREFIX, ROOT_PREFIX)
+
+_data_lock = threading.Lock()
+_data_failure = ""  # guarded by it: what peers have been told that wait in hvd_tf.data
 
 
 def end_scope(name: str, text: str) -> None:
@@ -40,6 +46,31 @@ def leave_training(text: str) -> None:
     """The same where this rank is in no training any more, and will not agree on its end either."""
     end_training(text)
     end_scope(END_TOGETHER_PREFIX, text)
+
+
+def fail_data(text: str) -> None:
+    """Peers that wait for this rank in `hvd_tf.data` fail with `text`; "" takes that back."""
+    global _data_failure
+    with _data_lock:
+        _data_failure = text
+        end_scope(DATA_PREFIX, text)
+
+
+def fail_data_again() -> None:
+    """Call it in another thread after a collective of `hvd_tf.data`.
+
+    That may have come to the leader behind what peers were told, and has then taken it back.
+    """
+    with _data_lock:
+        if _data_failure:
+            end_scope(DATA_PREFIX, _data_failure)
+
+
+def leave_data_failed() -> None:
+    """What peers have been told stays so, but is not told again: this rank may start anew."""
+    global _data_failure
+    with _data_lock:
+        _data_failure = ""
 
 
 def has_gradients(graph: tf.Graph) -> bool:

@@ -22,6 +22,7 @@ from hvd_tf._internal import blame, native
 from hvd_tf._internal.causes import Kind, cause_of
 from hvd_tf._internal.compat import eager_mode
 from hvd_tf._internal.runtime import ProcessSet
+from hvd_tf._internal.scopes import fail_data_again
 from hvd_tf.data.members import announce
 
 # A rank's share of a batch.
@@ -183,6 +184,7 @@ class Agreement:
             self.over = over
             if self._farewell and not over:
                 self._tell(self._farewell)
+        fail_data_again()
 
     def _announce_end(self, shares: list[int], steps: int) -> None:
         more = ", ".join(str(rank) for rank, share in enumerate(shares) if share == FRESH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leaves an iteration of `hvd.data` tells the ranks that still need it."""
+"""Who leaves an iteration of `hvd.data`, or fails beside it, tells the ranks that still need it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 from shares import everyones
 
 import hvd_tf as hvd
+from hvd_tf._internal import meeting
 from hvd_tf.data import agreement
 
 RANKS = (2,)
@@ -84,3 +85,38 @@ def test_a_share_that_comes_when_all_are_in_the_next_loop(rank, size, monkeypatc
         assert not thread.is_alive()
     everyones(None)
     assert len(list(dataset)) == 40
+
+
+def test_a_share_on_its_way_where_its_rank_fails(rank, size, folder, monkeypatch):
+    """It took back what the rank had said of its failure, and the others waited for the next."""
+    is_late, has_failed, sent = threading.Event(), threading.Event(), folder / "sent"
+
+    def before(number):
+        if number == 2 and rank == 0:
+            is_late.set()
+            assert has_failed.wait(30)
+            threading.Timer(0.2, sent.touch).start()
+        elif number == 2:
+            while not sent.exists():
+                time.sleep(0.01)
+
+    exchange = meeting.Meeting._exchange
+
+    def tell(self, failure):
+        has_failed.set()  # its peers have been told
+        exchange(self, failure)
+
+    def read():
+        iterator = iter(hvd.data.shard(numbers_without_length(40 * size)))
+        for _ in iterator:
+            if rank == 0:
+                assert is_late.wait(30)
+                raise ValueError("a bad batch")
+
+    watch_shares(monkeypatch, before)
+    monkeypatch.setattr(meeting.Meeting, "_exchange", tell)
+    with pytest.raises(ValueError if rank == 0 else tf.errors.OpError, match="a bad batch"):
+        meeting.everywhere(read, "reading")
+    monkeypatch.undo()
+    everyones(None)
+    assert len(list(hvd.data.shard(numbers_without_length(40 * size)))) == 40
