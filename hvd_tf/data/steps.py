@@ -253,7 +253,9 @@ def _with_shares(dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
     )
     offers = elements(dataset, FRESH)
     if repeat:
-        offers = offers.concatenate(elements(dataset.repeat(), REPEATED))
+        # The map comes before the repeat. TensorFlow fuses a shuffle with a repeat right after it,
+        # and what else reads the shuffle, as the fresh elements do, would never end then.
+        offers = offers.concatenate(elements(dataset, REPEATED).repeat())
     return offers.concatenate(nothing.repeat())
 
 

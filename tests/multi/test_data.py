@@ -192,6 +192,22 @@ def test_datasets(make, total, uneven, rank, size):
         assert seen.max() == 1 and total - seen.sum() < 2 * size
 
 
+@pytest.mark.parametrize("kind", ["shard", "equal_steps", "reshuffled"])
+def test_shuffled_records_are_repeated_until_the_longest_has_ended(rank, size, kind):
+    """TensorFlow fuses a shuffle with the repeat after it, for whatever else reads the shuffle."""
+    total = 4 * size - 1
+    if kind == "shard":
+        dataset = hvd.data.shard(without_length(total), shuffle_buffer=5, uneven="repeat")
+    else:
+        share = hvd.data.shard(without_length(total), uneven="keep")
+        share = share.shuffle(5, reshuffle_each_iteration=kind == "reshuffled")
+        dataset = hvd.data.equal_steps(share, "repeat")
+    for _ in range(2):
+        seen = [int(number) for number in dataset.take(9)]
+        assert len(seen) == 4
+        assert set(seen) == set(range(rank, total, size))
+
+
 def test_raise(rank, size):
     with pytest.raises(ValueError, match='uneven="raise"'):
         hvd.data.shard(with_length(2 * size + 1), uneven="raise")
@@ -297,7 +313,7 @@ def test_two_agreements_that_would_block_are_refused(rank, size):
         ("a filter", share.filter(lambda x: True) if rank == 0 else share),
     ]
     for step, dataset in changed:
-        with pytest.raises(ValueError, match=f"has {step} after hvd.data.shard .*\"keep\" there"):
+        with pytest.raises(ValueError, match=f'has {step} after hvd.data.shard .*"keep" there'):
             hvd.data.equal_steps(dataset)
     with pytest.raises(ValueError, match='has uneven="repeat" after'):
         hvd.data.equal_steps(share, "repeat")
