@@ -29,6 +29,7 @@ from hvd_tf.data.members import announce
 NOTHING, REPEATED, FRESH = 0, 1, 2
 # The verdict on a batch. GONE: another rank has left the iteration.
 NOT_YET, END, GO, GONE = -1, 0, 1, 2
+_Share = tuple[int, bool]  # and whether an earlier iteration of the dataset is open here
 Verdict = tuple[int, str]
 """The number and a text. For GONE it is the error where the batch is needed. Else it is empty."""
 
@@ -73,24 +74,18 @@ class Agreement:
         self._name = name
         self._uneven = uneven
         self._process_set = process_set
-        self._shares: queue.SimpleQueue[Optional[tuple[int, bool]]] = queue.SimpleQueue()
+        # Shares, and at last this rank's farewell.
+        self._for_thread: queue.SimpleQueue[Union[_Share, str]] = queue.SimpleQueue()
         self._verdicts: queue.SimpleQueue[Union[Verdict, Exception]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._offered = 0
         self._steps = 0  # how many may be taken here
         self._input_failed = False
-        self._lock = threading.Lock()  # for the next two, `over` and `left`
-        self._is_gathering = False  # a share is on its way to the other ranks, or may be
-        self._farewell = ""  # what the thread has to tell them when it is no longer so
+        # Not until all know that it is over, or this rank has told that it has left.
+        self.is_open = True
         self.is_only = False  # no rank is in an earlier iteration of the dataset any more
         self.over = False  # all ranks know that it is over
         self.left = False  # this rank has left before the end
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this rank may need other ranks here, or has not told them that it has left."""
-        with self._lock:
-            return self._is_gathering or not (self.left or self.over)
 
     def offer(self, share: int, is_in_earlier: bool) -> None:
         """Gives this rank's share of its next batch. Does not wait.
@@ -98,7 +93,7 @@ class Agreement:
         is_in_earlier: whether an earlier iteration of the dataset is open here.
         """
         self._offered += 1
-        self._shares.put((share, is_in_earlier))
+        self._for_thread.put((share, is_in_earlier))
         if self._thread is None:
             # A daemon, because a peer that never answers must not hold up the end of the program.
             self._thread = threading.Thread(target=self._agree, name="hvd-data", daemon=True)
@@ -134,33 +129,38 @@ class Agreement:
             self._leave()
 
     def _agree(self) -> None:
-        step = 0
-        while (share := self._shares.get()) is not None:
-            with self._lock:
-                if self.left:
-                    return
-                self._is_gathering = True
-            over = True
-            found: Union[Verdict, Exception]
-            try:
-                number = self._gather(*share, step)
-                over = number == END
-                found = number, ""
-            except tf.errors.UnknownError as error:
-                over = False
-                cause = cause_of(error)
-                blame.hide(cause)
-                found = error
-                if cause and cause.kind is Kind.SCOPE_ENDED:
-                    found = GONE, f"no next batch: {cause.message}"
-            except Exception as error:  # for the thread that waits for the verdict
-                over = isinstance(error, RuntimeError)
-                found = error
-            self._end_gathering(over)
+        step, goes_on = 0, True
+        while not isinstance(told := self._for_thread.get(), str):
+            if not goes_on or self.left:
+                continue  # nobody asks for a verdict on it
+            found = self._found(told, step)
             self._verdicts.put(found)
-            if found != (GO, ""):
+            if self.over:
                 return
+            goes_on = found == (GO, "")
             step += 1
+        self._say_farewell(told)
+
+    def _found(self, share: _Share, step: int) -> Union[Verdict, Exception]:
+        over = True
+        found: Union[Verdict, Exception]
+        try:
+            number = self._gather(*share, step)
+            over = number == END
+            found = number, ""
+        except tf.errors.UnknownError as error:
+            over = False
+            cause = cause_of(error)
+            blame.hide(cause)
+            found = error
+            if cause and cause.kind is Kind.SCOPE_ENDED:
+                found = GONE, f"no next batch: {cause.message}"
+        except Exception as error:  # for the thread that waits for the verdict
+            over = isinstance(error, RuntimeError)
+            found = error
+        self.over, self.is_open = over, not over
+        fail_data_again()
+        return found
 
     def _gather(self, share: int, is_in_earlier: bool, step: int) -> int:
         with eager_mode(), tf.device("CPU"):
@@ -178,14 +178,6 @@ class Agreement:
             self._announce_end(shares, step)
         return found
 
-    def _end_gathering(self, over: bool) -> None:
-        with self._lock:
-            self._is_gathering = False
-            self.over = over
-            if self._farewell and not over:
-                self._tell(self._farewell)
-        fail_data_again()
-
     def _announce_end(self, shares: list[int], steps: int) -> None:
         more = ", ".join(str(rank) for rank, share in enumerate(shares) if share == FRESH)
         if more:
@@ -196,7 +188,10 @@ class Agreement:
             )
 
     def _leave(self) -> None:
-        self._shares.put(None)
+        # Python may call it at any time in any thread, so it must not wait for a lock.
+        if self.over:
+            return
+        self.left = True
         if self._input_failed:
             text = f"its input failed after {self._steps} batches"
         else:
@@ -205,15 +200,15 @@ class Agreement:
                 "must take the same number: give all the same last step, and leave a loop on all "
                 "ranks or on none"
             )
-        with self._lock:
-            if self.over:
-                return
-            self.left = True
-            # A rank's share that came after its farewell would take that back.
-            if self._is_gathering:
-                self._farewell = text
-            else:
-                self._tell(text)
+        if self._thread is None:
+            self._say_farewell(text)
+        else:
+            # A share that came after the farewell would take it back.
+            self._for_thread.put(text)
+
+    def _say_farewell(self, text: str) -> None:
+        self._tell(text)
+        self.is_open = False
 
     def forget(self) -> None:
         """Take back the announcement of leaving, once no rank is in this iteration any more."""

@@ -120,3 +120,50 @@ def test_a_share_on_its_way_where_its_rank_fails(rank, size, folder, monkeypatch
     monkeypatch.undo()
     everyones(None)
     assert len(list(hvd.data.shard(numbers_without_length(40 * size)))) == 40
+
+
+def lines_of_thread(dataset, destroyed_at=None):
+    """The lines of agreement.py that the thread of a new iteration passes. It must end.
+
+    destroyed_at: the line in which the thread destroys the iterator. None: it does not.
+    """
+    iterators, threads, passed = [], [], set()
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != agreement.__file__:
+            return None
+        if not threads:
+            threads.append(threading.current_thread())
+        if event == "line" and len(iterators) == 2:  # the main thread needs it no more
+            passed.add(frame.f_lineno)
+            if frame.f_lineno == destroyed_at:
+                iterators.clear()
+        return trace
+
+    threading.settrace(trace)
+    iterators.append(iter(dataset))
+    next(iterators[0])
+    threading.settrace(None)
+    iterators.append(None)
+    end = time.monotonic() + (30 if destroyed_at else 1)
+    while iterators and time.monotonic() < end:
+        time.sleep(0.01)
+    iterators.clear()
+    threads[0].join(10)
+    assert not threads[0].is_alive(), f"the thread waits in line {destroyed_at}"
+    return passed
+
+
+def test_an_iterator_that_the_thread_itself_destroys(rank, size):
+    """As by Python's garbage collection, which may come on any line. A lock was held in some."""
+    dataset = hvd.data.shard(numbers_without_length(4000 * size)).prefetch(1000)
+    lines = hvd.broadcast_object(sorted(lines_of_thread(dataset)), name="lines")
+    assert len(lines) > 10
+    for line in lines:
+        if rank == 0:
+            lines_of_thread(dataset, line)
+        else:
+            iterator = iter(dataset)
+            next(iterator)
+        everyones(None)
+        iterator = None
