@@ -123,47 +123,61 @@ def test_a_share_on_its_way_where_its_rank_fails(rank, size, folder, monkeypatch
 
 
 def lines_of_thread(dataset, destroyed_at=None):
-    """The lines of agreement.py that the thread of a new iteration passes. It must end.
+    """The lines of agreement.py that the thread of a new iteration passes for some steps.
 
-    destroyed_at: the line in which the thread destroys the iterator. None: it does not.
+    destroyed_at: the line in which the thread destroys the iterator. None: it does not. The thread
+      must end.
     """
-    iterators, threads, passed = [], [], set()
+    iterators, threads, gathered, passed = [], [], [], set()
+    is_in_use = threading.Event()  # the main thread has its first step, and needs no more
+    is_enough = threading.Event()
 
     def trace(frame, event, argument):
         if frame.f_code.co_filename != agreement.__file__:
             return None
         if not threads:
             threads.append(threading.current_thread())
-        if event == "line" and len(iterators) == 2:  # the main thread needs it no more
+        if event == "call" and frame.f_code is agreement.Agreement._found.__code__:
+            gathered.append(None)
+            if len(gathered) == 2:
+                assert is_in_use.wait(30)
+            elif len(gathered) == 5:
+                is_enough.set()
+        if event == "line" and 2 <= len(gathered) < 5:
             passed.add(frame.f_lineno)
-            if frame.f_lineno == destroyed_at:
+            if frame.f_lineno == destroyed_at and iterators:
                 iterators.clear()
+                is_enough.set()
         return trace
 
     threading.settrace(trace)
     iterators.append(iter(dataset))
     next(iterators[0])
     threading.settrace(None)
-    iterators.append(None)
-    end = time.monotonic() + (30 if destroyed_at else 1)
-    while iterators and time.monotonic() < end:
-        time.sleep(0.01)
+    is_in_use.set()
+    assert is_enough.wait(30)
     iterators.clear()
-    threads[0].join(10)
+    threads[0].join(30)
     assert not threads[0].is_alive(), f"the thread waits in line {destroyed_at}"
-    return passed
+    return sorted(passed)
 
 
 def test_an_iterator_that_the_thread_itself_destroys(rank, size):
     """As by Python's garbage collection, which may come on any line. A lock was held in some."""
     dataset = hvd.data.shard(numbers_without_length(4000 * size)).prefetch(1000)
-    lines = hvd.broadcast_object(sorted(lines_of_thread(dataset)), name="lines")
-    assert len(lines) > 10
-    for line in lines:
+
+    def in_turn(destroyed_at=None):
+        iterator = lines = None
         if rank == 0:
-            lines_of_thread(dataset, line)
-        else:
+            lines = lines_of_thread(dataset, destroyed_at)
+        else:  # it stays in the loop
             iterator = iter(dataset)
             next(iterator)
-        everyones(None)
-        iterator = None
+        lines = hvd.broadcast_object(lines, name="lines")
+        del iterator
+        return lines
+
+    lines = in_turn()
+    assert len(lines) > 10
+    for line in lines:
+        in_turn(line)
