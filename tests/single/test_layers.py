@@ -135,7 +135,7 @@ FLOORS = [
 BESIDE = {
     # Ranks agree on the number of batches by a collective. They say when they stop early. The
     # Estimator's toolkit may use it.
-    "data": "facts ops runtime process_sets native names compat blame causes new_starts",
+    "data": "facts ops runtime process_sets native names compat blame causes new_starts scopes",
     "launch": "launcher caller failure_report",
     "launcher": "failure_report notices presence build_stamp commits job_starts config_file nccl "
     "version",
