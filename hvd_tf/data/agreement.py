@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One iteration of a dataset on all ranks. They agree one batch ahead whether there is a next one.
+"""One pass over a dataset on all ranks. They agree one batch ahead whether there is a next one.
 
 A thread of its own gathers the ranks' shares, batch after batch. So TensorFlow's threads never wait
 in a collective, and an iterator can always be destroyed at once. A rank that leaves the iteration
@@ -64,23 +64,46 @@ def verdict(shares: list[int], step: int, uneven: str) -> int:
     return END
 
 
-class Agreement:
-    """One iteration. `offer` and `verdicts` are called by TensorFlow's threads, one after another.
+class Iteration:
+    """An iterator's passes, one after another. A rank that leaves one leaves the iteration.
 
-    `name` is the name of the iteration. It is the same on every rank, and is never used again.
+    `name` is the same on every rank, and is never used again.
     """
 
-    def __init__(self, name: str, uneven: str, process_set: ProcessSet) -> None:
-        self._name = name
+    def __init__(self, name: str, process_set: ProcessSet) -> None:
+        self.name = name
+        # On this rank, before the end. TensorFlow may go on to the next pass behind an error.
+        self.is_left = False
+        self._process_set = process_set
+
+    def say_farewell(self, text: str) -> None:
+        """Peers that need this rank in a pass of it fail with the text; "" takes it back."""
+        set_id = self._process_set.process_set_id
+        if set_id is not None:  # else the set is gone, and nobody waits in it
+            native.lib.hvd_end_scope(set_id, f"{self.name}/".encode(), text.encode())
+
+
+class Agreement:
+    """One pass. `offer` and `verdicts` are called by TensorFlow's threads, one after another.
+
+    `epoch` is its number in the iteration, the same on every rank.
+    """
+
+    def __init__(
+        self, iteration: Iteration, epoch: int, uneven: str, process_set: ProcessSet
+    ) -> None:
+        self.iteration = iteration
+        self._name = f"{iteration.name}/{epoch}"
         self._uneven = uneven
         self._process_set = process_set
-        # Shares, and at last this rank's farewell.
+        # Shares, and at last this rank's farewell, or "" where all know that it is over.
         self._for_thread: queue.SimpleQueue[Union[_Share, str]] = queue.SimpleQueue()
         self._verdicts: queue.SimpleQueue[Union[Verdict, Exception]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._offered = 0
         self._steps = 0  # how many may be taken here
         self._input_failed = False
+        self._is_in_use = False  # verdicts are asked for
         # Not until all know that it is over, or this rank has told that it has left.
         self.is_open = True
         self.is_only = False  # no rank is in an earlier iteration of the dataset any more
@@ -93,6 +116,8 @@ class Agreement:
         is_in_earlier: whether an earlier iteration of the dataset is open here.
         """
         self._offered += 1
+        if self.iteration.is_left:
+            return
         self._for_thread.put((share, is_in_earlier))
         if self._thread is None:
             # A daemon, because a peer that never answers must not hold up the end of the program.
@@ -110,6 +135,9 @@ class Agreement:
           RuntimeError: as `verdict`.
           tf.errors.UnknownError: the job is over on a peer.
         """
+        if self.iteration.is_left:
+            return
+        self._is_in_use = True
         try:
             while True:
                 if self._offered == self._steps:
@@ -135,8 +163,6 @@ class Agreement:
                 continue  # nobody asks for a verdict on it
             found = self._found(told, step)
             self._verdicts.put(found)
-            if self.over:
-                return
             goes_on = found == (GO, "")
             step += 1
         self._say_farewell(told)
@@ -189,10 +215,11 @@ class Agreement:
 
     def _leave(self) -> None:
         # Python may call it at any time in any thread, so it must not wait for a lock.
-        if self.over:
-            return
-        self.left = True
-        if self._input_failed:
+        self.left = not self.over or self.iteration.is_left
+        self.iteration.is_left |= self.left
+        if not self.left:
+            text = ""  # the next pass may begin
+        elif self._input_failed:
             text = f"its input failed after {self._steps} batches"
         else:
             text = (
@@ -207,14 +234,11 @@ class Agreement:
             self._for_thread.put(text)
 
     def _say_farewell(self, text: str) -> None:
-        self._tell(text)
+        if text:
+            self.iteration.say_farewell(text)
         self.is_open = False
 
-    def forget(self) -> None:
-        """Take back the announcement of leaving, once no rank is in this iteration any more."""
-        self._tell("")
-
-    def _tell(self, text: str) -> None:
-        set_id = self._process_set.process_set_id
-        if set_id is not None:  # else the set is gone, and nobody waits in it
-            native.lib.hvd_end_scope(set_id, f"{self._name}/".encode(), text.encode())
+    def leave_unless_in_use(self) -> None:
+        """Leaves the iteration, where no generator of verdicts does so when it is closed."""
+        if not self._is_in_use:
+            self._leave()

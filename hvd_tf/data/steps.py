@@ -23,6 +23,7 @@ from hvd_tf.data.agreement import (
     NOTHING,
     REPEATED,
     Agreement,
+    Iteration,
     Verdict,
 )
 from hvd_tf.data.early_values import early_value
@@ -118,6 +119,7 @@ class Steps:
         self.uneven = uneven
         self.process_set = process_set
         self._instance: Optional[int] = None
+        self._iterations: dict[bytes, Iteration] = {}  # by name, those that have not ended here
         self._passes: dict[int, Agreement] = {}  # in the order of their beginnings here
         self._keys = itertools.count()  # of passes
         self._numbers = itertools.count()  # of iterations
@@ -150,8 +152,10 @@ class Steps:
         """
         if not self._may_differ():
             return passes(tf.constant(""))
-        begin = tf.data.Dataset.from_tensors(0)
-        names = begin.map(lambda _: tf.numpy_function(self._begin, [], tf.string))
+        # A generator, because that hears when its iterator is destroyed.
+        names = tf.data.Dataset.from_generator(
+            self._iteration, output_signature=tf.TensorSpec([], tf.string)
+        )
         return mark_agreed(names.flat_map(lambda name: passes(tf.ensure_shape(name, []))))
 
     def agreed_pass(
@@ -179,17 +183,36 @@ class Steps:
     def _may_differ(self) -> bool:
         return self.uneven != "keep" and self.process_set.size() != 1
 
-    def _begin(self) -> bytes:
+    def _iteration(self) -> Iterator[bytes]:
         number = next(self._numbers)
         if self._start != new_starts.number():
             self._start = new_starts.number()
             self._count_at_start = number
-        return f"{self._start}/{number - self._count_at_start}".encode()
+        name = f"{DATA_PREFIX}{self._instance}/{self._start}/{number - self._count_at_start}"
+        iteration = Iteration(name, self.process_set)
+        self._iterations[name.encode()] = iteration
+        has_ended = False
+        try:
+            yield name.encode()
+            has_ended = True
+        finally:
+            if not has_ended:
+                self._leave(iteration)
+            del self._iterations[name.encode()]
 
-    def _begin_pass(self, iteration: bytes, epoch: np.int64) -> np.int64:
-        name = f"{DATA_PREFIX}{self._instance}/{iteration.decode()}/{epoch}"
+    def _leave(self, iteration: Iteration) -> None:
+        iteration.is_left = True
+        of_it = [one for one in self._passes.copy().values() if one.iteration is iteration]
+        for one in of_it:  # one that is in use leaves by itself
+            one.leave_unless_in_use()
+        if not of_it:  # others may be ahead, in the next pass
+            key = self._begin_pass(iteration.name.encode(), np.int64(-1))
+            self._passes[key].leave_unless_in_use()
+
+    def _begin_pass(self, name: bytes, epoch: np.int64) -> np.int64:
+        iteration = self._iterations.get(name) or Iteration(name.decode(), self.process_set)
         key = next(self._keys)
-        self._passes[key] = Agreement(name, self.uneven, self.process_set)
+        self._passes[key] = Agreement(iteration, int(epoch), self.uneven, self.process_set)
         return np.int64(key)
 
     def _offer(self, key: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
@@ -217,7 +240,7 @@ class Steps:
         for earlier, other in self._earlier_than(key).items():
             if other.left and not other.is_open:
                 self._passes.pop(earlier, None)  # another thread may do the same
-                other.forget()
+                other.iteration.say_farewell("")  # nobody is there any more
 
     def _earlier_than(self, key: int) -> dict[int, Agreement]:
         # Of a copy, because other threads of TensorFlow begin and end passes meanwhile.

@@ -297,8 +297,12 @@ def test_leaving_between_two_passes(rank, size, shuffle_buffer):
     for _ in range(4):
         next(iterator)
     assert rank > 0 or is_ahead.wait(30)
+    gathering = [one for one in threading.enumerate() if one.name == "hvd-data"]
     del iterator
     everyones(None)
+    for one in gathering:  # none waits for a rank that has not begun the second pass
+        one.join(30)
+        assert not one.is_alive()
     assert len(list(dataset)) == 8
 
 
