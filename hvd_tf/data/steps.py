@@ -44,9 +44,10 @@ def equal_steps(
 ) -> tf.data.Dataset:
     """The dataset, with equally many elements on every rank. A collective call.
 
-    It is for a pipeline whose own steps make lengths differ after `shard`, such as a filter or a
-    flat_map. If every rank's cardinality is known, lengths are compared now. Else the ranks agree
-    on each batch while the one before it is in use. No data is read twice, or counted first.
+    It is for a pipeline whose own steps make lengths differ after `shard(..., uneven="keep")`, such
+    as a filter or a flat_map. If every rank's cardinality is known, lengths are compared now. Else
+    the ranks agree on each batch while the one before it is in use. No data is read twice, or
+    counted first.
 
     Args:
       dataset: of any structure. A step takes one element, so batch the dataset before.
@@ -62,8 +63,7 @@ def equal_steps(
     Raises:
       ValueError: on every rank. Lengths are known, and a rank has nothing, or they differ and
         uneven="raise"; the ranks agree on the steps of a shard before a filter; or the arguments
-        differ. If lengths are unknown, such errors come while
-        iterating, as tf.errors.OpError.
+        differ. If lengths are unknown, such errors come while iterating, as tf.errors.OpError.
     """
     check_uneven(uneven)
     size = checked_size(process_set)
