@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_tf
-from hvd_tf.data.agreement import Agreement
+from hvd_tf.data.agreement import Iteration
 
 OWN_INIT = True
 RANKS = (2,)
@@ -293,5 +293,5 @@ def test_mistakes_in_the_input_of_a_set(hvd, mine, rank):
 
 def test_an_iteration_may_end_after_its_set(hvd):
     gone = hvd.ProcessSet([0])
-    Agreement("data/gone", "drop", gone).forget()
+    Iteration("data/gone", gone).say_farewell("it left")
     assert gone.process_set_id is None
