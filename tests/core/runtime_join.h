@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/options.h"
@@ -57,6 +58,14 @@ class JoinUnderWay {
   std::future<JoinResult> result_ = told_->get_future();
   JoinCallPtr call_;
 };
+
+// The leader may or may not have heard of the join before it is taken back.
+inline void JoinAndTakeBack(Runtime* runtime, int turn) {
+  JoinUnderWay join(runtime);
+  if (turn % 2 == 0) std::this_thread::yield();
+  join.Cancel();
+  EXPECT_EQ(join.Wait().status.code(), StatusCode::kCancelled);
+}
 
 inline int Join(Runtime* runtime) {
   const JoinResult result = JoinUnderWay(runtime).Wait();

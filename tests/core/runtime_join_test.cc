@@ -105,12 +105,7 @@ TEST(join_can_be_taken_back) {
   RunJoins(3,
            [](Runtime* runtime, int rank, int size) {
              for (int turn = 0; turn < 20; ++turn) {
-               if (rank == 1) {
-                 JoinUnderWay join(runtime);
-                 if (turn % 2 == 0) std::this_thread::yield();
-                 join.Cancel();
-                 EXPECT_EQ(join.Wait().status.code(), StatusCode::kCancelled);
-               }
+               if (rank == 1) JoinAndTakeBack(runtime, turn);
                // Rank 0, which leads, hears of this after it has heard of that.
                if (rank < 2) {
                  Ask ask{"heard"};

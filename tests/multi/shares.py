@@ -54,3 +54,13 @@ def check_steps(steps, total, dropped_at_most):
 def refused(text, *args, **kwargs):
     with pytest.raises(ValueError, match=text):
         hvd.data.shard(*args, **kwargs)
+
+
+def with_length(total):
+    """The numbers below the total, as a dataset that knows how many they are."""
+    return tf.data.Dataset.range(total)
+
+
+def without_length(total):
+    """The same numbers, as a dataset that does not."""
+    return tf.data.Dataset.range(2 * total).filter(lambda x: x % 2 == 0).map(lambda x: x // 2)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from shares import everyones
+from shares import everyones, without_length
 
 import hvd_tf as hvd
 from hvd_tf._internal import meeting
@@ -16,10 +16,6 @@ from hvd_tf.data import agreement
 
 RANKS = (2,)
 IN_FULL = (3,)
-
-
-def numbers_without_length(count):
-    return tf.data.Dataset.range(count).filter(lambda number: number >= 0)
 
 
 def watch_shares(monkeypatch, before):
@@ -39,9 +35,123 @@ def watch_shares(monkeypatch, before):
     monkeypatch.setattr(agreement.ops, "allgather", watched)
 
 
+def test_leaving_a_loop_early_and_starting_again(rank, size):
+    dataset = hvd.data.shard(without_length(40 * size)).prefetch(rank + 1)
+    for _ in range(5):
+        for count, step in enumerate(dataset):
+            total = int(hvd.allreduce(step, op=hvd.Sum, name="step"))
+            assert total == sum(range(count * size, (count + 1) * size))
+            if count == 3:
+                break
+    assert len(list(dataset)) == 40
+
+
+@pytest.mark.parametrize("shuffle_buffer", [None, 100])
+def test_leaving_between_two_passes(rank, size, shuffle_buffer):
+    """Rank 0 has read ahead into the second one, which the others have not begun."""
+    begins, is_ahead = [], threading.Event()
+
+    def noted(number):
+        if number == 0:
+            begins.append(number)
+        if len(begins) == 2:
+            is_ahead.set()
+        return number
+
+    source = without_length(4 * size).map(lambda n: tf.numpy_function(noted, [n], tf.int64))
+    dataset = hvd.data.shard(source, epochs=2, shuffle_buffer=shuffle_buffer)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # it reads ahead too
+    iterator = iter((dataset.prefetch(5) if rank == 0 else dataset).with_options(options))
+    for _ in range(4):
+        next(iterator)
+    assert rank > 0 or is_ahead.wait(30)
+    gathering = [one for one in threading.enumerate() if one.name == "hvd-data"]
+    del iterator
+    everyones(None)
+    for one in gathering:  # none waits for a rank that has not begun the second pass
+        one.join(30)
+        assert not one.is_alive()
+    assert len(list(dataset)) == 8
+
+
+def test_leaving_a_loop_on_one_rank_only(rank, size):
+    dataset = hvd.data.shard(without_length(40 * size))
+    if rank == 0:
+        for count, _ in enumerate(dataset):
+            if count == 3:
+                break
+    else:
+        with pytest.raises(tf.errors.OpError, match="from rank 0: it left its dataset"):
+            list(dataset)
+    assert len(list(dataset)) == 40
+
+
+def test_a_rank_that_leaves_concerns_only_who_needs_its_data(rank, size, capfd):
+    """The others read ahead what rank 0 does not have yet. No traceback is logged of that."""
+    dataset = hvd.data.shard(without_length(40 * size)).prefetch(1 if rank == 0 else 20)
+    for count, _ in enumerate(dataset):
+        if count == 3:
+            break
+    everyones(None)
+    assert len(list(dataset)) == 40
+    iterator = iter(dataset)
+    if rank == 0:
+        next(iterator)
+        del iterator
+    else:
+        text = "no next batch: .*will not come from rank 0: it left its dataset when .* give all"
+        with pytest.raises(tf.errors.OpError, match=text) as caught:
+            list(iterator)
+        assert "Traceback" not in str(caught.value)
+    everyones(None)
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    if tf.__version__.startswith("2.15."):  # later ones log every failure of a function, in a line
+        assert "left its dataset" not in told
+
+
+def test_a_rank_that_leaves_with_a_share_on_its_way(rank, size, monkeypatch):
+    """Its last share came behind its farewell, where the thread that gathers was late."""
+    is_late, has_left, calls = threading.Event(), threading.Event(), []
+    gather, leave = agreement.ops.allgather, agreement.Agreement._leave
+
+    def late_gather(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 2 and rank == 0:
+            is_late.set()
+            assert has_left.wait(30)
+        elif len(calls) == 2:
+            everyones(None)  # rank 0 has its share on its way
+        return gather(*args, **kwargs)
+
+    def tell(self):
+        leave(self)
+        has_left.set()
+
+    dataset = hvd.data.shard(without_length(40 * size))
+    iterator = iter(dataset)
+    monkeypatch.setattr(agreement.ops, "allgather", late_gather)
+    if rank == 0:
+        monkeypatch.setattr(agreement.Agreement, "_leave", tell)
+        next(iterator)
+        assert is_late.wait(30)
+        del iterator
+        assert has_left.wait(30)
+        time.sleep(0.2)  # until the leader has that share
+        everyones(None)
+    else:
+        text = "from rank 0: it left its dataset when 1 batches"
+        with pytest.raises(tf.errors.OpError, match=text):
+            list(iterator)
+    monkeypatch.undo()
+    everyones(None)
+    assert len(list(dataset)) == 40
+
+
 def test_a_rank_that_goes_on_with_another_loop_has_left_the_first(rank, size):
     """It took its farewell back when all ranks were in the second loop, and others waited."""
-    dataset = hvd.data.shard(numbers_without_length(40 * size))
+    dataset = hvd.data.shard(without_length(40 * size))
     first, second = iter(dataset), iter(dataset)
     next(first), next(second)
     if rank == 0:
@@ -67,7 +177,7 @@ def test_a_share_that_comes_when_all_are_in_the_next_loop(rank, size, monkeypatc
             time.sleep(0.01)
 
     watch_shares(monkeypatch, before)
-    dataset = hvd.data.shard(numbers_without_length(40 * size))
+    dataset = hvd.data.shard(without_length(40 * size))
     iterator = iter(dataset.prefetch(10) if rank == 0 else dataset)
     next(iterator)
     time.sleep(0.5)  # until the others have read ahead
@@ -107,7 +217,7 @@ def test_a_share_on_its_way_where_its_rank_fails(rank, size, folder, monkeypatch
         exchange(self, failure)
 
     def read():
-        iterator = iter(hvd.data.shard(numbers_without_length(40 * size)))
+        iterator = iter(hvd.data.shard(without_length(40 * size)))
         for _ in iterator:
             if rank == 0:
                 assert is_late.wait(30)
@@ -119,7 +229,7 @@ def test_a_share_on_its_way_where_its_rank_fails(rank, size, folder, monkeypatch
         meeting.everywhere(read, "reading")
     monkeypatch.undo()
     everyones(None)
-    assert len(list(hvd.data.shard(numbers_without_length(40 * size)))) == 40
+    assert len(list(hvd.data.shard(without_length(40 * size)))) == 40
 
 
 def lines_of_thread(dataset, destroyed_at=None):
@@ -164,7 +274,7 @@ def lines_of_thread(dataset, destroyed_at=None):
 
 def test_an_iterator_that_the_thread_itself_destroys(rank, size):
     """As by Python's garbage collection, which may come on any line. A lock was held in some."""
-    dataset = hvd.data.shard(numbers_without_length(4000 * size)).prefetch(1000)
+    dataset = hvd.data.shard(without_length(4000 * size)).prefetch(1000)
 
     def in_turn(destroyed_at=None):
         iterator = lines = None
